@@ -1,0 +1,133 @@
+"""From a variant to its CUDA source text: one Jinja environment and one function."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from softgen.errors import SoftgenError
+from softgen.variants import Variant
+
+# CuPy adds both to every NVRTC compile; they are stated so that nvcc on the emitted file gives the
+# same kernel.
+COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
+
+
+@dataclass(frozen=True)
+class Source:
+    """An emitted CUDA file. Its text is the whole truth: no include but the toolkit's own.
+
+    Attributes:
+        variant: what it computes and how.
+        name: stem of the file.
+        symbol: name of the one `extern "C"` kernel, which takes (x, y, long long rows).
+        text: the CUDA C++ text.
+        options: what NVRTC or nvcc must be given.
+    """
+
+    variant: Variant
+    name: str
+    symbol: str
+    text: str
+    options: tuple[str, ...] = COMPILE_OPTIONS
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the text, in hexadecimal."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def template_directory() -> Path:
+    """Return the folder of templates: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for folder in (package / "templates", package.parent / "templates"):
+        if (folder / "kernel.cu.j2").is_file():
+            return folder
+    raise SoftgenError(
+        f"no templates in {package / 'templates'} nor {package.parent / 'templates'}: "
+        "the installation is damaged; install softgen again"
+    )
+
+
+def _spell(value: Any) -> Any:
+    """Spell a value as C++ would; refuse what has no spelling (None, inf, nan)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        raise SoftgenError(f"a template tried to print {value!r}")
+    if isinstance(value, float):
+        return f"{value!r}f"
+    return value
+
+
+@functools.cache
+def environment() -> jinja2.Environment:
+    """Return the Jinja environment, whose delimiters are C++ comments and `${ }`.
+
+    CUDA then needs no escapes: Jinja's own would read `{{0, 0}}`, `{#pragma` and `{%0, %1}` as tags.
+    """
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(template_directory()),
+        block_start_string="/*%",
+        block_end_string="%*/",
+        variable_start_string="${",
+        variable_end_string="}",
+        comment_start_string="/*#",
+        comment_end_string="#*/",
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+        finalize=_spell,
+    )
+
+
+def constant_lines(variant: Variant) -> list[str]:
+    """Return one C++ constant a line for the width and each knob, comments aligned."""
+    rows = [("Col kCols", variant.problem.cols, "elements in a row")]
+    for field in dataclasses.fields(variant.strategy):
+        value = getattr(variant.strategy, field.name)
+        kind = "bool" if isinstance(value, bool) else "int"
+        constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
+        rows.append((f"{kind} {constant}", value, field.metadata["meaning"]))
+    declared = [f"constexpr {name} = {_spell(value)};" for name, value, _ in rows]
+    width = max(map(len, declared))
+    return [f"{code:<{width}}  // {row[2]}" for code, row in zip(declared, rows, strict=True)]
+
+
+@functools.lru_cache(maxsize=4096)
+def render(variant: Variant) -> Source:
+    """Return the source of `variant`: the same text on every machine and day."""
+    problem = variant.problem
+    symbol = f"{problem.function}_{problem.cols}_{variant.strategy.name}"
+    template = environment().get_template(f"{variant.strategy.name}.cu.j2")
+    text = template.render(
+        problem=problem,
+        strategy=variant.strategy,
+        launch=variant.launch,
+        constants=constant_lines(variant),
+        symbol=symbol,
+        name=variant.name,
+        options=" ".join(COMPILE_OPTIONS),
+    )
+    return Source(variant, variant.name, symbol, text)
+
+
+@functools.cache
+def digest() -> str:
+    """Return a digest of every template and strategy: what a cached choice depends on."""
+    state = hashlib.sha256()
+    strategies = Path(__file__).resolve().parent / "strategies"
+    templates = (path for path in template_directory().rglob("*") if path.is_file())
+    files = [*templates, *strategies.glob("*.py")]
+    for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
+        state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return state.hexdigest()[:16]

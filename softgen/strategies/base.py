@@ -1,0 +1,117 @@
+"""The interface of a strategy: how a row is laid over threads, its knobs being its fields."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from softgen.arch import Arch
+from softgen.errors import IllegalVariantError
+from softgen.problem import Problem
+
+WARP_SIZE = 32
+MAX_GRID = 2**31 - 1
+PACK_SIZES = (1, 2, 4, 8, 16)
+
+
+def knob(short: str, meaning: str) -> Any:
+    """Declare a field of a Strategy: its letter in kernel names and its meaning in one line."""
+    return dataclasses.field(metadata={"short": short, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How the host launches a kernel; every kernel takes (x, y, rows) and strides over the rows.
+
+    Attributes:
+        block_size: threads in a block.
+        rows_per_block: rows that a block finishes in one step of its loop.
+        shared_bytes: static shared memory of one block in bytes.
+    """
+
+    block_size: int
+    rows_per_block: int
+    shared_bytes: int
+
+    def grid(self, rows: int) -> int:
+        """Return the number of blocks for `rows` rows: one step each, within the grid's limit."""
+        return max(1, min(-(-rows // self.rows_per_block), MAX_GRID))
+
+
+@dataclass(frozen=True)
+class Strategy(abc.ABC):
+    """Base of the strategies. A subclass is a frozen dataclass whose fields are the knobs.
+
+    A module in this package that defines one subclass, with `templates/<name>.cu.j2` beside it, is
+    all that the generator, the tuner, the command line and the tests need to know it.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+
+    @abc.abstractmethod
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError if these knobs cannot compute `problem` on `arch`."""
+
+    @abc.abstractmethod
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape for `problem`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield the legal settings worth timing, best guess first; nothing if none is legal."""
+
+    @classmethod
+    @abc.abstractmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Return the expected time of the best guess over the time of a copy; orders strategies."""
+
+    @property
+    def knobs(self) -> dict[str, int | bool]:
+        """The parameters by name, in declaration order."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    @property
+    def label(self) -> str:
+        """The strategy's part of a kernel name, for example warp_p4_c32_g32_r1_pad_b128."""
+        parts = [self.name]
+        for field in dataclasses.fields(self):
+            value, short = getattr(self, field.name), field.metadata["short"]
+            if isinstance(value, bool):
+                parts += [short] if value else []
+            else:
+                parts.append(f"{short}{value}")
+        return "_".join(parts)
+
+    def is_legal(self, problem: Problem, arch: Arch) -> bool:
+        """Whether `check` accepts these knobs."""
+        try:
+            self.check(problem, arch)
+        except IllegalVariantError:
+            return False
+        return True
+
+    def require_block(self, block_size: int) -> None:
+        """Raise IllegalVariantError unless `block_size` is whole warps within a block's limit."""
+        self.require(
+            block_size % WARP_SIZE == 0 and WARP_SIZE <= block_size <= 1024,
+            "block_size must be a multiple of 32 from 32 to 1024",
+        )
+
+    def require_pack(self, pack_size: int, problem: Problem) -> None:
+        """Raise IllegalVariantError unless one access can move `pack_size` elements of x."""
+        dtype = problem.dtype
+        self.require(pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
+        self.require(
+            pack_size <= dtype.max_pack,
+            f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}",
+        )
+
+    def require(self, rule: bool, message: str) -> None:
+        """Raise IllegalVariantError with `message` unless `rule` holds."""
+        if not rule:
+            raise IllegalVariantError(f"{self.label}: {message}")

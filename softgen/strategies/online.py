@@ -1,0 +1,70 @@
+"""One block a row in two passes: the online recurrence, then the result.
+
+Source: algorithm 3 and the parallel form of section 3.1 of Milakov & Gimelshein, Online normalizer
+calculation for softmax (arXiv 1805.02867): pairs (m, d) of a running maximum and a running sum form
+a monoid. A thread rescales d only when its maximum grows (FastSoftmax's conditional rescale).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import Problem
+from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
+
+
+@dataclass(frozen=True)
+class Online(Strategy):
+    """One row per block, read twice; the second read comes from L2 where the row fits."""
+
+    name = "online"
+    summary = "one block a row, two passes, (max, sum) pairs; any size and alignment"
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    unroll: int = knob("u", "packs that a thread loads before it uses the first")
+    block_size: int = knob("b", "threads in a block")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
+        require = self.require
+        self.require_pack(self.pack_size, problem)
+        require(self.unroll in (1, 2, 4, 8), "unroll must be 1, 2, 4 or 8")
+        self.require_block(self.block_size)
+        # 1024 threads leave 64 registers each; about 24 of them hold addresses and partial results.
+        held = self.pack_size * self.unroll * problem.compute_dtype.itemsize // 4
+        limit = min(arch.registers_per_multiprocessor // self.block_size, 255) - 24
+        require(
+            held <= limit,
+            f"a thread would hold {held} registers of elements; at most {limit} do not spill",
+        )
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a row a block, one (m, d) pair per warp in shared memory."""
+        warps = self.block_size // WARP_SIZE
+        return Launch(self.block_size, 1, shared_bytes=2 * warps * problem.compute_dtype.itemsize)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield the widest pack and half of it, from the block size that gives a thread 4 packs."""
+        packs = {problem.dtype.max_pack, max(1, problem.dtype.max_pack // 2)}
+        found = [
+            cls(pack, unroll, block)
+            for pack in packs
+            for unroll in (1, 2, 4)
+            for block in (128, 256, 512, 1024)
+            if block * pack <= max(problem.cols, 128 * pack)
+        ]
+        legal = [s for s in found if s.is_legal(problem, arch)]
+        yield from sorted(legal, key=lambda s: s._badness(problem))
+
+    def _badness(self, problem: Problem) -> tuple[float, ...]:
+        """Order candidates: wide packs, a block near 4 packs a thread, then unroll 2."""
+        packs = problem.cols / (self.pack_size * self.block_size)
+        return (-self.pack_size, max(packs / 4, 4 / packs), abs(self.unroll - 2))
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Two reads and a write instead of one of each."""
+        return 1.5

@@ -1,0 +1,43 @@
+"""One block a row in three passes: maximum, sum, result. Any size, any alignment, nothing clever.
+
+Source: "safe softmax", algorithm 2 of Milakov & Gimelshein, Online normalizer calculation for
+softmax (arXiv 1805.02867). The tuner checks every other candidate against this kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import Problem
+from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
+
+
+@dataclass(frozen=True)
+class Safe(Strategy):
+    """One row per block, read three times, one element per load."""
+
+    name = "safe"
+    summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
+
+    block_size: int = knob("b", "threads in a block")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the block is whole warps."""
+        self.require_block(self.block_size)
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a row a block, one partial result per warp in shared memory."""
+        warps = self.block_size // WARP_SIZE
+        return Launch(self.block_size, 1, shared_bytes=warps * problem.compute_dtype.itemsize)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield 1024 threads for long rows, 256 for the others."""
+        yield cls(1024 if problem.cols > 4096 else 256)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Three reads and a write instead of one of each, in scalar loads."""
+        return 4.0

@@ -1,0 +1,123 @@
+"""A row in the registers of 1 to 32 lanes of a warp, several rows a warp: OneFlow's warp softmax.
+
+Source: "How to implement an efficient softmax CUDA kernel" (OneFlow), whose names the knobs keep.
+Lanes of a thread group take packs in turn, so a group's accesses are contiguous; maximum and sum
+are butterfly shuffles inside the group, and no shared memory or barrier is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import Problem
+from softgen.strategies.base import PACK_SIZES, Launch, Strategy, knob
+
+# 32-bit registers that may hold elements. A thread has 255; addresses, the packs in flight and the
+# reductions take the rest.
+MAX_ELEMENT_REGISTERS = 160
+
+# Registers of elements worth timing: a lane that holds fewer leaves memory latency uncovered, one
+# that holds more leaves too few warps on an SM.
+USUAL_REGISTERS = (4, 64)
+
+
+@dataclass(frozen=True)
+class Warp(Strategy):
+    """One row per group of `thread_group_width` lanes, held in registers."""
+
+    name = "warp"
+    summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    cols_per_thread: int = knob("c", "elements of a row held by one lane")
+    thread_group_width: int = knob("g", "lanes that share a row")
+    rows_per_access: int = knob("r", "rows that a thread group holds at once")
+    padding: bool = knob("pad", "whether the group covers more columns than the row has")
+    block_size: int = knob("b", "threads in a block")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the group covers the row and fits the registers."""
+        require, width = self.require, self.thread_group_width
+        self.require_pack(self.pack_size, problem)
+        require(
+            self.pack_size <= problem.alignment,
+            f"rows start on multiples of {problem.alignment} elements, so that is the widest pack",
+        )
+        require(width in (1, 2, 4, 8, 16, 32), "thread_group_width must be a power of two up to 32")
+        require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
+        require(
+            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
+            "cols_per_thread must be a positive multiple of pack_size",
+        )
+        covered = self.cols_per_thread * width
+        if self.padding:
+            require(
+                covered > problem.cols, f"padding needs a group wider than {problem.cols} columns"
+            )
+        else:
+            require(
+                covered == problem.cols,
+                f"without padding a group must cover just {problem.cols} columns, not {covered}",
+            )
+        self.require_block(self.block_size)
+        registers = self.element_registers(problem)
+        limit = min(
+            MAX_ELEMENT_REGISTERS, arch.registers_per_multiprocessor // self.block_size - 32
+        )
+        require(
+            registers <= limit,
+            f"a lane would hold {registers} registers of elements; at most {limit} do not spill",
+        )
+
+    def element_registers(self, problem: Problem) -> int:
+        """Return the 32-bit registers of a lane that hold elements."""
+        words = problem.compute_dtype.itemsize // 4
+        return self.cols_per_thread * self.rows_per_access * words
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: as many thread groups as fit the block."""
+        groups = self.block_size // self.thread_group_width
+        return Launch(self.block_size, groups * self.rows_per_access, shared_bytes=0)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield every pack and group width whose lanes hold a sensible number of elements."""
+        found = []
+        for pack in PACK_SIZES:
+            for width in (1, 2, 4, 8, 16, 32):
+                for rows_per_access in (1, 2, 4):
+                    for block_size in (128, 256):
+                        found.append(
+                            cls.covering(problem, pack, width, rows_per_access, block_size)
+                        )
+        low, high = USUAL_REGISTERS
+        legal = [s for s in found if s.is_legal(problem, arch)]
+        usual = [s for s in legal if low <= s.element_registers(problem) <= high]
+        yield from sorted(usual or legal, key=lambda s: s._badness(problem, rows))
+
+    @classmethod
+    def covering(
+        cls, problem: Problem, pack: int, width: int, rows_per_access: int = 1, block: int = 128
+    ) -> Warp:
+        """Return the setting whose group covers the row with the fewest packs a lane."""
+        packs = -(-problem.cols // (pack * width))
+        padding = packs * pack * width != problem.cols
+        return cls(pack, packs * pack, width, rows_per_access, padding, block)
+
+    def _badness(self, problem: Problem, rows: int) -> tuple[float, ...]:
+        """Order candidates: wide packs, then about 16 registers of elements a lane."""
+        registers = self.element_registers(problem)
+        distance = max(registers, 16) / min(registers, 16)
+        return (
+            -self.pack_size,
+            distance * self.rows_per_access,
+            self.block_size,
+        )
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Best up to 1K 32-bit columns; a lane then holds too many elements to hide latency."""
+        words = problem.cols * problem.compute_dtype.itemsize // 4
+        return 1.0 if words <= 1024 else 1.0 + words / 4096

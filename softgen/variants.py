@@ -1,0 +1,111 @@
+"""Variants: one problem with one setting of one strategy's knobs, named, listed and chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+from softgen.arch import Arch
+from softgen.errors import InvalidValueError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.strategies import Launch, Strategy, all_strategies, strategy_named
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A problem and a strategy: one to one with a source text."""
+
+    problem: Problem
+    strategy: Strategy
+
+    @property
+    def name(self) -> str:
+        """Readable and unique; the stem of the emitted file."""
+        return f"{self.problem.label}_{self.strategy.label}"
+
+    @property
+    def launch(self) -> Launch:
+        """The launch shape."""
+        return self.strategy.launch(self.problem)
+
+    def check(self, arch: Arch) -> None:
+        """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
+        self.strategy.check(self.problem, arch)
+
+
+def candidates(
+    problem: Problem, rows: int, arch: Arch, strategy: str | None = None
+) -> Iterator[Variant]:
+    """Yield the variants worth timing for `rows` rows on `arch`, best guess first.
+
+    Args:
+        problem: the request.
+        rows: number of rows, which moves the best guess but never the legality.
+        arch: the architecture to be legal on.
+        strategy: only this strategy's; all by default.
+    """
+    if strategy is not None:
+        chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
+    else:
+        chosen = tuple(sorted(all_strategies(), key=lambda s: s.estimate(problem, rows, arch)))
+    for kind in chosen:
+        for setting in kind.candidates(problem, rows, arch):
+            yield Variant(problem, setting)
+
+
+def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> Variant:
+    """Return the first candidate: the choice without any timing."""
+    for variant in candidates(problem, rows, arch, strategy):
+        return variant
+    raise InvalidValueError(
+        f"strategy {strategy!r} has no legal setting for {problem.label} on {arch.name}; "
+        "`softgen list` shows what has"
+    )
+
+
+_NAME = re.compile(
+    r"(?P<algorithm>softmax|log_softmax)_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
+    r"_(?P<cols>\d+)(?:_align(?P<align>\d+))?_(?P<strategy>[a-z]+)(?P<knobs>(?:_[a-z]+\d*)*)"
+)
+
+
+def parse_name(name: str) -> Variant:
+    """Return the variant called `name`, the inverse of `Variant.name`.
+
+    Raises InvalidValueError if no variant has that name. Legality is not checked.
+    """
+    match = _NAME.fullmatch(name)
+    if match:
+        by_short = {dtype.short: dtype for dtype in DType}
+        align, out = match["align"], match["out"]
+        problem = Problem.of(
+            Algorithm(match["algorithm"]),
+            by_short[match["dtype"]],
+            int(match["cols"]),
+            out_dtype=by_short[out] if out else None,
+            alignment=int(align) if align else None,
+        )
+        setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
+        if setting is not None and Variant(problem, setting).name == name:
+            return Variant(problem, setting)
+    raise InvalidValueError(
+        f"{name!r} is not the name of a variant; `softgen list` prints names, "
+        "for example softmax_f32_1000_online_p4_u2_b128"
+    )
+
+
+def _parse_knobs(kind: type[Strategy], text: str) -> Strategy | None:
+    parts = dict(re.findall(r"_([a-z]+)(\d*)", text))
+    values: dict[str, int | bool] = {}
+    for field in dataclasses.fields(kind):
+        short = cast(str, field.metadata["short"])
+        if field.type in (bool, "bool"):
+            values[field.name] = short in parts
+        elif parts.get(short):
+            values[field.name] = int(parts[short])
+        else:
+            return None
+    return kind(**values)
