@@ -71,7 +71,8 @@ def _spell(value: Any) -> Any:
 def environment() -> jinja2.Environment:
     """Return the Jinja environment, whose delimiters are C++ comments and `${ }`.
 
-    CUDA then needs no escapes: Jinja's own would read `{{0, 0}}`, `{#pragma` and `{%0, %1}` as tags.
+    CUDA then needs no escapes: Jinja's own would take `{{0, 0}}`, `{#pragma` and `{%0, %1}` for
+    tags.
     """
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_directory()),

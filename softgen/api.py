@@ -1,0 +1,203 @@
+"""The calls people make: softmax and log_softmax of an array, and plan for launching many times."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from softgen.arrays import Library, library_of, usable_alignment
+from softgen.compile import compile_source
+from softgen.device import arch_of, require_device
+from softgen.entry import rows_bucket
+from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.kernel import Kernel
+from softgen.outputs import resolve_output
+from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, tune_mode
+from softgen.problem import Algorithm, DType, Problem, natural_alignment
+from softgen.render import render
+from softgen.select import Choice, select
+
+_kernels: dict[tuple[Any, ...], Kernel] = {}
+
+
+def softmax(
+    x: Any,
+    axis: int = -1,
+    *,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+) -> Any:
+    """Return exp(x - max) / sum(exp(x - max)) along `axis`, on the GPU that holds `x`.
+
+    Args:
+        x: CuPy array, PyTorch CUDA tensor, or any object with `__cuda_array_interface__` or
+            `__dlpack__` on a GPU; float16, bfloat16, float32 or float64, any shape. One that is not
+            C-contiguous costs a copy.
+        axis: the last axis, as -1 or its number.
+        dtype: dtype of the result; x's by default. Arithmetic is in float32, or float64 if either
+            dtype is.
+        out: where to write: x itself, or another array of the result's shape, dtype and device.
+        tune: "on" times the candidates at the first call for a shape never seen before, stores the
+            winner on disk and is fast ever after; "cached" uses a stored winner, else the best
+            guess; "off" the best guess; "force" times again. By default SOFTGEN_TUNE, else "on".
+        variant: skip the choice: a strategy's name ("warp"), "oneflow", a variant's name, a
+            Strategy or a Variant.
+        batch_invariant: if True the number of rows never moves the choice, so a row's result has
+            the same bits in any batch. By default SOFTGEN_BATCH_INVARIANT, else False.
+
+    Returns:
+        An array of x's library (CuPy for the protocols), of x's shape, on the caller's stream.
+
+    Raises, before any launch:
+        InvalidTypeError (a TypeError): not a GPU array, or a dtype that is not a float of 16 to 64
+            bits. numpy.exceptions.AxisError: no such axis. InvalidValueError (a ValueError): out or
+            an option does not fit. NotSupportedError (a NotImplementedError): another axis than the
+            last, or a tensor that requires grad. CaptureError: inside CUDA graph capture, where
+            nothing may be tuned, loaded or allocated.
+
+    NaN or +inf anywhere in a row, or a row of nothing but -inf, gives a row of NaN; -inf gives 0.
+    """
+    return _apply(Algorithm.SOFTMAX, x, axis, dtype, out, tune, variant, batch_invariant)
+
+
+def log_softmax(
+    x: Any,
+    axis: int = -1,
+    *,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+) -> Any:
+    """Return (x - max) - log(sum(exp(x - max))) along `axis`; everything else is as in `softmax`.
+
+    -inf gives -inf where the rest of the row is finite.
+    """
+    return _apply(Algorithm.LOG_SOFTMAX, x, axis, dtype, out, tune, variant, batch_invariant)
+
+
+def plan(
+    algorithm: Algorithm | str,
+    dtype: object,
+    cols: int,
+    *,
+    rows: int | None = None,
+    out_dtype: object = None,
+    alignment: int | None = None,
+    tune: str | None = None,
+    variant: Choice = None,
+) -> Kernel:
+    """Choose and compile once for the current device, and return the kernel to launch many times.
+
+    Args:
+        algorithm: "softmax" or "log_softmax".
+        dtype: of the input, as a name or a NumPy / PyTorch dtype.
+        cols: elements in a row.
+        rows: the number of rows to choose for (any number can be launched); 4096 by default.
+        out_dtype: of the result; `dtype` by default.
+        alignment: rows start on a multiple of this many elements; by default what `cols` gives for
+            arrays as they are allocated, 1 for any.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+
+    Returns:
+        A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
+    """
+    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    nominal = NOMINAL_ROWS if rows is None else rows
+    if isinstance(nominal, bool) or not isinstance(nominal, int) or nominal < 1:
+        raise InvalidValueError(f"rows must be a positive int, got {rows!r}")
+    device = int(require_device().cuda.runtime.getDevice())
+    return _kernel(problem, nominal, device, tune_mode(tune), variant)
+
+
+def _apply(
+    algorithm: Algorithm,
+    x: Any,
+    axis: int,
+    dtype: object,
+    out: Any,
+    tune: str | None,
+    choice: Choice,
+    batch_invariant: bool | None,
+) -> Any:
+    library, x = library_of(x)
+    x_type = library.dtype(x)
+    y_type = x_type if dtype is None else DType.of(dtype)
+    cols = _width_of_last_axis(x, axis)
+    mode = tune_mode(tune)
+    device = library.device(x)
+    cupy = require_device()
+    with cupy.cuda.Device(device):
+        if out is None and library.mallocs_in_capture and _captured(library, device):
+            raise CaptureError(
+                "a result cannot be allocated while a CuPy stream is captured; pass out="
+            )
+        y = resolve_output(library, x, out, y_type)
+        if y.elements == 0:
+            return y.result
+        source = library.contiguous(x)
+        x_pointer, y_pointer = library.pointer(source), library.pointer(y.target)
+        natural = natural_alignment(x_type, cols)
+        alignment = usable_alignment(natural, x_type, y_type, x_pointer, y_pointer)
+        rows = y.elements // cols
+        invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
+        problem = Problem(algorithm, x_type, y_type, cols, alignment)
+        kernel = _kernel(
+            problem, NOMINAL_ROWS if invariant else rows, device, mode, choice, library
+        )
+        kernel.launch(x_pointer, y_pointer, rows, library.stream(device))
+        return y.finish(library)
+
+
+def _width_of_last_axis(x: Any, axis: int) -> int:
+    """Return the length of `axis`, which must be the last; a 0-d array is a row of one element."""
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        raise InvalidTypeError(f"axis must be an int, got {axis!r}")
+    number, ndim = axis.__index__(), max(1, x.ndim)
+    if not -ndim <= number < ndim:
+        raise np.exceptions.AxisError(number, x.ndim)
+    if number % ndim != ndim - 1:
+        raise NotSupportedError(
+            f"axis {number} of a {x.ndim}-d array: softgen computes along the last axis only so "
+            "far. Move it last with moveaxis(x, axis, -1) and move the result back"
+        )
+    return int(x.shape[-1]) if x.ndim else 1
+
+
+def _captured(library: Library, device: int) -> bool:
+    cupy = require_device()
+    return bool(cupy.cuda.runtime.streamIsCapturing(library.stream(device).ptr))
+
+
+def _kernel(
+    problem: Problem,
+    rows: int,
+    device: int,
+    mode: str,
+    choice: Choice,
+    library: Library | None = None,
+) -> Kernel:
+    """Return the compiled kernel for a request; choosing, tuning and compiling happen once."""
+    bucket = rows_bucket(rows) if choice is None else rows  # OneFlow's choice asks if rows are even
+    key = (problem, bucket, device, mode, choice)
+    kernel = _kernels.get(key)
+    if kernel is not None and mode != "force":
+        return kernel
+    if library is not None and _captured(library, device):
+        raise CaptureError(
+            f"{problem.label} for {rows} rows is not loaded, and nothing may be tuned or loaded "
+            "while a stream is captured; call it once before the capture with the same shape, "
+            "dtype and alignment"
+        )
+    if choice is not None:
+        variant = select(problem, rows, arch_of(device), choice)
+    else:
+        variant = choose(problem, rows, device, mode)
+    kernel = _kernels[key] = compile_source(render(variant))
+    return kernel

@@ -1,0 +1,242 @@
+"""Arrays of CuPy and PyTorch behind one small interface: pointer, shape, dtype, device, stream."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from softgen.device import require_device
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.problem import DType
+
+ACCEPTED = (
+    "a CuPy array, a PyTorch CUDA tensor, or an object with __cuda_array_interface__ or __dlpack__ "
+    "on a GPU"
+)
+
+
+@dataclass(frozen=True)
+class RawStream:
+    """A CUDA stream by its handle, as CuPy's launches take one."""
+
+    ptr: int
+
+
+class Library(Protocol):
+    """What softgen needs of an array library.
+
+    Attributes:
+        mallocs_in_capture: whether `empty` may call cudaMalloc while a stream is captured, which
+            breaks the capture. PyTorch takes memory from a pool of the graph's own instead.
+    """
+
+    mallocs_in_capture: bool
+
+    def pointer(self, x: Any) -> int:
+        """Return the device address of the first element."""
+
+    def dtype(self, x: Any) -> DType:
+        """Return the element type; InvalidTypeError if softgen does not compute it."""
+
+    def device(self, x: Any) -> int:
+        """Return the device number."""
+
+    def byte_strides(self, x: Any) -> tuple[int, ...]:
+        """Return the distance between neighbours along each axis, in bytes."""
+
+    def is_contiguous(self, x: Any) -> bool:
+        """Whether the elements are in C order without gaps."""
+
+    def contiguous(self, x: Any) -> Any:
+        """Return x, or a C-contiguous copy."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return an uninitialised C-contiguous array."""
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy `source` into `target` on the caller's stream."""
+
+    def stream(self, device: int) -> RawStream:
+        """Return the caller's current stream."""
+
+
+class CupyLibrary:
+    """CuPy arrays."""
+
+    mallocs_in_capture = True
+
+    def __init__(self) -> None:
+        self.cupy = require_device()
+
+    def pointer(self, x: Any) -> int:
+        """Return the device address of the first element."""
+        return int(x.data.ptr)
+
+    def dtype(self, x: Any) -> DType:
+        """Return the element type; InvalidTypeError if softgen does not compute it."""
+        return DType.of(x.dtype.name)
+
+    def device(self, x: Any) -> int:
+        """Return the device number."""
+        return int(x.device.id)
+
+    def byte_strides(self, x: Any) -> tuple[int, ...]:
+        """Return the distance between neighbours along each axis, in bytes."""
+        return tuple(x.strides)
+
+    def is_contiguous(self, x: Any) -> bool:
+        """Whether the elements are in C order without gaps."""
+        return bool(x.flags.c_contiguous)
+
+    def contiguous(self, x: Any) -> Any:
+        """Return x, or a C-contiguous copy."""
+        return self.cupy.ascontiguousarray(x)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return an uninitialised C-contiguous array."""
+        with self.cupy.cuda.Device(device):
+            return self.cupy.empty(shape, numpy_dtype(dtype))
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy `source` into `target` on the caller's stream."""
+        target[...] = source
+
+    def stream(self, device: int) -> RawStream:
+        """Return the caller's current stream."""
+        # The current stream belongs to the thread and the device.
+        with self.cupy.cuda.Device(device):
+            return RawStream(int(self.cupy.cuda.get_current_stream().ptr))
+
+
+class TorchLibrary:
+    """PyTorch CUDA tensors."""
+
+    mallocs_in_capture = False
+
+    def __init__(self) -> None:
+        self.torch = sys.modules["torch"]
+        self._dtypes = {
+            self.torch.float16: DType.FLOAT16,
+            self.torch.bfloat16: DType.BFLOAT16,
+            self.torch.float32: DType.FLOAT32,
+            self.torch.float64: DType.FLOAT64,
+        }
+        self._torch_dtypes = {mine: theirs for theirs, mine in self._dtypes.items()}
+
+    def pointer(self, x: Any) -> int:
+        """Return the device address of the first element."""
+        return int(x.data_ptr())
+
+    def dtype(self, x: Any) -> DType:
+        """Return the element type; InvalidTypeError if softgen does not compute it."""
+        found = self._dtypes.get(x.dtype)
+        return found if found is not None else DType.of(x.dtype)
+
+    def device(self, x: Any) -> int:
+        """Return the device number."""
+        return int(x.get_device())
+
+    def byte_strides(self, x: Any) -> tuple[int, ...]:
+        """Return the distance between neighbours along each axis, in bytes."""
+        return tuple(stride * x.element_size() for stride in x.stride())
+
+    def is_contiguous(self, x: Any) -> bool:
+        """Whether the elements are in C order without gaps."""
+        return bool(x.is_contiguous())
+
+    def contiguous(self, x: Any) -> Any:
+        """Return x, or a C-contiguous copy."""
+        return x.contiguous()
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """Return an uninitialised C-contiguous array."""
+        return self.torch.empty(
+            shape, dtype=self._torch_dtypes[dtype], device=self.torch.device("cuda", device)
+        )
+
+    def assign(self, target: Any, source: Any) -> None:
+        """Copy `source` into `target` on the caller's stream."""
+        target.copy_(source)
+
+    def stream(self, device: int) -> RawStream:
+        """Return the caller's current stream."""
+        return RawStream(int(self.torch.cuda.current_stream(device).cuda_stream))
+
+
+@functools.cache
+def _cupy_library() -> CupyLibrary:
+    return CupyLibrary()
+
+
+@functools.cache
+def _torch_library() -> TorchLibrary:
+    require_device()  # launches go through CuPy also for tensors
+    return TorchLibrary()
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    """Return the NumPy dtype; bfloat16 comes from ml_dtypes, which the cuda extras install."""
+    import numpy as np
+
+    if dtype is DType.BFLOAT16:
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype.value)
+
+
+def library_of(x: Any) -> tuple[Library, Any]:
+    """Return the library of `x`, and x or (for the protocols) a CuPy array over its memory.
+
+    Raises InvalidTypeError for anything that is not on a GPU, and NotSupportedError for a tensor
+    that asks for a gradient, which softgen would silently drop.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(x, torch.Tensor):
+        if not x.is_cuda:
+            raise InvalidTypeError(
+                f"got a tensor on {x.device}; softgen takes {ACCEPTED}. Move it with x.cuda()"
+            )
+        if x.requires_grad and torch.is_grad_enabled():
+            raise NotSupportedError(
+                "got a tensor that requires grad; softgen has no backward yet. Call it under "
+                "torch.no_grad(), or pass x.detach()"
+            )
+        return _torch_library(), x
+    cupy = sys.modules.get("cupy")
+    if cupy is not None and isinstance(x, cupy.ndarray):
+        return _cupy_library(), x
+    if hasattr(x, "__cuda_array_interface__"):
+        library = _cupy_library()
+        return library, library.cupy.asarray(x)
+    # NumPy arrays have __dlpack__ as well, on device type 1 (the CPU); 2 is CUDA.
+    if hasattr(x, "__dlpack_device__") and int(x.__dlpack_device__()[0]) == 2:
+        library = _cupy_library()
+        return library, library.cupy.from_dlpack(x)
+    kind = type(x)
+    hint = "Move it with cupy.asarray(x)" if hasattr(x, "__array__") else "Make a CuPy array of it"
+    raise InvalidTypeError(
+        f"got {kind.__module__}.{kind.__qualname__}; softgen takes {ACCEPTED}. {hint}"
+    )
+
+
+def usable_alignment(
+    natural: int, dtype: DType, out_dtype: DType, x_pointer: int, y_pointer: int
+) -> int:
+    """Return the alignment in elements, at most `natural`, that both base pointers have.
+
+    Raises InvalidValueError if a pointer is not even a multiple of its element size.
+    """
+    if x_pointer % dtype.itemsize or y_pointer % out_dtype.itemsize:
+        raise InvalidValueError(
+            "an array starts at an address that is no multiple of its element size; copy it first"
+        )
+    alignment = natural
+    while alignment > 1 and (
+        x_pointer % (alignment * dtype.itemsize)
+        or y_pointer % min(16, alignment * out_dtype.itemsize)
+    ):
+        alignment //= 2
+    return alignment

@@ -1,0 +1,180 @@
+"""The best variant per key, remembered on disk: one JSON file a key, replaced whole.
+
+One file a key, because a shared file loses updates when processes tune at the same time. A file is
+written beside its place and moved there, so a reader sees the old one or the new one. What cannot
+be read, or does not fit, is a miss with a warning, never an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from softgen.arch import Arch
+from softgen.entry import Entry, Key, entry_from_json
+from softgen.errors import IllegalVariantError, InvalidValueError
+
+log = logging.getLogger("softgen")
+
+# Entries of this process whose file could not be written, by path.
+_memory: dict[Path, Entry] = {}
+
+
+def directory() -> Path:
+    """Return the cache folder, which need not exist.
+
+    It is SOFTGEN_CACHE_DIR, else $XDG_CACHE_HOME/softgen, else ~/.cache/softgen.
+    """
+    explicit = os.environ.get("SOFTGEN_CACHE_DIR")
+    if explicit:
+        return Path(explicit).expanduser().absolute()
+    xdg = os.environ.get("XDG_CACHE_HOME")
+    return (Path(xdg) if xdg else Path("~/.cache").expanduser()) / "softgen"
+
+
+def tuned_directory() -> Path:
+    """Return the folder of the entries, inside `directory()`."""
+    return directory() / "tuned"
+
+
+@functools.cache
+def _warn_once(message: str) -> None:
+    log.warning(message)
+
+
+def _why_unsafe(folder: Path) -> str | None:
+    """Return why entries in `folder` cannot be trusted: others could have written them."""
+    info = folder.stat()
+    if hasattr(os, "getuid") and info.st_uid != os.getuid():
+        return "it belongs to another user"
+    if info.st_mode & 0o022:
+        return "others can write to it"
+    return None
+
+
+def trusted_directory(create: bool) -> Path | None:
+    """Return the folder of the entries if it exists (or could be made) and only we can write to it.
+
+    Otherwise None, with one warning: choices are then kept in memory.
+    """
+    folder = tuned_directory()
+    try:
+        if create:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        elif not folder.is_dir():
+            return None
+        reason = _why_unsafe(folder)
+    except OSError as error:
+        reason = str(error)
+    if reason is None:
+        return folder
+    _warn_once(
+        f"the cache folder {folder} is not used: {reason}. Choices are kept in memory; set "
+        "SOFTGEN_CACHE_DIR to a folder of your own"
+    )
+    return None
+
+
+def load(key: Key, arch: Arch) -> Entry | None:
+    """Return the stored entry for `key`; None if there is none that can be used on `arch`."""
+    path = tuned_directory() / key.file_name
+    if path in _memory:
+        return _memory[path]
+    folder = trusted_directory(create=False)
+    if folder is None:
+        return None
+    try:
+        entry = entry_from_json(json.loads(path.read_text()))
+        if entry.key != key:
+            raise InvalidValueError("it is for another key")
+        entry.winner.check(arch)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, RecursionError, IllegalVariantError) as error:
+        log.warning("ignoring the cache entry %s: %s", path, error)
+        return None
+    return entry
+
+
+def store(entry: Entry) -> Path | None:
+    """Write `entry` and return its path; None if it could only be kept in memory (one warning)."""
+    path = tuned_directory() / entry.key.file_name
+    folder = trusted_directory(create=True)
+    if folder is not None:
+        try:
+            write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
+        except OSError as error:
+            _warn_once(f"the cache folder {folder} cannot be written ({error}); going on in memory")
+        else:
+            _memory.pop(path, None)
+            return path
+    _memory[path] = entry
+    return None
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` to `path` so that a reader, or a crash, finds the old text or the new, whole."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def entries() -> list[Entry]:
+    """Return every readable entry, by file name; damaged files give a warning each."""
+    folder = trusted_directory(create=False)
+    found = []
+    for path in sorted(folder.glob("*.json")) if folder else []:
+        try:
+            found.append(entry_from_json(json.loads(path.read_text())))
+        except (OSError, ValueError, RecursionError) as error:
+            log.warning("ignoring the cache entry %s: %s", path, error)
+    return found
+
+
+def clear() -> int:
+    """Delete every entry, damaged ones included; return how many files went."""
+    _memory.clear()
+    folder = trusted_directory(create=False)
+    paths = list(folder.glob("*.json")) if folder else []
+    for path in paths:
+        path.unlink(missing_ok=True)
+    return len(paths)
+
+
+def export_file(path: Path) -> int:
+    """Write all entries to one JSON file; return how many."""
+    found = entries()
+    write_atomic(path, json.dumps([entry.to_json() for entry in found], indent=1) + "\n")
+    return len(found)
+
+
+def import_file(path: Path) -> int:
+    """Store every entry of a file that `export_file` wrote; return how many.
+
+    Raises InvalidValueError, before anything is stored, if the file holds anything else.
+    """
+    try:
+        data: Any = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InvalidValueError(f"cannot read {path} as JSON: {error}") from error
+    if not isinstance(data, list):
+        raise InvalidValueError(f"{path} is not a list of cache entries, as `cache export` writes")
+    try:
+        found = [entry_from_json(item) for item in data]
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{path}: {error}; nothing was imported") from error
+    for entry in found:
+        store(entry)
+    return len(found)

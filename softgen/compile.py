@@ -1,0 +1,154 @@
+"""From source text to machine code: by CuPy on the current GPU, or by NVRTC alone for any GPU."""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softgen.arch import Arch
+from softgen.device import INSTALL_CUPY, require_device
+from softgen.errors import CompileError, MissingDependencyError
+from softgen.kernel import Kernel
+from softgen.render import Source
+
+# CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
+NVRTC_ONLY = ("--device-as-default-execution-space",)
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What NVRTC made of a source for one architecture.
+
+    Attributes:
+        cubin: the machine code.
+        registers: 32-bit registers of a thread.
+        spill_bytes: local memory of a thread that holds spilled registers, stores and loads.
+        shared_bytes: static shared memory of a block.
+        log: the compiler's log.
+    """
+
+    cubin: bytes
+    registers: int
+    spill_bytes: int
+    shared_bytes: int
+    log: str
+
+
+def compile_source(source: Source) -> Kernel:
+    """Compile `source` for the current device and load it; CuPy keeps the result on disk.
+
+    Raises NoDeviceError or MissingDependencyError without a GPU, and CompileError with NVRTC's log.
+    """
+    cupy = require_device()
+    device = cupy.cuda.runtime.getDevice()
+    # CuPy adds --std=c++17 and -ftz=true by itself; given twice, NVRTC refuses them.
+    try:
+        module = cupy.RawModule(code=source.text, backend="nvrtc")
+        raw = module.get_function(source.symbol)
+        attributes = raw.attributes  # the first look compiles and loads
+    except cupy.cuda.compiler.CompileException as error:
+        raise CompileError(f"NVRTC refused {source.name}: {error}") from error
+    return Kernel(
+        source.variant,
+        source,
+        device,
+        raw.kernel,
+        registers=attributes["num_regs"],
+        local_bytes=attributes["local_size_bytes"],
+    )
+
+
+def compile_many(sources: Iterable[Source]) -> list[Kernel | CompileError]:
+    """Compile sources in parallel threads (NVRTC releases the GIL); failures are returned."""
+    cupy = require_device()
+    device = cupy.cuda.runtime.getDevice()
+
+    def one(source: Source) -> Kernel | CompileError:
+        with cupy.cuda.Device(device):
+            try:
+                return compile_source(source)
+            except CompileError as error:
+                return error
+
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        return list(pool.map(one, sources))
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    try:
+        from cupy_backends.cuda.libs import nvrtc
+
+        nvrtc.getVersion()
+    except (ImportError, RuntimeError) as error:
+        raise MissingDependencyError(f"NVRTC cannot be loaded ({error}); {INSTALL_CUPY}") from error
+    return nvrtc
+
+
+@functools.cache
+def toolkit_headers() -> Path:
+    """Return the folder of cuda_fp16.h: of the toolkit wheels, else of an installed toolkit."""
+    candidates = []
+    try:
+        import nvidia
+
+        for root in nvidia.__path__:
+            candidates += sorted(Path(root).glob("cu*/include"), reverse=True)
+            candidates.append(Path(root) / "cuda_runtime" / "include")
+    except ImportError:
+        pass
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
+    candidates.append(Path(home) / "include")
+    for folder in candidates:
+        if (folder / "cuda_fp16.h").is_file():
+            return folder
+    raise MissingDependencyError(f"the CUDA headers (cuda_fp16.h) were not found; {INSTALL_CUPY}")
+
+
+def compile_offline(source: Source, arch: Arch) -> Compiled:
+    """Compile `source` to machine code for `arch`; needs CuPy's NVRTC binding and no GPU or driver.
+
+    Raises MissingDependencyError without NVRTC, and CompileError with its log.
+    """
+    nvrtc = _nvrtc()
+    options = (
+        f"--gpu-architecture={arch.name}",
+        "--ptxas-options=-v",
+        f"-I{toolkit_headers()}",
+        *source.options,
+        *NVRTC_ONLY,
+    )
+    program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())
+    try:
+        try:
+            nvrtc.compileProgram(program, options)
+        except nvrtc.NVRTCError as error:
+            log = nvrtc.getProgramLog(program)
+            raise CompileError(f"NVRTC refused {source.name} for {arch.name}:\n{log}") from error
+        cubin: bytes = nvrtc.getCUBIN(program)
+        log = nvrtc.getProgramLog(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    return Compiled(
+        cubin,
+        registers=_first_number(r"Used (\d+) registers", log),
+        spill_bytes=_first_number(r"(\d+) bytes spill stores", log)
+        + _first_number(r"(\d+) bytes spill loads", log),
+        shared_bytes=_first_number(r"(\d+) bytes smem", log, default=0),
+        log=log,
+    )
+
+
+def _first_number(pattern: str, log: str, default: int | None = None) -> int:
+    match = re.search(pattern, log)
+    if match:
+        return int(match[1])
+    if default is None:
+        raise CompileError(f"NVRTC's log does not say {pattern!r}; it says:\n{log}")
+    return default

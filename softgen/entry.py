@@ -1,0 +1,125 @@
+"""One tuned choice: what it is for, what won, what every candidate took; and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.errors import InvalidValueError, SoftgenError
+from softgen.problem import Problem
+from softgen.strategies import strategy_named
+from softgen.variants import Variant
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a stored choice is for.
+
+    Attributes:
+        problem: the compile-time part of the request.
+        rows: the number of rows, rounded up to a power of two.
+        environment: device, compiler, driver and softgen's own text, as (name, value) pairs.
+    """
+
+    problem: Problem
+    rows: int
+    environment: tuple[tuple[str, str | int], ...]
+
+    @classmethod
+    def of(cls, problem: Problem, rows: int, environment: dict[str, str | int]) -> Key:
+        """Return the key of `rows` rows in `environment`."""
+        return cls(problem, rows_bucket(rows), tuple(sorted(environment.items())))
+
+    @property
+    def file_name(self) -> str:
+        """Readable, and unique by a digest of the whole key."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return (
+            f"{self.problem.label}_rows{self.rows}_{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+            ".json"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the key as JSON values."""
+        problem = {
+            field.name: getattr(self.problem, field.name)
+            for field in dataclasses.fields(self.problem)
+        }
+        return {"problem": problem, "rows": self.rows, "environment": dict(self.environment)}
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Device time of one candidate in microseconds: median and the 10th and 90th percentile."""
+
+    variant: str
+    microseconds: float
+    p10: float
+    p90: float
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored choice.
+
+    Attributes:
+        key: what it is for.
+        winner: the chosen variant.
+        timings: of every candidate that was timed, fastest first.
+        failures: why candidates were not timed, by variant name.
+    """
+
+    key: Key
+    winner: Variant
+    timings: tuple[Timing, ...]
+    failures: tuple[tuple[str, str], ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry as JSON values."""
+        return {
+            "schema": SCHEMA,
+            "key": self.key.to_json(),
+            "winner": {
+                "strategy": self.winner.strategy.name,
+                "parameters": self.winner.strategy.knobs,
+            },
+            "timings": [dataclasses.asdict(timing) for timing in self.timings],
+            "failures": dict(self.failures),
+        }
+
+
+def rows_bucket(rows: int) -> int:
+    """Return the least power of two that is at least `rows` >= 1: a choice is kept per bucket."""
+    return 1 << (rows - 1).bit_length()
+
+
+def entry_from_json(data: Any) -> Entry:
+    """Return the entry that `Entry.to_json` wrote; raise InvalidValueError for anything else."""
+    try:
+        if data["schema"] != SCHEMA:
+            raise InvalidValueError(f"schema {data['schema']!r}, this softgen reads {SCHEMA}")
+        fields = dict(data["key"]["problem"])
+        problem = Problem.of(
+            fields.pop("algorithm"), fields.pop("dtype"), fields.pop("cols"), **fields
+        )
+        environment = tuple(sorted(data["key"]["environment"].items()))
+        kind = strategy_named(data["winner"]["strategy"])
+        parameters = data["winner"]["parameters"]
+        if not all(isinstance(value, int) for value in parameters.values()):
+            raise InvalidValueError(f"parameters must be integers or booleans: {parameters}")
+        winner = Variant(problem, kind(**parameters))
+        return Entry(
+            Key(problem, int(data["key"]["rows"]), environment),
+            winner,
+            tuple(Timing(**timing) for timing in data["timings"]),
+            tuple(data["failures"].items()),
+        )
+    except SoftgenError as error:
+        raise InvalidValueError(str(error)) from error
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InvalidValueError(f"not an entry of softgen's cache ({error!r})") from error

@@ -1,0 +1,46 @@
+"""The generator as one call: names in, CUDA source text out; needs neither a GPU nor CuPy."""
+
+from __future__ import annotations
+
+from softgen.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.problem import Algorithm, Problem
+from softgen.render import Source, render
+from softgen.select import DEFAULT_ROWS, Choice, select
+
+
+def generate(
+    algorithm: Algorithm | str,
+    dtype: object,
+    cols: int,
+    *,
+    strategy: Choice = None,
+    rows: int = DEFAULT_ROWS,
+    arch: Arch | str = DEFAULT_ARCH,
+    out_dtype: object = None,
+    alignment: int | None = None,
+) -> Source:
+    """Return the CUDA source of one kernel: text only, the same on every machine.
+
+    Args:
+        algorithm: "softmax" or "log_softmax".
+        dtype: element type of the input: float16, bfloat16, float32 or float64.
+        cols: elements in a row.
+        strategy: None for the best guess, the name of a strategy, "oneflow", the full name of a
+            variant, a Strategy or a Variant.
+        rows: how many rows the best guess is for; the kernel takes any number.
+        arch: the architecture, for example "sm_90", or an Arch.
+        out_dtype: element type of the result; `dtype` by default.
+        alignment: where rows start, in elements; see `Problem.of`.
+
+    Example:
+        >>> generate("softmax", "float32", 1000, strategy="online").name
+        'softmax_f32_1000_online_p4_u2_b128'
+    """
+    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    if isinstance(rows, bool) or not isinstance(rows, int):
+        raise InvalidTypeError(f"rows must be an int, got {rows!r}")
+    if rows < 0:
+        raise InvalidValueError(f"rows must not be negative, got {rows}")
+    known = arch if isinstance(arch, Arch) else arch_named(arch)
+    return render(select(problem, rows, known, strategy))

@@ -1,0 +1,100 @@
+"""Where a result goes: a new array, the caller's, or a scratch array copied into the caller's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.arrays import Library
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.problem import DType
+
+
+@dataclass(frozen=True)
+class Output:
+    """The result's arrays.
+
+    Attributes:
+        target: C-contiguous array that the kernel writes.
+        result: what the caller gets; `target` or the caller's strided array.
+        elements: number of elements.
+    """
+
+    target: Any
+    result: Any
+    elements: int
+
+    @property
+    def size_is_zero(self) -> bool:
+        """Whether there is nothing to compute."""
+        return self.elements == 0
+
+    def finish(self, library: Library) -> Any:
+        """Copy the scratch array into the caller's, if there is one, and return the result."""
+        if self.target is not self.result:
+            library.assign(self.result, self.target)
+        return self.result
+
+
+def resolve_output(library: Library, x: Any, out: Any, dtype: DType) -> Output:
+    """Return where the result of `x` goes.
+
+    Args:
+        library: of x and of out.
+        x: the input.
+        out: the caller's array or None. x itself is fine (in place), a partial overlap is
+            not. One that is not contiguous costs a scratch array and a copy.
+        dtype: of the result.
+
+    Raises InvalidTypeError or InvalidValueError if `out` does not fit.
+    """
+    shape = tuple(x.shape)
+    elements = math.prod(shape)
+    if out is None:
+        fresh = library.empty(shape, dtype, library.device(x))
+        return Output(fresh, fresh, elements)
+    _check_out(library, x, out, dtype, shape, elements)
+    if elements and not library.is_contiguous(out):
+        return Output(library.empty(shape, dtype, library.device(x)), out, elements)
+    return Output(out, out, elements)
+
+
+def _check_out(
+    library: Library, x: Any, out: Any, dtype: DType, shape: tuple[int, ...], elements: int
+) -> None:
+    if type(out) is not type(x):
+        raise InvalidTypeError(
+            f"out must be of x's library ({type(x).__module__}.{type(x).__qualname__}), got "
+            f"{type(out).__module__}.{type(out).__qualname__}"
+        )
+    if tuple(out.shape) != shape:
+        raise InvalidValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
+    if library.dtype(out) is not dtype:
+        raise InvalidValueError(
+            f"out must be {dtype.value}, got {library.dtype(out).value}; pass dtype= for another "
+            "result type"
+        )
+    if library.device(out) != library.device(x):
+        raise InvalidValueError(
+            f"out must be on device {library.device(x)} like x, got device {library.device(out)}"
+        )
+    if not elements:
+        return
+    strides = library.byte_strides(out)
+    if any(length > 1 and stride == 0 for length, stride in zip(shape, strides, strict=True)):
+        raise InvalidValueError(
+            "out repeats its elements (a stride is 0, as after broadcast_to); pass a real array"
+        )
+    # An array that is not contiguous is copied before or after the launch, so that only two
+    # contiguous ones can meet in memory.
+    if library.is_contiguous(x) and library.is_contiguous(out):
+        x_start, y_start = library.pointer(x), library.pointer(out)
+        x_end = x_start + elements * library.dtype(x).itemsize
+        y_end = y_start + elements * dtype.itemsize
+        in_place = (x_start, x_end) == (y_start, y_end)
+        if not in_place and x_start < y_end and y_start < x_end:
+            raise InvalidValueError(
+                "out overlaps x without being x; pass x itself (in place) or an array of its own "
+                "memory"
+            )

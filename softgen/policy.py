@@ -1,0 +1,99 @@
+"""Which variant a call uses: the tune= modes, their environment variables, one tuning at a time."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import defaultdict
+
+from softgen import cache
+from softgen.device import arch_of, environment
+from softgen.entry import Entry, Key, rows_bucket
+from softgen.errors import InvalidValueError
+from softgen.problem import Problem
+from softgen.tune import tune
+from softgen.variants import Variant, best_guess
+
+MODES = ("on", "cached", "off", "force")
+DEFAULT_BUDGET = 2.0
+# With batch_invariant the rows of a call do not count: the choice is made as for this many.
+NOMINAL_ROWS = 4096
+
+log = logging.getLogger("softgen")
+_locks: defaultdict[Key, threading.Lock] = defaultdict(threading.Lock)
+
+
+def tune_mode(argument: str | None) -> str:
+    """Return the mode of a call: its argument, else SOFTGEN_TUNE, else "on"."""
+    mode = argument if argument is not None else os.environ.get("SOFTGEN_TUNE") or "on"
+    if mode not in MODES:
+        origin = "tune" if argument is not None else "the environment variable SOFTGEN_TUNE"
+        raise InvalidValueError(f"{origin} must be one of {', '.join(MODES)}; got {mode!r}")
+    return mode
+
+
+def tune_budget() -> float:
+    """Return the seconds that a call may spend on tuning: SOFTGEN_TUNE_BUDGET, else 2."""
+    text = os.environ.get("SOFTGEN_TUNE_BUDGET")
+    if not text:
+        return DEFAULT_BUDGET
+    try:
+        budget = float(text)
+    except ValueError:
+        budget = -1.0
+    if not 0 < budget < float("inf"):
+        raise InvalidValueError(
+            f"the environment variable SOFTGEN_TUNE_BUDGET must be seconds above 0, got {text!r}"
+        )
+    return budget
+
+
+def batch_invariant_default() -> bool:
+    """Whether SOFTGEN_BATCH_INVARIANT asks that the number of rows never moves the choice."""
+    text = os.environ.get("SOFTGEN_BATCH_INVARIANT", "0")
+    if text not in ("", "0", "1"):
+        raise InvalidValueError(
+            f"the environment variable SOFTGEN_BATCH_INVARIANT must be 0 or 1, got {text!r}"
+        )
+    return text == "1"
+
+
+def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
+    """Return the variant for `rows` rows on `device`, tuning first if the mode says so.
+
+    Args:
+        problem: the request.
+        rows: number of rows.
+        device: the current device's number.
+        mode: "on" tunes once where no choice is stored, "cached" takes the stored choice or the
+            best guess, "off" the best guess, "force" tunes again.
+    """
+    arch = arch_of(device)
+    if mode == "off":
+        return best_guess(problem, rows_bucket(rows), arch)
+    key = Key.of(problem, rows, environment(device))
+    if mode != "force":
+        stored = cache.load(key, arch)
+        if stored is not None:
+            return stored.winner
+        if mode == "cached":
+            return best_guess(problem, rows_bucket(rows), arch)
+    with _locks[key]:  # threads that ask for the same key wait for one tuning
+        stored = cache.load(key, arch) if mode == "on" else None
+        return (stored or _tune_and_log(problem, rows)).winner
+
+
+def _tune_and_log(problem: Problem, rows: int) -> Entry:
+    start = time.perf_counter()
+    entry = tune(problem, rows, budget=tune_budget())
+    log.info(
+        "tuned %s for %d rows in %.1f s: %s (%d candidates timed)",
+        problem.label,
+        rows,
+        time.perf_counter() - start,
+        entry.winner.strategy.label,
+        len(entry.timings),
+    )
+    return entry

@@ -1,0 +1,74 @@
+"""From a caller's word to one variant: the best guess, a strategy, OneFlow's, or a full name."""
+
+from __future__ import annotations
+
+from softgen.arch import Arch
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.oneflow import oneflow_dispatch
+from softgen.problem import Problem
+from softgen.strategies import Strategy, all_strategies
+from softgen.variants import Variant, best_guess, parse_name
+
+ONEFLOW = "oneflow"
+
+# Enough rows to fill any GPU, as batches of attention scores or logits usually are.
+DEFAULT_ROWS = 4096
+
+Choice = str | Strategy | Variant | None
+
+
+def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Variant:
+    """Return the variant of `problem` that `choice` names, legal on `arch`.
+
+    Args:
+        problem: the request.
+        rows: number of rows, which moves the best guess and OneFlow's.
+        arch: the architecture to be legal on.
+        choice: None for the best guess, the name of a strategy for its best guess, "oneflow" for
+            what OneFlow would launch, the full name of a variant, a Strategy or a Variant.
+
+    Raises InvalidValueError for an unknown name or one that belongs to another problem,
+    IllegalVariantError if the setting cannot compute `problem` on `arch`.
+    """
+    names = [kind.name for kind in all_strategies()]
+    if choice is None or (isinstance(choice, str) and choice in names):
+        return best_guess(problem, rows, arch, choice)
+    variant = _named(problem, rows, choice, names)
+    if variant.problem != problem:
+        raise InvalidValueError(
+            f"variant {variant.name} computes {describe(variant.problem)}, "
+            f"and the request is {describe(problem)}; "
+            f"choose a name that starts with {problem.label}_ (`softgen list` prints them)"
+        )
+    variant.check(arch)
+    return variant
+
+
+def describe(problem: Problem) -> str:
+    """Return a problem in the words of the command line."""
+    types = problem.dtype.value
+    if problem.out_dtype is not problem.dtype:
+        types += f" to {problem.out_dtype.value}"
+    return (
+        f"{problem.algorithm.value} of {types} with {problem.cols} columns, "
+        f"alignment {problem.alignment}"
+    )
+
+
+def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Variant:
+    if isinstance(choice, Variant):
+        return choice
+    if isinstance(choice, Strategy):
+        return Variant(problem, choice)
+    if not isinstance(choice, str):
+        raise InvalidTypeError(
+            f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
+        )
+    if choice == ONEFLOW:
+        return Variant(problem, oneflow_dispatch(problem, rows))
+    if "_" not in choice:
+        raise InvalidValueError(
+            f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, ONEFLOW])}, "
+            "and full names such as softmax_f32_1000_online_p4_u2_b128"
+        )
+    return parse_name(choice)

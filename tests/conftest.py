@@ -1,0 +1,27 @@
+"""Shared set-up: no test touches the user's cache, and GPU tests say why they are skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from softgen.device import unavailable_reason
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    reason = unavailable_reason() if gpu else None
+    if reason is not None:
+        for item in gpu:
+            item.add_marker(pytest.mark.skip(reason=f"needs a GPU: {reason}"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Give each test an empty cache folder and none of the user's settings."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(folder))
+    for name in ("SOFTGEN_TUNE", "SOFTGEN_TUNE_BUDGET", "SOFTGEN_BATCH_INVARIANT"):
+        monkeypatch.delenv(name, raising=False)
+    return folder

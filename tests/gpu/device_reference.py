@@ -1,0 +1,50 @@
+"""softmax in float64 on the device, and how far a result is from it, in units of its bound."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softgen.problem import Algorithm, DType
+
+CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
+
+FRACTION_BITS = {DType.FLOAT16: 10, DType.BFLOAT16: 7}
+SMALLEST_NORMAL = {DType.FLOAT16: -14, DType.BFLOAT16: -126}
+
+
+def error_over_bound(result: Any, x: Any, algorithm: Algorithm, out: DType) -> float:
+    """Return the worst error over the documented bound: at most 1 is right. NaN patterns count."""
+    import cupy
+
+    cols = x.shape[-1]
+    x, result = x.reshape(-1, cols), result.reshape(-1, cols)
+    step = max(1, CHUNK // cols)
+    worst = 0.0
+    for first in range(0, x.shape[0], step):
+        wide = x[first : first + step].astype(cupy.float64)
+        shifted = wide - wide.max(axis=1, keepdims=True)
+        terms = cupy.exp(shifted)
+        total = terms.sum(axis=1, keepdims=True)
+        softmax = algorithm is Algorithm.SOFTMAX
+        wanted = terms / total if softmax else shifted - cupy.log(total)
+        got = result[first : first + step].astype(cupy.float64)
+        ratio = cupy.abs(got - wanted) / _bound(wanted, algorithm, out)
+        ratio[(got == wanted) | (cupy.isnan(got) & cupy.isnan(wanted))] = 0
+        ratio[cupy.isnan(ratio)] = cupy.inf
+        worst = max(worst, float(ratio.max()))
+    return worst
+
+
+def _bound(wanted: Any, algorithm: Algorithm, out: DType) -> Any:
+    import cupy
+
+    size = cupy.abs(wanted)
+    if out in FRACTION_BITS:
+        # The rounded value or its neighbour: at most one and a half units of the last place.
+        exponent = cupy.maximum(cupy.frexp(size)[1] - 1, SMALLEST_NORMAL[out])
+        return 1.5 * cupy.ldexp(cupy.ones_like(size), exponent - FRACTION_BITS[out])
+    relative = 2e-6 if out is DType.FLOAT32 else 1e-14
+    if algorithm is Algorithm.LOG_SOFTMAX:
+        return relative * size + relative
+    tiny = 1e-30 if out is DType.FLOAT32 else 1e-300  # below it only the magnitude counts
+    return cupy.where(size > tiny, relative * size, tiny)

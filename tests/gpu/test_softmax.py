@@ -1,0 +1,171 @@
+"""softgen.softmax and log_softmax on the GPU, whole results against float64."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softgen
+from softgen.arrays import numpy_dtype
+from softgen.problem import Algorithm, DType
+from tests.gpu.device_reference import error_over_bound
+
+pytestmark = pytest.mark.gpu
+
+COLS = (1, 7, 32, 33, 100, 256, 1000, 1024, 1025, 4096, 12672, 32728, 131072)
+ROWS = (1, 3, 128, 4096)
+CALLS = {Algorithm.SOFTMAX: softgen.softmax, Algorithm.LOG_SOFTMAX: softgen.log_softmax}
+
+
+def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any:
+    """Return normal values of `scale`, repeating after a prime number of elements."""
+    import cupy
+
+    period = np.random.default_rng(cols).standard_normal(1_000_003, np.float32) * scale
+    elements = rows * cols
+    repeats = -(-elements // period.size)
+    flat = cupy.tile(cupy.asarray(period), repeats)[:elements]
+    return flat.astype(numpy_dtype(dtype)).reshape(rows, cols)
+
+
+def as_torch(x: Any) -> Any:
+    torch = pytest.importorskip("torch")
+    return (
+        torch.from_dlpack(x)
+        if x.dtype.name != "bfloat16"
+        else torch.from_dlpack(x.view("int16")).view(torch.bfloat16)
+    )
+
+
+def as_cupy(y: Any) -> Any:
+    import cupy
+    import torch
+
+    if y.dtype is torch.bfloat16:
+        return cupy.from_dlpack(y.view(torch.int16)).view(numpy_dtype(DType.BFLOAT16))
+    return cupy.from_dlpack(y)
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda a: a.value)
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
+@pytest.mark.parametrize("cols", COLS)
+def test_matches_float64(cols: int, dtype: DType, algorithm: Algorithm, library: str) -> None:
+    for rows in ROWS:
+        x = device_normal(rows, cols, dtype)
+        if library == "torch":
+            given = as_torch(x)
+            y = CALLS[algorithm](given, tune="off")
+            assert type(y) is type(given)
+            assert y.dtype is given.dtype
+            y = as_cupy(y)
+        else:
+            y = CALLS[algorithm](x, tune="off")
+        assert y.shape == x.shape
+        assert y.dtype == x.dtype
+        assert error_over_bound(y, x, algorithm, dtype) <= 1.0, f"{rows} rows"
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda a: a.value)
+@pytest.mark.parametrize("strategy", ["warp", "online", "safe", "oneflow"])
+@pytest.mark.parametrize(
+    ("dtype", "out"),
+    [
+        ("bfloat16", "float32"),
+        ("float16", "float32"),
+        ("float32", "bfloat16"),
+        ("float32", "float16"),
+        ("float64", "float32"),
+        ("float16", "float64"),
+    ],
+)
+def test_result_dtype(dtype: str, out: str, strategy: str, algorithm: Algorithm) -> None:
+    x = device_normal(5, 1000, DType(dtype))
+    y = CALLS[algorithm](x, dtype=out, variant=strategy)
+    assert y.dtype.name == out
+    assert error_over_bound(y, x, algorithm, DType(out)) <= 1.0
+
+
+@pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
+@pytest.mark.parametrize("cols", [1000, 1001])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
+def test_bases_that_start_anywhere(dtype: DType, cols: int, strategy: str) -> None:
+    import cupy
+
+    rows = 17
+    values = device_normal(1, rows * cols, dtype)[0]
+    for x_offset in range(3):
+        for y_offset in range(3):
+            store = cupy.empty(rows * cols + 8, values.dtype)
+            x = store[x_offset : x_offset + rows * cols].reshape(rows, cols)
+            x[...] = values.reshape(rows, cols)
+            canvas = cupy.full(rows * cols + 8, 77, values.dtype)
+            y = canvas[y_offset : y_offset + rows * cols].reshape(rows, cols)
+            assert softgen.softmax(x, out=y, variant=strategy) is y
+            assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1.0
+            assert (canvas[:y_offset] == 77).all()
+            assert (canvas[y_offset + rows * cols :] == 77).all()
+
+
+@pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
+def test_rows_with_special_values(strategy: str) -> None:
+    import cupy
+
+    inf, nan = math.inf, math.nan
+    x = cupy.zeros((7, 300), "float32")
+    x[0, 5] = nan
+    x[1, 299] = inf
+    x[2, :] = -inf
+    x[3, 100:228] = -inf
+    x[4, :] = np.finfo(np.float32).min
+    x[5, :] = np.finfo(np.float32).max
+    y = softgen.softmax(x, variant=strategy).get()
+    assert np.isnan(y[:3]).all()
+    assert (y[3, 100:228] == 0).all()
+    np.testing.assert_allclose(np.delete(y[3], slice(100, 228)), 1 / 172, rtol=2e-6)
+    np.testing.assert_allclose(y[4:], 1 / 300, rtol=2e-6)
+    z = softgen.log_softmax(x, variant=strategy).get()
+    assert np.isnan(z[:3]).all()
+    assert np.isneginf(z[3, 100:228]).all()
+    np.testing.assert_allclose(z[4:], -math.log(300), rtol=2e-6)
+
+
+@pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
+def test_in_place(strategy: str) -> None:
+    x = device_normal(33, 1001, DType.FLOAT32)
+    given = x.copy()
+    assert softgen.softmax(x, out=x, variant=strategy) is x
+    assert error_over_bound(x, given, Algorithm.SOFTMAX, DType.FLOAT32) <= 1.0
+
+
+def test_results_repeat_to_the_bit() -> None:
+    x = device_normal(64, 50257, DType.FLOAT32)
+    first = softgen.softmax(x, tune="off")
+    for _ in range(3):
+        assert (softgen.softmax(x, tune="off") == first).all()
+
+
+def test_more_than_two_to_the_31_elements() -> None:
+    import cupy
+
+    rows, cols = 2**18 + 1, 8192
+    x = cupy.zeros((rows, cols), "float16")
+    x[-1, -1] = 5.0
+    y = softgen.softmax(x, out=x, tune="off")
+    total = cols - 1 + math.exp(5)
+    assert float(y[-1, -1]) == pytest.approx(math.exp(5) / total, rel=1e-3)
+    assert float(y[-1, 0]) == pytest.approx(1 / total, rel=1e-3)
+    assert (y[:-1] == np.float16(1 / cols)).all()
+
+
+def test_a_row_of_the_whole_array() -> None:
+    import cupy
+
+    x = cupy.zeros((), "float32")
+    assert float(softgen.softmax(x)) == 1.0
+    assert float(softgen.log_softmax(x, axis=0)) == 0.0
+    assert softgen.softmax(cupy.zeros((3, 0), "float32")).shape == (3, 0)
+    assert softgen.softmax(cupy.zeros((0, 5), "float32")).shape == (0, 5)
