@@ -61,8 +61,8 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
     for variant in candidates(problem, rows, arch, strategy):
         return variant
     raise InvalidValueError(
-        f"strategy {strategy!r} has no legal setting for {problem.label} on {arch.name}; "
-        "`softgen list` shows what has"
+        f"strategy {strategy!r} has no setting worth running for {problem.label} on "
+        f"{arch.name}; `softgen list` shows what has"
     )
 
 
