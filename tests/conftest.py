@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,15 @@ import pytest
 from softgen.device import unavailable_reason
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Emulator and compiler tests keep a core busy each; more than four gain little."""
+    return min(4, os.cpu_count() or 1)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     gpu = [item for item in items if item.get_closest_marker("gpu")]
+    for item in gpu:  # one process on the GPU: the large shapes fill its memory
+        item.add_marker(pytest.mark.xdist_group("gpu"))
     reason = unavailable_reason() if gpu else None
     if reason is not None:
         for item in gpu:
