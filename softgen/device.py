@@ -35,9 +35,9 @@ def available() -> bool:
 @functools.cache
 def unavailable_reason() -> str | None:
     """Return why no GPU can be used, or None if one can."""
-    if importlib.util.find_spec("cupy") is None:
-        return f"cupy is not installed; {INSTALL_CUPY}"
     try:
+        if importlib.util.find_spec("cupy") is None:
+            return f"cupy is not installed; {INSTALL_CUPY}"
         cupy = require_cupy()
         if cupy.cuda.runtime.getDeviceCount() == 0:
             return "CUDA sees no GPU"

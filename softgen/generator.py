@@ -34,8 +34,8 @@ def generate(
         alignment: where rows start, in elements; see `Problem.of`.
 
     Example:
-        >>> generate("softmax", "float32", 1000, strategy="online").name
-        'softmax_f32_1000_online_p4_u2_b128'
+        >>> generate("softmax", "float32", 1000, strategy="oneflow").name
+        'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
     """
     problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
     if isinstance(rows, bool) or not isinstance(rows, int):

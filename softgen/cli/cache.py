@@ -1,0 +1,86 @@
+"""`softgen cache`: the tuned choices on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from softgen.cli import options, output
+from softgen.cli.tune import describe
+
+app = typer.Typer(
+    name="cache",
+    no_args_is_help=True,
+    help="List, clear, export and import the tuned choices.",
+)
+
+File = Annotated[Path, typer.Argument(help="JSON file of cache entries.")]
+
+
+@app.command("ls")
+def list_entries(json: options.JsonOption = False) -> None:
+    """List the stored choices."""
+    from softgen import cache
+
+    lines = []
+    for entry in cache.entries():
+        device = dict(entry.key.environment).get("device", "unknown")
+        line = {**describe(entry, entry.key.rows), "device": device}
+        # An entry is for all row counts up to its own; how many were timed is not stored.
+        del line["gigabytes_per_second"]
+        lines.append(line)
+    if json:
+        output.document(lines)
+    elif lines:
+        output.table(lines[0].keys(), (line.values() for line in lines))
+    else:
+        output.note(f"no tuned choices in {cache.directory()}; `softgen tune` makes some")
+
+
+@app.command("path")
+def print_path(json: options.JsonOption = False) -> None:
+    """Print the cache folder."""
+    from softgen import cache
+
+    if json:
+        output.document({"path": str(cache.directory())})
+    else:
+        output.result(str(cache.directory()))
+
+
+@app.command("clear")
+def clear(json: options.JsonOption = False) -> None:
+    """Delete the stored choices."""
+    from softgen import cache
+
+    count = cache.clear()
+    if json:
+        output.document({"cleared": count})
+    else:
+        output.note(f"deleted {count} entries from {cache.directory()}")
+
+
+@app.command("export")
+def export_file(file: File, json: options.JsonOption = False) -> None:
+    """Write all stored choices to one FILE, to ship with a program or move to another machine."""
+    from softgen import cache
+
+    count = cache.export_file(file)
+    if json:
+        output.document({"exported": count, "file": str(file)})
+    else:
+        output.note(f"wrote {count} entries to {file}")
+
+
+@app.command("import")
+def import_file(file: File, json: options.JsonOption = False) -> None:
+    """Store every choice of a FILE that `softgen cache export` wrote."""
+    from softgen import cache
+
+    count = cache.import_file(file)
+    if json:
+        output.document({"imported": count, "file": str(file)})
+    else:
+        output.note(f"stored {count} entries in {cache.directory()}")

@@ -1,0 +1,44 @@
+"""`softgen doctor`: what is installed, what works, and how to get the rest."""
+
+from __future__ import annotations
+
+import typer
+
+from softgen import __version__
+from softgen.cli import options, output
+from softgen.cli.group import FAILED, failure
+
+
+def doctor(json: options.JsonOption = False) -> None:
+    """Check this machine: versions, device, compilers, cache folder, and what is missing.
+
+    Exits with 0 if the CPU path works, with or without a GPU.
+    """
+    from dataclasses import asdict
+
+    from softgen.doctor import examine, healthy
+
+    findings = examine()
+    ok = healthy(findings)
+    broken = [finding.name for finding in findings if finding.required and not finding.ok]
+    message = f"the CPU path needs: {', '.join(broken)}"
+    if json:
+        found = [asdict(finding) for finding in findings]
+        document = {"version": __version__, "ok": ok, "checks": found}
+        output.document(document | ({} if ok else failure(message, "Unhealthy")))
+    else:
+        output.result(f"softgen {__version__}")
+        output.table(
+            ("check", "state", "detail"),
+            (
+                (f.name, "ok" if f.ok else "MISSING" if f.required else "absent", f.detail)
+                for f in findings
+            ),
+        )
+        for finding in findings:
+            if finding.fix:
+                output.result(f"to get {finding.name}: {finding.fix}")
+        if not ok:
+            output.fail(message)
+    if not ok:
+        raise typer.Exit(FAILED)

@@ -1,0 +1,206 @@
+"""`softgen emit`: kernels as files, for the gallery or for a build of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softgen.arch import DEFAULT_ARCH, arch_named
+from softgen.cli import options, output
+from softgen.cli.group import FAILED, failure
+from softgen.problem import Algorithm, DType
+from softgen.select import DEFAULT_ROWS
+
+if TYPE_CHECKING:
+    from softgen.emit import Owns
+    from softgen.render import Source
+
+DEFAULT_FOLDER = Path("generated")
+LISTED = 30  # files named one by one; --all writes hundreds
+
+
+def emit(
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write into. [default: generated]")
+    ] = None,
+    cols: options.AnyCols = None,
+    dtype: options.AnyDType = None,
+    algorithm: options.AnyAlgorithm = None,
+    out_dtype: options.OutDType = None,
+    alignment: options.Alignment = None,
+    rows: options.Rows = DEFAULT_ROWS,
+    arch: options.ArchOption = DEFAULT_ARCH,
+    strategy: options.StrategyOption = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every candidate instead of the best guess; needs --cols.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Write nothing; print a diff and exit 1 if any differs.")
+    ] = False,
+    stdout: Annotated[
+        bool, typer.Option("--stdout", help="Print the sources instead of writing files.")
+    ] = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Write CUDA files, with a manifest.json that says what each of them is.
+
+    Without options: the gallery. With --cols: one kernel, added to the folder. With --all --cols:
+    every candidate of every strategy for that width, for all dtypes and both algorithms unless
+    --dtype, --algorithm or --strategy narrow it.
+
+    The gallery and --all are whole sets: their files of an earlier run that are no longer produced
+    are deleted, unless they were edited. Nothing else in the folder is touched.
+    """
+    if stdout and (check or out is not None):
+        raise typer.BadParameter("--stdout goes with neither --out nor --check")
+    wanted = Selection(cols, dtype, algorithm, out_dtype, alignment, rows, arch, strategy, every)
+    sources, owns = wanted.sources(), wanted.owns()
+    if stdout:
+        _print(sources, json)
+    elif check:
+        _check(out or DEFAULT_FOLDER, sources, owns, json)
+    else:
+        _write(out or DEFAULT_FOLDER, sources, owns, json)
+
+
+class Selection:
+    """What the options ask for."""
+
+    def __init__(
+        self,
+        cols: int | None,
+        dtype: DType | None,
+        algorithm: Algorithm | None,
+        out_dtype: DType | None,
+        alignment: int | None,
+        rows: int,
+        arch: str,
+        strategy: str | None,
+        every: bool,
+    ) -> None:
+        narrowing = (dtype, algorithm, out_dtype, alignment, strategy, every or None)
+        if cols is None and any(value is not None for value in narrowing):
+            raise typer.BadParameter(
+                "these options select kernels of one width: give --cols as well, "
+                "or none of them for the gallery"
+            )
+        arch_named(arch)
+        if cols is None and (rows, arch) != (DEFAULT_ROWS, DEFAULT_ARCH):
+            raise typer.BadParameter(
+                "the gallery has its own rows and architecture: --rows and --arch need --cols"
+            )
+        self.cols, self.rows, self.arch, self.strategy = cols, rows, arch, strategy
+        self.dtype, self.algorithm = dtype, algorithm
+        self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
+
+    def sources(self) -> list[Source]:
+        """Return the sources to emit."""
+        if self.cols is None:
+            from softgen.gallery import gallery
+
+            return gallery()
+        if not self.every:
+            from softgen.generator import generate
+
+            return [
+                generate(
+                    self.algorithm or Algorithm.SOFTMAX,
+                    self.dtype or DType.FLOAT32,
+                    self.cols,
+                    strategy=self.strategy,
+                    rows=self.rows,
+                    arch=self.arch,
+                    out_dtype=self.out_dtype,
+                    alignment=self.alignment,
+                )
+            ]
+        return self._every_candidate(self.cols)
+
+    def _every_candidate(self, cols: int) -> list[Source]:
+        from softgen.cli.listing import matching
+        from softgen.problem import Problem
+        from softgen.render import render
+
+        found = []
+        for algorithm in [self.algorithm] if self.algorithm else list(Algorithm):
+            for dtype in [self.dtype] if self.dtype else list(DType):
+                problem = Problem.of(
+                    algorithm, dtype, cols, out_dtype=self.out_dtype, alignment=self.alignment
+                )
+                found += matching(problem, self.rows, self.arch, self.strategy)
+        return [render(variant) for variant in found]
+
+    def owns(self) -> Owns:
+        """Return which files of an earlier run these sources replace."""
+        from softgen.emit import owns_all, owns_none
+
+        if self.cols is None:
+            return owns_all
+        return self._in_set if self.every else owns_none
+
+    def _in_set(self, entry: dict[str, Any]) -> bool:
+        """Whether a manifest's entry is of the set that --all writes whole."""
+        problem = entry.get("problem", {})
+        out_dtype = self.out_dtype.value if self.out_dtype else problem.get("dtype")
+        return (
+            problem.get("cols") == self.cols
+            and problem.get("out_dtype") == out_dtype
+            and (self.algorithm is None or problem.get("algorithm") == self.algorithm.value)
+            and (self.dtype is None or problem.get("dtype") == self.dtype.value)
+            and (self.strategy is None or entry.get("strategy") == self.strategy)
+        )
+
+
+def _print(sources: Sequence[Source], json: bool) -> None:
+    if json:
+        output.document([{"name": source.name, "source": source.text} for source in sources])
+        return
+    for source in sources:
+        typer.echo(source.text, nl=False)
+
+
+def _write(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> None:
+    from dataclasses import asdict
+
+    from softgen.emit import write
+
+    report = write(folder, sources, owns)
+    if json:
+        output.document({"folder": str(folder), **asdict(report)})
+        return
+    for name in report.written[:LISTED]:
+        output.note(f"wrote {folder / name}")
+    if len(report.written) > LISTED:
+        output.note(f"... and {len(report.written) - LISTED} more")
+    for name in report.removed:
+        output.note(f"removed {folder / name}, no longer produced")
+    for name in report.strangers:
+        output.warn(f"{folder / name} is not softgen's, or was edited; left alone")
+    output.note(
+        f"{folder}: {len(report.written)} written, {len(report.unchanged)} unchanged, "
+        f"{len(report.removed)} removed"
+    )
+
+
+def _check(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> None:
+    from dataclasses import asdict
+
+    from softgen.drift import check
+
+    differences = check(folder, sources, owns)
+    kinds = ", ".join(f"{found.file} ({found.kind})" for found in differences)
+    message = f"{folder} is not what `softgen emit` writes: {kinds}"
+    if json:
+        document = {"folder": str(folder), "differences": [asdict(found) for found in differences]}
+        output.document(document | (failure(message, "Drift") if differences else {}))
+    elif differences:
+        for found in differences:
+            typer.echo(found.diff, nl=False)
+        output.fail(message)
+    else:
+        output.note(f"{folder}: {len(sources)} sources, all as emitted")
+    if differences:
+        raise typer.Exit(FAILED)

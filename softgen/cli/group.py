@@ -1,0 +1,101 @@
+"""The frame of every command: errors become messages, exit codes and, with --json, a document."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from softgen.cli.output import document, fail
+from softgen.errors import (
+    IllegalVariantError,
+    InvalidTypeError,
+    InvalidValueError,
+    NoDeviceError,
+    SoftgenError,
+    VerificationError,
+)
+
+FAILED, USAGE, NO_DEVICE, WRONG_RESULT, INTERRUPTED = 1, 2, 3, 4, 130
+
+# The first class that an error is an instance of decides.
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (NoDeviceError, NO_DEVICE),
+    (VerificationError, WRONG_RESULT),
+    (InvalidValueError, USAGE),
+    (InvalidTypeError, USAGE),
+    (IllegalVariantError, USAGE),
+    (Exception, FAILED),
+)
+
+
+class Commands(TyperGroup):
+    """The group of all commands.
+
+    Errors that softgen raises on purpose, and those of the operating system, end as one line on
+    stderr; anything else is a bug and keeps its traceback.
+    """
+
+    def main(
+        self,
+        args: Any = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command line in `args` (by default the program's own) and exit."""
+        words = list(sys.argv[1:] if args is None else args)
+        if not standalone_mode:
+            return super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
+        if asks_for_json(words):
+            sys.exit(self._main_with_json(words, prog_name, complete_var, extra))
+        try:
+            return super().main(words, prog_name, complete_var, **extra)
+        except (SoftgenError, OSError) as error:
+            fail(str(error))
+            sys.exit(code_of(error))
+
+    def _main_with_json(
+        self,
+        words: list[str],
+        prog_name: str | None,
+        complete_var: str | None,
+        extra: dict[str, Any],
+    ) -> int:
+        """Run without Typer's own error output, which is for people, and return the exit code."""
+        try:
+            # Typer returns the code of a `typer.Exit`; a command that runs to its end gives None.
+            return super().main(words, prog_name, complete_var, standalone_mode=False, **extra) or 0
+        except typer.Abort:
+            document(failure("interrupted", "Abort"))
+            return INTERRUPTED
+        except Exception as error:
+            # Usage errors, whose class is click's or a copy inside Typer, by Typer's version.
+            if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+                document(failure(error.format_message(), "UsageError"))
+                return int(error.exit_code)
+            if not isinstance(error, SoftgenError | OSError):
+                traceback.print_exc()
+            document(failure(str(error), type(error).__name__))
+            return code_of(error)
+
+
+def asks_for_json(words: list[str]) -> bool:
+    """Whether a command line holds --json; needed before it is parsed, for its usage errors."""
+    options = words[: words.index("--")] if "--" in words else words
+    return "--json" in options
+
+
+def code_of(error: BaseException) -> int:
+    """Return the exit code for `error`."""
+    return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def failure(message: str, kind: str) -> dict[str, str]:
+    """Return the document of a failure."""
+    return {"error": message, "kind": kind}

@@ -1,0 +1,72 @@
+"""`softgen list`: the variants that can compute a problem, in the order they would be tried."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from softgen.arch import DEFAULT_ARCH, arch_named
+from softgen.cli import options, output
+from softgen.problem import Algorithm, DType, Problem
+from softgen.select import DEFAULT_ROWS, ONEFLOW, describe, select
+from softgen.variants import Variant, candidates, parse_name
+
+EXAMPLE_COLS = 1000
+
+
+def list_variants(
+    cols: options.Cols = EXAMPLE_COLS,
+    dtype: options.DTypeOption = DType.FLOAT32,
+    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    out_dtype: options.OutDType = None,
+    alignment: options.Alignment = None,
+    rows: options.Rows = DEFAULT_ROWS,
+    arch: options.ArchOption = DEFAULT_ARCH,
+    strategy: options.StrategyOption = None,
+    json: options.JsonOption = False,
+) -> None:
+    """List the candidate variants of a problem and their parameters, best guess first."""
+    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    found = matching(problem, rows, arch, strategy)
+    if json:
+        output.document([summary(variant) for variant in found])
+        return
+    output.note(f"{describe(problem)}, {rows} rows, {arch}: {len(found)} candidates")
+    if not found:
+        output.note(f"no setting of {strategy} is legal there; `softgen list` without --strategy")
+        return
+    output.table(
+        ("variant", "parameters", "threads", "shared bytes"),
+        (
+            (v.name, spell(v.strategy.knobs), v.launch.block_size, v.launch.shared_bytes)
+            for v in found
+        ),
+    )
+
+
+def matching(problem: Problem, rows: int, arch: str, strategy: str | None) -> list[Variant]:
+    """Return every candidate, those of one strategy, or the one that a name stands for."""
+    known = arch_named(arch)
+    if strategy == ONEFLOW or (strategy is not None and is_full_name(strategy)):
+        return [select(problem, rows, known, strategy)]
+    return list(candidates(problem, rows, known, strategy))
+
+
+def is_full_name(name: str) -> bool:
+    """Whether `name` is spelled as the full name of a variant."""
+    return "_" in name and bool(parse_name(name))
+
+
+def summary(variant: Variant) -> dict[str, Any]:
+    """Return what `list --json` says of one variant."""
+    return {
+        "name": variant.name,
+        "strategy": variant.strategy.name,
+        "parameters": variant.strategy.knobs,
+        "threads": variant.launch.block_size,
+        "shared_bytes": variant.launch.shared_bytes,
+    }
+
+
+def spell(knobs: dict[str, int | bool]) -> str:
+    """Return parameters in one line, for example pack_size=4 padding=true."""
+    return " ".join(f"{name}={str(value).lower()}" for name, value in knobs.items())

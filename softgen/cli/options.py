@@ -1,0 +1,83 @@
+"""The options that several commands share, each declared once."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated
+
+import typer
+
+from softgen.problem import MAX_COLS, Algorithm, DType
+
+AlgorithmOption = Annotated[Algorithm, typer.Option("--algorithm", help="Function of each row.")]
+AnyAlgorithm = Annotated[
+    Algorithm | None, typer.Option("--algorithm", help="Function of each row. [default: softmax]")
+]
+DTypeOption = Annotated[DType, typer.Option("--dtype", help="Element type of the input.")]
+AnyDType = Annotated[
+    DType | None, typer.Option("--dtype", help="Element type of the input. [default: float32]")
+]
+OutDType = Annotated[
+    DType | None, typer.Option("--out-dtype", help="Element type of the result. [default: --dtype]")
+]
+Cols = Annotated[int, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")]
+AnyCols = Annotated[
+    int | None, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")
+]
+Rows = Annotated[
+    int, typer.Option("--rows", min=0, help="Number of rows that the best guess is for.")
+]
+Alignment = Annotated[
+    int | None,
+    typer.Option(
+        "--alignment",
+        help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
+        "[default: what --cols gives]",
+    ),
+]
+ArchOption = Annotated[
+    str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90.")
+]
+StrategyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--strategy", help='Only this strategy, "oneflow", or the full name of a variant.'
+    ),
+]
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document on stdout, also on failure."),
+]
+
+
+class Device(str, Enum):
+    """Where to compute."""
+
+    AUTO = "auto"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+def require_gpu() -> None:
+    """Raise NoDeviceError, with the reason, unless a GPU can be used."""
+    from softgen import device
+    from softgen.errors import NoDeviceError
+
+    reason = device.unavailable_reason()
+    if reason is not None:
+        raise NoDeviceError(
+            f"no GPU can be used: {reason}. `softgen doctor` shows what is missing; "
+            "`softgen run` and `softgen verify` take --device cpu"
+        )
+
+
+def resolve_device(device: Device) -> Device:
+    """Return CUDA or CPU for a choice of device; NoDeviceError if a GPU was asked for in vain."""
+    if device is Device.CUDA:
+        require_gpu()
+        return device
+    if device is Device.AUTO:
+        from softgen.device import available
+
+        return Device.CUDA if available() else Device.CPU
+    return device

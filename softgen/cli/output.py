@@ -1,0 +1,64 @@
+"""What the commands print: tables and messages for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Rich folds tables to 80 columns where it writes into a pipe; a variant's name alone has 50.
+PIPE_WIDTH = 240
+
+
+def console(stderr: bool = True) -> Console:
+    """Return a console for the stream as it is now; Rich itself heeds NO_COLOR and pipes.
+
+    Made anew each time, because a test or an embedding program may have replaced the stream.
+    """
+    made = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    if not made.is_terminal:
+        made = Console(stderr=stderr, highlight=False, soft_wrap=True, width=PIPE_WIDTH)
+    return made
+
+
+def note(message: str) -> None:
+    """Print a line for people on stderr, word for word: no markup, no folding."""
+    console().print(Text(message))
+
+
+def warn(message: str) -> None:
+    """Print a warning on stderr."""
+    console().print(Text.assemble(("warning: ", "yellow"), message))
+
+
+def fail(message: str) -> None:
+    """Print an error on stderr."""
+    console().print(Text.assemble(("error: ", "bold red"), message))
+
+
+def result(message: str) -> None:
+    """Print a line of the command's main output on stdout."""
+    console(stderr=False).print(Text(message))
+
+
+def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
+    """Print a table on stdout; numbers go to the right."""
+    made = Table(box=None, pad_edge=False, header_style="bold")
+    lines = [list(row) for row in rows]
+    for number, heading in enumerate(headings):
+        is_number = bool(lines) and all(isinstance(row[number], int | float) for row in lines)
+        made.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+    for row in lines:
+        made.add_row(*(Text(str(cell)) for cell in row))
+    console(stderr=False).print(made)
+
+
+def document(value: Any) -> None:
+    """Print the one JSON document of a command on stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()

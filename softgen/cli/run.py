@@ -1,0 +1,222 @@
+"""`softgen run`: the softmax of real input, on a GPU or the CPU emulator, and how exact it is."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softgen.cli import options, output
+from softgen.cli.group import WRONG_RESULT, failure
+from softgen.cli.listing import spell
+from softgen.cli.run_input import Request, require_parent, save_npy
+from softgen.problem import Algorithm, DType, Problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from softgen.variants import Variant
+
+# The emulator computes about a million elements a second; beyond this it would seem to hang.
+MAX_EMULATED = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class Computed:
+    """A result and where it came from; y is in storage form. Nothing is timed on the CPU."""
+
+    y: NDArray[Any]
+    variant: Variant
+    device: str
+    microseconds: float | None = None
+
+
+def run(
+    rows: Annotated[
+        int | None, typer.Option("--rows", min=0, help="Rows of random input. [default: 64]")
+    ] = None,
+    cols: Annotated[
+        int | None, typer.Option("--cols", min=0, help="Columns of random input. [default: 1000]")
+    ] = None,
+    dtype: Annotated[
+        DType | None,
+        typer.Option("--dtype", help="Element type. [default: the file's, else float32]"),
+    ] = None,
+    out_dtype: options.OutDType = None,
+    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", help="A .npy file of floats; the last axis is the row."),
+    ] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--output", help="Where to write the result as .npy; bfloat16 as float32."),
+    ] = None,
+    device: Annotated[
+        options.Device, typer.Option("--device", help="auto takes a GPU if one can be used.")
+    ] = options.Device.AUTO,
+    variant: Annotated[
+        str | None,
+        typer.Option("--variant", help='A strategy, "oneflow", or the full name of a variant.'),
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
+    json: options.JsonOption = False,
+) -> None:
+    """Compute the softmax of a file or of random numbers, and compare it with float64.
+
+    On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
+    guess's kernel on the CPU emulator.
+    """
+    if target is not None:
+        require_parent(target)
+    where = options.resolve_device(device)
+    limit = MAX_EMULATED if where is options.Device.CPU else None
+    values, x_type = Request(source, rows, cols, dtype, seed).load(limit)
+    if where is options.Device.CPU:
+        reason = "no GPU can be used: " if device is options.Device.AUTO else ""
+        output.note(f"{reason}the emitted kernel runs on the CPU emulator")
+    report = _run(where, algorithm, values, x_type, out_dtype, variant, target)
+    wrong = report.pop("wrong")
+    if json:
+        output.document(report | (failure(wrong, "VerificationError") if wrong else {}))
+    else:
+        _print(report)
+        if wrong:
+            output.fail(wrong)
+    if wrong:
+        raise typer.Exit(WRONG_RESULT)
+
+
+def _run(
+    where: options.Device,
+    algorithm: Algorithm,
+    values: NDArray[Any],
+    x_type: DType,
+    out_dtype: DType | None,
+    choice: str | None,
+    target: Path | None,
+) -> dict[str, Any]:
+    """Compute, compare and save; return what is reported."""
+    import numpy as np
+
+    from softgen import numerics
+    from softgen.cli.run_accuracy import Closeness, measure
+
+    y_type = out_dtype or x_type
+    cols = values.shape[-1] if values.ndim else 1  # a 0-d array is one row of one element
+    report: dict[str, Any] = {"shape": list(values.shape), "algorithm": algorithm.value}
+    report |= {"dtype": x_type.value, "out_dtype": y_type.value}
+    if cols == 0:
+        y, accuracy = np.zeros(values.shape, np.float32), Closeness()
+        report |= {"variant": None, "strategy": None, "parameters": {}}
+        report |= {"device": where.value, "source": None}
+    else:
+        problem = Problem.of(algorithm, x_type, cols, out_dtype=y_type)
+        x = numerics.encode(values.reshape(-1, cols), x_type)
+        made = compute(where, problem, x, choice)
+        accuracy = measure(problem, x, made.y)
+        y = _for_people(numerics.decode(made.y, y_type), y_type).reshape(values.shape)
+        report |= describe(made, problem, x.shape[0])
+    report |= accuracy.to_json()
+    if target is not None:
+        save_npy(target, y)
+        report["output"] = str(target)
+    report["wrong"] = ""
+    if accuracy.wrong:
+        report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
+    return report
+
+
+def compute(
+    where: options.Device, problem: Problem, x: NDArray[Any], choice: str | None
+) -> Computed:
+    """Compute (rows, cols) in storage form on the GPU, or the same text on the emulator."""
+    if where is options.Device.CUDA:
+        from softgen.cli.run_gpu import run_on_gpu
+
+        made = run_on_gpu(problem, x, choice)
+        return Computed(made.y, made.variant, made.device, made.microseconds)
+
+    from softgen import emulator
+    from softgen.arch import DEFAULT_ARCH, arch_named
+    from softgen.render import render
+    from softgen.select import select
+
+    variant = select(problem, x.shape[0], arch_named(DEFAULT_ARCH), choice)
+    return Computed(emulator.run(render(variant), x), variant, "cpu emulator")
+
+
+def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
+    """Return what is reported of the kernel; its source is kept in a file."""
+    report: dict[str, Any] = {
+        "variant": made.variant.name,
+        "strategy": made.variant.strategy.name,
+        "parameters": made.variant.strategy.knobs,
+        "device": made.device,
+        "source": str(keep_source(made.variant)),
+    }
+    if made.microseconds is not None:
+        time = made.microseconds
+        rate = rows * problem.bytes_per_row / time / 1e3 if time else 0.0
+        report |= {"microseconds": time, "gigabytes_per_second": rate}
+    return report
+
+
+def keep_source(variant: Variant) -> Path:
+    """Write the kernel's text into the cache folder, or a temporary one, and return its path."""
+    from softgen import cache
+    from softgen.emit import write_if_different
+    from softgen.render import render
+
+    source = render(variant)
+    path = cache.directory() / "sources" / f"{source.name}.cu"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_if_different(path, source.text)
+    except OSError as error:
+        path = Path(tempfile.mkdtemp(prefix="softgen-")) / path.name
+        output.warn(f"the cache folder cannot be written ({error}); the source is in {path}")
+        write_if_different(path, source.text)
+    return path
+
+
+def _for_people(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
+    """Return a result in a dtype that .npy knows: bfloat16 becomes float32, exactly."""
+    return values.astype("float32" if dtype is DType.BFLOAT16 else dtype.value)
+
+
+def spell_error(report: dict[str, Any]) -> str:
+    """Return the error and its bound in one line."""
+    relative, error, bound = (
+        report[key] for key in ("max_relative_error", "error_in_unit", "bound")
+    )
+    measured = f"{relative:.3g}" if relative is not None else "not finite"
+    text = f"{measured} against float64, relative; "
+    if report["unit"] == "relative":
+        return f"{text}the bound is {bound:g}"
+    steps = f"{error:.3g}" if error is not None else "not finite"
+    return f"{text}in {report['unit']} {steps}, the bound is {bound:g}"
+
+
+def _print(report: dict[str, Any]) -> None:
+    types = report["dtype"]
+    if report["out_dtype"] != types:
+        types += f" to {report['out_dtype']}"
+    shape = " x ".join(map(str, report["shape"])) or "one number"
+    output.result(f"{report['algorithm']} of {types}, {shape}, on {report['device']}")
+    if report["variant"] is None:
+        output.result("no elements: nothing was launched")
+    else:
+        output.result(f"variant     {report['variant']}")
+        output.result(f"parameters  {spell(report['parameters'])}")
+        output.result(f"source      {report['source']}")
+        output.result(f"error       {spell_error(report)}")
+    if "microseconds" in report:
+        rate = report["gigabytes_per_second"]
+        output.result(f"time        {report['microseconds']:.2f} us, {rate:.0f} GB/s")
+    if "output" in report:
+        saved = " (bfloat16 saved as float32)" if report["out_dtype"] == "bfloat16" else ""
+        output.result(f"output      {report['output']}{saved}")

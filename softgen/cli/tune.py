@@ -1,0 +1,124 @@
+"""`softgen tune`: time the candidates for the shapes that matter, once, before they are needed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from softgen.cli import options, output
+from softgen.cli.group import INTERRUPTED
+from softgen.errors import InvalidValueError
+from softgen.problem import Algorithm, DType, Problem
+
+if TYPE_CHECKING:
+    from softgen.entry import Entry
+
+Shape = tuple[int, int]
+_SHAPE = re.compile(r"\s*(\d+)\s*[x,*\s]\s*(\d+)\s*")
+
+
+def tune(
+    shape: Annotated[
+        list[str] | None, typer.Option("--shape", help="ROWSxCOLS, as 4096x1024; may be repeated.")
+    ] = None,
+    shapes: Annotated[
+        Path | None, typer.Option("--shapes", help="File with one ROWSxCOLS a line; # comments.")
+    ] = None,
+    dtype: options.DTypeOption = DType.FLOAT32,
+    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    out_dtype: options.OutDType = None,
+    budget: Annotated[
+        float | None,
+        typer.Option("--budget", min=0.01, help="Seconds a shape. [default: every candidate]"),
+    ] = None,
+    json: options.JsonOption = False,
+) -> None:
+    """Time the candidates for each shape on this GPU and remember the winners.
+
+    Ctrl-C keeps what is finished: every shape is stored as soon as it is done.
+    """
+    wanted = [parse_shape(text, "--shape") for text in shape or []]
+    wanted += read_shapes(shapes) if shapes is not None else []
+    if not wanted:
+        raise typer.BadParameter("give at least one --shape ROWSxCOLS, or --shapes FILE")
+    problems = [
+        (Problem.of(algorithm, dtype, cols, out_dtype=out_dtype), rows) for rows, cols in wanted
+    ]
+    options.require_gpu()
+
+    finished: list[Entry] = []
+    interrupted = False
+    try:
+        for problem, rows in problems:
+            finished.append(_tune_one(problem, rows, budget))
+    except KeyboardInterrupt:
+        interrupted = True
+        output.warn(f"interrupted; {len(finished)} of {len(problems)} shapes are tuned and stored")
+    lines = [describe(entry, rows) for entry, (_, rows) in zip(finished, problems, strict=False)]
+    if json:
+        output.document(lines)
+    else:
+        output.table(lines[0].keys() if lines else (), (line.values() for line in lines))
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def parse_shape(text: str, origin: str) -> Shape:
+    """Return (rows, cols) of a text such as 4096x1024."""
+    match = _SHAPE.fullmatch(text)
+    if not match or not int(match[1]) or not int(match[2]):
+        raise InvalidValueError(
+            f"{origin}: {text!r} is not a shape; write ROWSxCOLS with two positive numbers, "
+            "for example 4096x1024"
+        )
+    return int(match[1]), int(match[2])
+
+
+def read_shapes(path: Path) -> list[Shape]:
+    """Return the shapes of a file, one a line; blank lines and # comments do not count."""
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValueError(f"--shapes: cannot read {path}: {error}") from error
+    texts = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
+    return [parse_shape(text, f"{path}, line {number}") for number, text in texts if text]
+
+
+def describe(entry: Entry, rows: int) -> dict[str, Any]:
+    """Return what is printed of one tuned shape."""
+    problem, name = entry.key.problem, entry.winner.name
+    # An imported entry may lack the winner's time.
+    time = next((t.microseconds for t in entry.timings if t.variant == name), None)
+    return {
+        "algorithm": problem.algorithm.value,
+        "dtype": problem.dtype.value,
+        "rows": rows,
+        "cols": problem.cols,
+        "variant": name,
+        "microseconds": round(time, 3) if time else None,
+        "gigabytes_per_second": round(rows * problem.bytes_per_row / time / 1e3, 1)
+        if time
+        else None,
+        "candidates": len(entry.timings),
+    }
+
+
+def _tune_one(problem: Problem, rows: int, budget: float | None) -> Entry:
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from softgen.tune import Progress as Step
+    from softgen.tune import tune as tune_shape
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("{task.fields[best]}"), console=output.console()) as bars:
+        bar = bars.add_task(f"{problem.function} {rows}x{problem.cols}", total=None, best="")
+
+        def show(step: Step) -> None:
+            rate = step.gigabytes_per_second
+            best = f"{rate:.0f} GB/s {step.best}" if rate else ""
+            bars.update(bar, completed=step.done, total=step.total, best=best)
+
+        return tune_shape(problem, rows, budget=budget, progress=show)

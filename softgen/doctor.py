@@ -1,0 +1,152 @@
+"""What softgen finds on this machine, what is missing, and the command that gets it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+INSTALL_CUDA = "pip install 'softgen[cuda13]'  (CUDA 12 drivers: 'softgen[cuda12]')"
+INSTALL_COMPILER = "apt-get install g++  (or dnf install gcc-c++), or set CXX"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    Attributes:
+        name: what was looked for.
+        ok: whether it is there and works.
+        detail: its version or place, or what is wrong.
+        required: whether the CPU path (emit, list, show, run --device cpu) needs it.
+        fix: the command that gets it; empty where it is there.
+    """
+
+    name: str
+    ok: bool
+    detail: str
+    required: bool
+    fix: str = ""
+
+
+def examine() -> list[Finding]:
+    """Return every finding; a probe that breaks is a finding too, never an exception."""
+    return [_probed(*probe) for probe in _probes()]
+
+
+def healthy(findings: list[Finding]) -> bool:
+    """Whether everything that the CPU path needs is there."""
+    return all(finding.ok for finding in findings if finding.required)
+
+
+_Probe = tuple[str, bool, str, Callable[[], str]]
+
+
+def _probes() -> Iterator[_Probe]:
+    """Yield (name, required, fix, function that returns the detail or raises)."""
+    yield "python", True, "install Python 3.10 or newer", _python
+    for name in ("numpy", "jinja2", "typer", "rich"):
+        yield name, True, f"pip install {name}", functools.partial(_version, name)
+    yield "templates", True, "pip install --force-reinstall softgen", _templates
+    yield "C++ compiler", True, INSTALL_COMPILER, _compiler
+    yield "CPU emulator", True, INSTALL_COMPILER, _emulator
+    yield "cache folder", False, "set SOFTGEN_CACHE_DIR to a folder of your own", _cache_folder
+    yield "cupy", False, INSTALL_CUDA, _cupy
+    yield "NVRTC", False, INSTALL_CUDA, _nvrtc
+    yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
+    yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
+    yield "torch", False, "pip install 'softgen[torch]'", functools.partial(_version, "torch")
+
+
+def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Finding:
+    try:
+        return Finding(name, True, probe(), required)
+    except Exception as error:  # whatever a broken installation throws belongs into the report
+        reason = str(error).strip() or type(error).__name__
+        return Finding(name, False, reason.splitlines()[0], required, fix)
+
+
+def _python() -> str:
+    return f"{platform.python_version()} ({sys.platform}, {platform.machine()})"
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        raise LookupError("not installed") from None
+
+
+def _templates() -> str:
+    from softgen.render import digest, template_directory
+
+    return f"{template_directory()} (digest {digest()})"
+
+
+def _compiler() -> str:
+    from softgen.emulator.compiler import find_compiler
+
+    found = find_compiler()
+    return f"{' '.join(found.command)}: {found.version.splitlines()[0]}"
+
+
+def _emulator() -> str:
+    """Run one small kernel and compare it with the closed form."""
+    import numpy as np
+
+    from softgen.emulator import run
+    from softgen.generator import generate
+
+    x = np.zeros((2, 8), np.float32)
+    y = run(generate("softmax", "float32", 8), x)
+    if not (y == 0.125).all():
+        raise ArithmeticError(f"the softmax of zeros came out as {y}")
+    return "computes"
+
+
+def _cache_folder() -> str:
+    from softgen.cache import directory
+
+    folder = directory()
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{existing} is not a folder")
+    with tempfile.NamedTemporaryFile(dir=existing, prefix=".softgen-doctor-"):
+        pass
+    free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
+    return f"{folder} (writable, {free // 2**20} MiB free)"
+
+
+def _cupy() -> str:
+    from softgen.device import require_cupy
+
+    cupy = require_cupy()
+    return f"{cupy.__version__} in {Path(cupy.__file__).parent}"
+
+
+def _nvrtc() -> str:
+    from softgen.arch import DEFAULT_ARCH, arch_named
+    from softgen.compile import compile_offline
+    from softgen.generator import generate
+
+    made = compile_offline(generate("softmax", "float16", 8), arch_named(DEFAULT_ARCH))
+    from cupy_backends.cuda.libs import nvrtc
+
+    version = ".".join(map(str, nvrtc.getVersion()))
+    return f"{version}, compiles for {DEFAULT_ARCH} ({len(made.cubin)} bytes)"
+
+
+def _gpu() -> str:
+    from softgen.device import describe, unavailable_reason
+
+    reason = unavailable_reason()
+    if reason is not None:
+        raise LookupError(reason)
+    found = describe()
+    return f"{found['device']} ({found['arch']}), driver {found['driver']}"

@@ -1,0 +1,164 @@
+"""Writes sources into a folder and keeps the folder true: only what differs, nothing of others.
+
+A folder belongs to softgen through its manifest.json. Files that the manifest lists and that are no
+longer produced are deleted; files that it does not list are left alone and reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from softgen import manifest
+from softgen.errors import InvalidValueError
+from softgen.manifest import MANIFEST, Entries
+from softgen.render import Source
+
+Owns = Callable[[dict[str, Any]], bool]
+
+
+def owns_all(entry: dict[str, Any]) -> bool:
+    """Own every file of the manifest: the sources are all that the folder shall hold."""
+    return True
+
+
+def owns_none(entry: dict[str, Any]) -> bool:
+    """Own no file but those written: the sources are added to the folder."""
+    return False
+
+
+@dataclass(frozen=True)
+class Report:
+    """What `write` did, by file name.
+
+    Attributes:
+        written: new or changed.
+        unchanged: not touched, because the bytes were the same.
+        removed: deleted, because the manifest listed them and they are no longer produced.
+        strangers: left alone, because softgen did not write them or somebody edited them since.
+    """
+
+    written: tuple[str, ...]
+    unchanged: tuple[str, ...]
+    removed: tuple[str, ...]
+    strangers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a folder shall hold.
+
+    Attributes:
+        texts: every file's text, the manifest's last.
+        stale: files of an earlier run that are to go.
+    """
+
+    texts: dict[str, str]
+    stale: tuple[str, ...]
+
+
+def plan(sources: Sequence[Source], previous: Entries, owns: Owns = owns_all) -> Plan:
+    """Return what a folder whose manifest lists `previous` shall hold.
+
+    Args:
+        sources: the files to emit.
+        previous: the entries of the folder's manifest.
+        owns: which of the previous entries the sources replace; the others stay.
+    """
+    files = manifest.by_file(sources)
+    kept = {name: e for name, e in previous.items() if name not in files and not owns(e)}
+    stale = tuple(sorted(previous.keys() - files.keys() - kept.keys()))
+    texts = {name: source.text for name, source in files.items()}
+    entries = {name: manifest.describe(source) for name, source in files.items()}
+    return Plan({**texts, MANIFEST: manifest.to_text({**kept, **entries})}, stale)
+
+
+def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Report:
+    """Make `folder` hold `sources` and their manifest; return what that took.
+
+    Raises InvalidValueError if the folder, or a file to write or read, is a symbolic link, or if
+    the folder holds a manifest.json of somebody else. Nothing is written then.
+    """
+    refuse_links(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidValueError(f"{folder} is a file; give a folder to emit into")
+    _refuse_odd_file(folder / MANIFEST)
+    previous = manifest.read(folder)
+    wanted = plan(sources, previous, owns)
+    for name in [*wanted.texts, *wanted.stale]:
+        _refuse_odd_file(folder / name)
+    folder.mkdir(parents=True, exist_ok=True)
+
+    # The manifest goes last: a run that dies on the way leaves one that still lists every file.
+    removed = [name for name in wanted.stale if _remove(folder / name, previous[name]["sha256"])]
+    written = [
+        name for name, text in wanted.texts.items() if write_if_different(folder / name, text)
+    ]
+    known = {*wanted.texts, *(previous.keys() - set(wanted.stale))}
+    return Report(
+        written=tuple(written),
+        unchanged=tuple(name for name in wanted.texts if name not in written),
+        removed=tuple(removed),
+        strangers=tuple(sorted(p.name for p in folder.iterdir() if p.name not in known)),
+    )
+
+
+def write_if_different(path: Path, text: str) -> bool:
+    """Write `text` to `path`, whole or not at all; return False if it was there already."""
+    data = text.encode()
+    if path.is_file() and path.read_bytes() == data:
+        return False
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".softgen-", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp gives 0600
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return True
+
+
+def refuse_links(folder: Path) -> None:
+    """Raise InvalidValueError if `folder`, or a folder on the way to it, is a symbolic link.
+
+    A link directly under the root, or in a folder that we cannot write to (as /tmp or /home are on
+    some systems), was put there by whoever runs the machine and is followed.
+    """
+    path = Path(os.path.abspath(folder))
+    for part in (path, *path.parents):
+        ours = part.parent != Path(part.anchor) and os.access(part.parent, os.W_OK)
+        if part.is_symlink() and ours:
+            raise InvalidValueError(
+                f"{part} is a symbolic link, and softgen writes only inside the folder it is "
+                f"given; name the real one, {part.resolve()}"
+            )
+
+
+def _refuse_odd_file(path: Path) -> None:
+    if path.is_symlink():
+        raise InvalidValueError(
+            f"{path} is a symbolic link, and softgen does not write through links; remove it"
+        )
+    if path.exists() and not path.is_file():
+        raise InvalidValueError(f"{path} is not a regular file; remove it or choose another folder")
+
+
+def _remove(path: Path, sha256: str) -> bool:
+    """Delete a file that we wrote; return False, deleting nothing, if it was edited since."""
+    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+        return False
+    path.unlink()
+    return True
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,102 @@
+"""manifest.json: what each emitted file is, and how `softgen emit` knows its own files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from softgen.errors import InvalidValueError
+from softgen.render import Source
+
+MANIFEST = "manifest.json"
+GENERATOR = "softgen"
+SCHEMA = 1
+
+# Names come from variants and are of this form by construction. A manifest is read from a folder
+# that anybody may have filled, so its names are held against it before a file is touched.
+_FILE_NAME = re.compile(r"[a-z][a-z0-9_]{0,200}\.cu")
+
+Entries = dict[str, dict[str, Any]]
+
+
+def is_file_name(name: object) -> bool:
+    """Whether `name` is one that softgen gives to a file: no separator, no dot but in `.cu`."""
+    return isinstance(name, str) and _FILE_NAME.fullmatch(name) is not None
+
+
+def file_name(source: Source) -> str:
+    """Return the file name of `source`; InvalidValueError if it could leave the folder."""
+    name = f"{source.name}.cu"
+    if not is_file_name(name):
+        raise InvalidValueError(
+            f"{source.name!r} cannot name a file: lower-case letters, digits and _ only"
+        )
+    return name
+
+
+def describe(source: Source) -> dict[str, Any]:
+    """Return the manifest's entry of `source`: only what its text determines."""
+    variant = source.variant
+    problem = {
+        field.name: _plain(getattr(variant.problem, field.name))
+        for field in dataclasses.fields(variant.problem)
+    }
+    return {
+        "name": source.name,
+        "symbol": source.symbol,
+        "problem": problem,
+        "strategy": variant.strategy.name,
+        "parameters": variant.strategy.knobs,
+        "launch": dataclasses.asdict(variant.launch),
+        "options": list(source.options),
+        "sha256": source.sha256,
+    }
+
+
+def to_text(entries: Entries) -> str:
+    """Return the manifest of `entries`: sorted, so that it depends on nothing else."""
+    document = {"generator": GENERATOR, "schema": SCHEMA, "files": dict(sorted(entries.items()))}
+    return json.dumps(document, indent=2) + "\n"
+
+
+def read(folder: Path) -> Entries:
+    """Return the entries of the manifest in `folder`; nothing if there is no manifest.
+
+    Raises InvalidValueError if there is a manifest.json that softgen did not write.
+    """
+    path = folder / MANIFEST
+    if not path.exists():
+        return {}
+    try:
+        document = json.loads(path.read_text())
+        if document["generator"] != GENERATOR or document["schema"] != SCHEMA:
+            raise ValueError("another program's, or another version's")
+        entries = dict(document["files"])
+        for name, entry in entries.items():
+            if not is_file_name(name) or not isinstance(entry["sha256"], str):
+                raise ValueError(f"entry {name!r}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidValueError(
+            f"{path} is not a manifest that softgen wrote ({error}); choose another folder, or "
+            "delete that file if the kernels beside it may be replaced"
+        ) from error
+    return entries
+
+
+def by_file(sources: Sequence[Source]) -> dict[str, Source]:
+    """Return `sources` by file name; InvalidValueError if two texts claim one name."""
+    found: dict[str, Source] = {}
+    for source in sources:
+        name = file_name(source)
+        if found.setdefault(name, source).text != source.text:
+            raise InvalidValueError(f"two different sources are called {source.name}")
+    return dict(sorted(found.items()))
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
