@@ -1,0 +1,61 @@
+"""Running the command line in tests: in this process, or in a fresh interpreter."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from typer.testing import CliRunner, Result
+
+from softgen.cli import app
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cli(*words: object) -> Result:
+    """Run a command line in this process."""
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def ok(*words: object) -> Result:
+    """Run a command line that must succeed."""
+    result = cli(*words)
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def document(result: Result) -> Any:
+    """Return the one JSON document on stdout; json.loads refuses a second one."""
+    return json.loads(result.stdout)
+
+
+def refused(code: int, *words: object) -> str:
+    """Run a command line that must fail with `code`, for people and as JSON; return the message."""
+    for_people = cli(*words)
+    assert for_people.exit_code == code, for_people.output
+    assert for_people.stdout == ""
+    assert for_people.stderr.strip()
+    as_json = cli(*words, "--json")
+    assert as_json.exit_code == code, as_json.output
+    failure = document(as_json)
+    assert failure.keys() == {"error", "kind"}
+    assert failure["kind"]
+    return str(failure["error"])
+
+
+def subprocess_cli(
+    *words: object, cwd: Path, prelude: str = "", **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command line in a fresh interpreter, after the Python code `prelude`."""
+    program = f"{prelude}\nfrom softgen.cli import app\napp(prog_name='softgen')"
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", program, *map(str, words)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+    )

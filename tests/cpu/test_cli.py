@@ -1,0 +1,146 @@
+"""The command line as a whole: help, version, errors, exit codes, pipes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import softgen
+from softgen.cli import group
+from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
+
+COMMANDS = ("run", "emit", "list", "show", "tune", "verify", "cache", "doctor")
+
+
+def test_version() -> None:
+    assert ok("--version").stdout == f"softgen {softgen.__version__}\n"
+
+
+def test_help_names_every_command() -> None:
+    text = ok("--help").stdout
+    for command in COMMANDS:
+        assert f" {command} " in text
+    assert "bench" not in text
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "cache ls", "cache export", "cache import"])
+def test_every_command_has_help_and_json(command: str) -> None:
+    text = ok(*command.split(), "-h").stdout
+    assert "Usage: softgen" in text
+    if command != "cache":
+        assert "--json" in text
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = cli()
+    assert result.exit_code == group.USAGE
+    assert "Usage: softgen" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("frobnicate",), "No such command 'frobnicate'"),
+        (("list", "--colour"), "No such option"),
+        (("list", "--dtype", "int8"), "'float16', 'bfloat16', 'float32', 'float64'"),
+        (("list", "--algorithm", "softmin"), "'softmax', 'log_softmax'"),
+        (("list", "--cols", "0"), "greater than or equal to 1|not in the range"),
+        (("list", "--cols", "many"), "valid integer"),
+        (("list", "--rows", "-1"), "greater than or equal to 0|not in the range"),
+        (("list", "--arch", "sm_1"), "sm_75, sm_80"),
+        (("list", "--strategy", "best"), "unknown strategy 'best'.*online"),
+        (("list", "--alignment", "3"), "power of two"),
+        (("show",), "NAME of a variant, or --cols"),
+        (("show", "softmax_f32_1000"), "not the name of a variant"),
+        (("show", "softmax_f32_1000_safe_b100"), "multiple of 32"),
+        (("show", "softmax_f32_1000_safe_b256", "--cols", "10"), "not both"),
+        (("emit", "--stdout", "--check"), "--stdout goes with neither"),
+        (("emit", "--dtype", "float16"), "give --cols as well"),
+        (("emit", "--all"), "give --cols as well"),
+        (("emit", "--arch", "sm_80"), "--rows and --arch need --cols"),
+        (("tune",), "at least one --shape"),
+        (("tune", "--shape", "1024"), "write ROWSxCOLS"),
+        (("tune", "--shape", "0x5"), "write ROWSxCOLS"),
+        (("tune", "--shapes", "nowhere.txt"), "cannot read nowhere.txt"),
+        (("cache", "import", "nowhere.json"), "cannot read nowhere.json"),
+        (("verify", "--strategy", "best"), "unknown strategy 'best'"),
+    ],
+)
+def test_usage_errors_exit_with_2_and_are_json_when_asked(
+    words: tuple[str, ...], message: str
+) -> None:
+    import re
+
+    error = refused(group.USAGE, *words)
+    assert re.search(message, error), error
+
+
+def test_a_command_that_needs_a_gpu_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: "there is none")
+    for words in (("tune", "--shape", "64x64"), ("run", "--device", "cuda")):
+        assert "there is none" in refused(group.NO_DEVICE, *words)
+    assert "there is none" in refused(group.NO_DEVICE, "verify", "--device", "cuda")
+
+
+def test_errors_of_the_system_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = refused(group.FAILED, "cache", "export", tmp_path / "file" / "x.json")
+    assert "Not a directory" in message
+
+
+def test_a_bug_keeps_its_traceback_and_is_still_one_document(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("softgen.cache.directory", broken)
+    result = cli("cache", "path", "--json")
+    assert result.exit_code == group.FAILED
+    assert document(result) == {"error": "a bug", "kind": "ZeroDivisionError"}
+    assert "Traceback" in result.stderr
+    assert isinstance(cli("cache", "path").exception, ZeroDivisionError)
+
+
+def test_json_is_known_before_the_line_is_parsed() -> None:
+    assert group.asks_for_json(["list", "--json"])
+    assert not group.asks_for_json(["show", "--", "--json"])
+
+
+def test_python_m_is_the_same_command(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "softgen", "--version"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=True,
+    )
+    assert ran.stdout == f"softgen {softgen.__version__}\n"
+
+
+def test_a_pipe_gets_whole_names_and_no_escape_codes(tmp_path: Path) -> None:
+    ran = subprocess_cli("list", "--cols", "1000", cwd=tmp_path, COLUMNS="20")
+    assert ran.returncode == 0, ran.stderr
+    assert "\x1b" not in ran.stdout + ran.stderr
+    assert "softmax_f32_1000_safe_b256" in ran.stdout
+
+
+def test_no_color_is_respected(tmp_path: Path) -> None:
+    forced = {"FORCE_COLOR": "1", "TERM": "xterm-256color"}
+    words = ("list", "--arch", "sm_1")
+    colored = subprocess_cli(*words, cwd=tmp_path, **forced)
+    plain = subprocess_cli(*words, cwd=tmp_path, NO_COLOR="1", **forced)
+    assert "\x1b[1;31m" in colored.stderr
+    assert "31m" not in plain.stderr
+    assert colored.returncode == plain.returncode == group.USAGE
+
+
+def test_a_reader_that_stops_early_is_no_traceback(tmp_path: Path) -> None:
+    name = "softmax_f32_1000_online_p4_u2_b128"
+    command = f"{sys.executable} -m softgen show {name} | head -n 1"
+    ran = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
+    assert ran.stdout == f"// {name}\n"
+    assert "Traceback" not in ran.stderr

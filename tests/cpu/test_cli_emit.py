@@ -1,0 +1,208 @@
+"""softgen emit, list and show."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from softgen.arch import arch_named
+from softgen.cli import group
+from softgen.errors import MissingDependencyError
+from softgen.gallery import gallery
+from softgen.generator import generate
+from softgen.problem import Algorithm, DType, Problem
+from softgen.strategies import all_strategies
+from softgen.variants import candidates, parse_name
+from tests.cpu.cli_helpers import cli, document, ok
+
+SAFE = "softmax_f32_1000_safe_b256"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run in an empty folder: `emit` writes into ./generated."""
+    monkeypatch.chdir(tmp_path)
+
+
+def cuda_files(folder: str) -> set[str]:
+    return {path.stem for path in Path(folder).glob("*.cu")}
+
+
+def test_the_gallery_goes_to_generated() -> None:
+    ok("emit")
+    texts = {path.stem: path.read_text() for path in Path("generated").glob("*.cu")}
+    assert texts == {source.name: source.text for source in gallery()}
+    assert ok("emit", "--check").stdout == ""
+
+
+def test_emit_says_what_it_did() -> None:
+    first = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    assert f"wrote out/{SAFE}.cu" in first.stderr
+    assert "out: 2 written, 0 unchanged, 0 removed" in first.stderr
+    again = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out", "--json")
+    assert document(again) == {
+        "folder": "out",
+        "written": [],
+        "unchanged": [f"{SAFE}.cu", "manifest.json"],
+        "removed": [],
+        "strangers": [],
+    }
+
+
+def test_one_kernel_is_added_to_the_folder() -> None:
+    for cols in (1000, 1024):
+        ok("emit", "--cols", cols, "--strategy", "safe", "--out", "out")
+    assert cuda_files("out") == {SAFE, "softmax_f32_1024_safe_b256"}
+
+
+def test_check_finds_a_changed_byte_and_a_stranger() -> None:
+    words = ("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    ok(*words)
+    path = Path("out") / f"{SAFE}.cu"
+    path.write_text(path.read_text().replace("kBlockSize = 256", "kBlockSize = 128"))
+    Path("out/mine.cu").write_text("int mine;\n")
+    found = cli(*words, "--check")
+    assert found.exit_code == group.FAILED
+    assert "-constexpr int kBlockSize = 128;" in found.stdout
+    assert "+constexpr int kBlockSize = 256;" in found.stdout
+    assert "-int mine;" in found.stdout
+    assert f"{SAFE}.cu (changed), mine.cu (stranger)" in found.stderr
+    as_json = cli(*words, "--check", "--json")
+    assert as_json.exit_code == group.FAILED
+    differences = document(as_json)["differences"]
+    assert [(d["file"], d["kind"]) for d in differences] == [
+        (f"{SAFE}.cu", "changed"),
+        ("mine.cu", "stranger"),
+    ]
+    assert document(as_json)["kind"] == "Drift"
+
+
+def test_strangers_are_warned_of_and_kept() -> None:
+    Path("generated").mkdir()
+    Path("generated/mine.cu").write_text("int mine;\n")
+    result = ok("emit")
+    assert "generated/mine.cu is not softgen's" in result.stderr
+    assert Path("generated/mine.cu").read_text() == "int mine;\n"
+
+
+def test_a_linked_folder_is_refused() -> None:
+    Path("real").mkdir()
+    Path("link").symlink_to("real")
+    result = cli("emit", "--out", "link/sub")
+    assert result.exit_code == group.USAGE
+    assert "link is a symbolic link" in result.stderr
+    assert list(Path("real").iterdir()) == []
+
+
+def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> None:
+    ok("emit", "--all", "--cols", 1000, "--out", "out")
+    expected = {
+        variant.name
+        for algorithm in Algorithm
+        for dtype in DType
+        for variant in candidates(
+            Problem.of(algorithm, dtype, 1000), 4096, arch_named("sm_90"), None
+        )
+    }
+    assert cuda_files("out") == expected
+    assert {parse_name(name).strategy.name for name in expected} == {
+        kind.name for kind in all_strategies()
+    }
+    assert set(json.loads(Path("out/manifest.json").read_text())["files"]) == {
+        f"{name}.cu" for name in expected
+    }
+
+
+def test_all_replaces_its_own_set_only() -> None:
+    ok("emit", "--cols", 1000, "--strategy", "softmax_f32_1000_safe_b1024", "--out", "out")
+    ok("emit", "--cols", 64, "--strategy", "safe", "--out", "out")
+    narrow = ("--strategy", "safe", "--dtype", "float32", "--algorithm", "softmax")
+    report = document(ok("emit", "--all", "--cols", 1000, *narrow, "--out", "out", "--json"))
+    assert report["removed"] == ["softmax_f32_1000_safe_b1024.cu"]
+    assert cuda_files("out") == {SAFE, "softmax_f32_64_safe_b256"}
+
+
+def test_stdout_is_the_source_and_nothing_else() -> None:
+    words = ("emit", "--cols", 1000, "--dtype", "bfloat16", "--strategy", "online", "--stdout")
+    expected = generate("softmax", "bfloat16", 1000, strategy="online")
+    assert ok(*words).stdout == expected.text
+    assert document(ok(*words, "--json")) == [{"name": expected.name, "source": expected.text}]
+    assert list(Path().iterdir()) == []
+
+
+def test_list_json_is_every_candidate_in_order() -> None:
+    listed = document(ok("list", "--cols", 1000, "--dtype", "float16", "--rows", 64, "--json"))
+    problem = Problem.of("softmax", "float16", 1000)
+    expected = list(candidates(problem, 64, arch_named("sm_90")))
+    assert [line["name"] for line in listed] == [variant.name for variant in expected]
+    assert listed[-1] == {
+        "name": "softmax_f16_1000_safe_b256",
+        "strategy": "safe",
+        "parameters": {"block_size": 256},
+        "threads": 256,
+        "shared_bytes": 32,
+    }
+
+
+def test_list_for_people_shows_names_and_parameters() -> None:
+    result = ok("list", "--cols", 1000, "--strategy", "safe")
+    assert result.stdout.split() == [
+        *("variant", "parameters", "threads", "shared", "bytes"),
+        *(SAFE, "block_size=256", "256", "32"),
+    ]
+    assert "softmax of float32 with 1000 columns" in result.stderr
+
+
+def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
+    for choice, name in (
+        ("safe", SAFE),
+        ("oneflow", "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"),
+        ("softmax_f32_1000_safe_b512", "softmax_f32_1000_safe_b512"),
+    ):
+        listed = document(ok("list", "--cols", 1000, "--strategy", choice, "--json"))
+        assert [line["name"] for line in listed] == [name]
+
+
+def test_list_of_nothing_is_empty() -> None:
+    words = ("list", "--cols", 100_000, "--strategy", "warp")
+    assert document(ok(*words, "--json")) == []
+    assert "no setting of warp is legal" in ok(*words).stderr
+
+
+def test_show_prints_the_source_on_stdout_and_resources_on_stderr() -> None:
+    result = ok("show", SAFE)
+    assert result.stdout == generate("softmax", "float32", 1000, strategy="safe").text
+    assert "registers" in result.stderr
+
+
+def test_show_takes_a_problem_for_its_best_guess() -> None:
+    words = ("show", "--cols", 4096, "--dtype", "bfloat16", "--out-dtype", "float32")
+    source = generate("softmax", "bfloat16", 4096, out_dtype="float32")
+    shown = document(ok(*words, "--json"))
+    assert (shown["name"], shown["source"]) == (source.name, source.text)
+    assert shown["options"] == ["--std=c++17", "-ftz=true"]
+    assert shown["launch"]["block_size"] == shown["threads"]
+
+
+def test_show_tells_what_the_compiler_made_of_it() -> None:
+    shown = document(ok("show", SAFE, "--arch", "sm_80", "--json"))
+    resources = shown["resources"]
+    assert shown["arch"] == "sm_80"
+    assert shown["missing"] is None
+    assert 8 <= resources["registers"] <= 64
+    assert resources["spill_bytes"] == 0
+    assert resources["shared_bytes"] == 32
+    assert resources["occupancy"] == resources["blocks_per_multiprocessor"] * 256 / 2048
+
+
+def test_show_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(*arguments: object) -> None:
+        raise MissingDependencyError("NVRTC cannot be loaded; install it with pip")
+
+    monkeypatch.setattr("softgen.compile.compile_offline", absent)
+    result = ok("show", SAFE)
+    assert result.stdout.startswith(f"// {SAFE}\n")
+    assert "install it with pip" in result.stderr
+    assert document(ok("show", SAFE, "--json"))["resources"] is None

@@ -1,0 +1,232 @@
+"""softgen run on the CPU emulator: inputs, outputs, what is reported and what is refused."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from softgen.cli import group
+from softgen.cli import run as run_module
+from softgen.generator import generate
+from tests.cpu.cli_helpers import cli, document, ok, refused
+
+CPU = ("run", "--device", "cpu")
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return one cache folder for all tests here: each kernel is compiled once (a second each)."""
+    return tmp_path_factory.mktemp("shared") / "cache"
+
+
+@pytest.fixture(autouse=True)
+def cache(shared: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the cache folder that the commands use."""
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(shared))
+    return shared
+
+
+def softmax(x: NDArray[Any]) -> NDArray[np.float64]:
+    """Return the softmax of the last axis in float64, by its definition."""
+    wide = x.astype(np.float64)
+    e = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    result: NDArray[np.float64] = e / e.sum(axis=-1, keepdims=True)
+    return result
+
+
+def saved(path: Path, x: NDArray[Any]) -> Path:
+    np.save(path, x)
+    return path
+
+
+def test_the_report_names_the_variant_and_its_source(cache: Path) -> None:
+    report = document(ok(*CPU, "--rows", 6, "--cols", 1000, "--json"))
+    source = generate("softmax", "float32", 1000, rows=6)
+    assert report["variant"] == source.name
+    assert report["strategy"] == source.variant.strategy.name
+    assert report["parameters"] == source.variant.strategy.knobs
+    assert report["device"] == "cpu emulator"
+    assert report["source"] == str(cache / "sources" / f"{source.name}.cu")
+    assert Path(report["source"]).read_text() == source.text
+    assert 0 < report["max_relative_error"] <= report["bound"] <= 2e-6
+    assert "microseconds" not in report
+
+
+def test_people_get_the_same_in_lines() -> None:
+    result = ok("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--variant", "safe")
+    assert "the emitted kernel runs on the CPU emulator" in result.stderr
+    lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    assert lines["variant"] == "softmax_f32_40_safe_b256"
+    assert lines["parameters"] == "block_size=256"
+    assert lines["source"].endswith("/cache/sources/softmax_f32_40_safe_b256.cu")
+    assert re.match(r"\S+e-0\d against float64, relative; the bound is 2e-06$", lines["error"])
+
+
+def test_without_a_gpu_auto_says_that_it_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("softgen.device.available", lambda: False)
+    result = ok("run", "--rows", 2, "--cols", 8, "--variant", "safe")
+    assert "no GPU can be used: the emitted kernel runs on the CPU emulator" in result.stderr
+
+
+def test_a_file_of_any_shape_goes_in_and_comes_out(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 3, 1, 40)).astype(np.float32)
+    target = tmp_path / "y.out"
+    words = ("--input", saved(tmp_path / "x.npy", x), "--output", target, "--variant", "safe")
+    report = document(ok(*CPU, *words, "--json"))
+    assert (report["shape"], report["output"]) == ([2, 3, 1, 40], str(target))
+    y = np.load(target)
+    assert (y.dtype, y.shape) == (np.float32, x.shape)
+    np.testing.assert_allclose(y, softmax(x), rtol=2e-6)
+
+
+def test_log_softmax_and_a_wider_result(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 40)).astype(np.float16)
+    target = tmp_path / "y.npy"
+    words = ("--input", saved(tmp_path / "x.npy", x), "--output", target, "--variant", "safe")
+    ok(*CPU, *words, "--algorithm", "log_softmax", "--out-dtype", "float32")
+    y = np.load(target)
+    assert y.dtype == np.float32
+    np.testing.assert_allclose(y, np.log(softmax(x)), rtol=2e-6, atol=2e-6)
+
+
+def test_bfloat16_is_read_from_float32_and_saved_as_float32(tmp_path: Path) -> None:
+    x = np.random.default_rng(1).standard_normal((4, 40)).astype(np.float32)
+    target = tmp_path / "y.npy"
+    words = ("--input", saved(tmp_path / "x.npy", x), "--output", target, "--variant", "safe")
+    result = ok(*CPU, *words, "--dtype", "bfloat16")
+    assert "bfloat16 saved as float32" in result.stdout
+    y = np.load(target)
+    assert y.dtype == np.float32
+    assert not (y.view(np.uint32) & 0xFFFF).any()  # every value is a bfloat16
+    np.testing.assert_allclose(y, softmax(x), rtol=0.03)
+
+
+def test_the_seed_decides_the_random_input(tmp_path: Path) -> None:
+    results = []
+    for seed in (0, 0, 1):
+        words = ("--rows", 2, "--cols", 8, "--variant", "safe", "--seed", seed)
+        ok(*CPU, *words, "--output", tmp_path / "y.npy")
+        results.append(np.load(tmp_path / "y.npy"))
+    assert np.array_equal(results[0], results[1])
+    assert not np.array_equal(results[0], results[2])
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0, 8), (4, 0), (0,)])
+def test_inputs_without_elements_give_results_without(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    path, target = saved(tmp_path / "x.npy", np.zeros(shape, np.float32)), tmp_path / "y.npy"
+    report = document(ok(*CPU, "--input", path, "--output", target, "--json"))
+    assert (report["shape"], report["max_relative_error"]) == (list(shape), 0.0)
+    assert np.load(target).shape == shape
+    ok(*CPU, "--input", path)
+
+
+def test_no_rows_and_no_columns_by_number() -> None:
+    assert document(ok(*CPU, "--rows", 0, "--cols", 8, "--json"))["shape"] == [0, 8]
+    assert document(ok(*CPU, "--rows", 8, "--cols", 0, "--json"))["variant"] is None
+
+
+def test_a_single_number_is_a_row_of_one(tmp_path: Path) -> None:
+    path, target = saved(tmp_path / "x.npy", np.float32(3.0)), tmp_path / "y.npy"  # type: ignore[arg-type]
+    ok(*CPU, "--input", path, "--output", target)
+    assert (np.load(target).shape, float(np.load(target))) == ((), 1.0)
+
+
+def test_nan_and_infinity_rows_are_results_not_failures(tmp_path: Path) -> None:
+    x = np.zeros((4, 8), np.float32)
+    x[0, 3], x[1, 3], x[2, 3], x[3, :] = np.nan, np.inf, -np.inf, -np.inf
+    path, target = saved(tmp_path / "x.npy", x), tmp_path / "y.npy"
+    report = document(ok(*CPU, "--input", path, "--output", target, "--json"))
+    y = np.load(target)
+    assert np.isnan(y[[0, 1, 3]]).all()
+    assert y[2, 3] == 0
+    assert report["max_relative_error"] <= report["bound"]
+
+
+def test_byte_order_and_fortran_order_do_not_matter(tmp_path: Path) -> None:
+    x = np.asfortranarray(np.arange(12).reshape(3, 4).astype(">f4"))
+    path, target = saved(tmp_path / "x.npy", x), tmp_path / "y.npy"
+    ok(*CPU, "--input", path, "--output", target, "--variant", "safe")
+    np.testing.assert_allclose(np.load(target), softmax(x), rtol=2e-6)
+
+
+def test_bad_files_say_what_is_accepted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "several.npz", a=np.zeros(3))
+    (tmp_path / "text.npy").write_text("1 2 3\n")
+    whole = saved(tmp_path / "whole.npy", np.zeros((64, 64), np.float32)).read_bytes()
+    (tmp_path / "half.npy").write_bytes(whole[: len(whole) // 2])
+    saved(tmp_path / "int.npy", np.arange(8))
+    saved(tmp_path / "complex.npy", np.zeros(3, np.complex64))
+    np.save(tmp_path / "pickle.npy", np.array([{}]), allow_pickle=True)
+    for name, message in (
+        ("nowhere.npy", "does not exist"),
+        ("several.npz", "archive of several arrays"),
+        ("text.npy", "cannot be read as a .npy file"),
+        ("half.npy", "cannot be read as a .npy file"),
+        ("pickle.npy", "cannot be read as a .npy file"),
+        ("int.npy", "holds int64; softgen computes floating point: .*astype"),
+        ("complex.npy", "holds complex64"),
+    ):
+        error = refused(group.USAGE, *CPU, "--input", tmp_path / name)
+        assert re.search(message, error), error
+        assert name in error
+
+
+def test_other_bad_requests(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.npy", np.zeros((2, 8), np.float32))
+    for words, message in (
+        (("--input", path, "--rows", 2), "the file's shape counts"),
+        (("--rows", 2, "--cols", 8, "--output", tmp_path), "is a folder"),
+        (("--rows", 2, "--cols", 8, "--output", tmp_path / "no" / "y.npy"), "does not exist"),
+        (("--rows", 2, "--cols", 8, "--variant", "best"), "unknown strategy 'best'"),
+        (("--cols", 8, "--variant", "softmax_f32_9_safe_b256"), "with 9 columns.*with 8 columns"),
+        (("--rows", 2**20, "--cols", 2**10), "too many for the CPU emulator"),
+        (("--rows", 2**40, "--cols", 2**40), "too many for the CPU emulator"),
+    ):
+        error = refused(group.USAGE, *CPU, *words)
+        assert re.search(message, error), error
+
+
+def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
+    compute = run_module.compute
+
+    def wrong(*arguments: Any) -> run_module.Computed:
+        made = compute(*arguments)
+        made.y[1, 3] *= 1.001
+        return made
+
+    monkeypatch.setattr(run_module, "compute", wrong)
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    result = cli(*words)
+    assert result.exit_code == group.WRONG_RESULT
+    assert "softmax_f32_8_safe_b256 computes a wrong result: 1 of 16 elements" in result.stderr
+    as_json = cli(*words, "--json")
+    assert as_json.exit_code == group.WRONG_RESULT
+    report = document(as_json)
+    assert report["kind"] == "VerificationError"
+    assert report["max_relative_error"] == pytest.approx(1e-3, rel=0.01)
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    result = ok(*CPU, "--rows", 2, "--cols", 8, "--variant", "safe", "--json")
+    assert "the cache folder cannot be written" in result.stderr
+    path = Path(document(result)["source"])
+    assert path.is_relative_to(tmp_path)
+    assert path.read_text() == generate("softmax", "float32", 8, strategy="safe").text
+
+
+def test_the_document_is_plain_json() -> None:
+    result = ok(*CPU, "--rows", 2, "--cols", 8, "--json")
+    assert json.loads(result.stdout, parse_constant=pytest.fail)["dtype"] == "float32"

@@ -1,0 +1,131 @@
+"""softgen tune and softgen cache, with a tuner that needs no GPU in place of the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softgen import cache
+from softgen.arch import arch_named
+from softgen.cli import group
+from softgen.cli.tune import parse_shape, read_shapes
+from softgen.entry import Entry, Key, Timing
+from softgen.errors import InvalidValueError
+from softgen.problem import Problem
+from softgen.tune import Progress
+from softgen.variants import candidates
+from tests.cpu.cli_helpers import cli, document, ok, refused
+
+INTERRUPTING_COLS = 4096
+
+
+def fake_tune(
+    problem: Problem,
+    rows: int,
+    *,
+    budget: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Entry:
+    """Report two candidates, store the second; the width 4096 is where Ctrl-C comes."""
+    found = list(candidates(problem, rows, arch_named("sm_90"), "online"))[:2]
+    if problem.cols == INTERRUPTING_COLS:
+        raise KeyboardInterrupt
+    assert progress is not None
+    for done, variant in enumerate(found, 1):
+        progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
+    timings = tuple(Timing(v.name, t, t, t) for v, t in zip(found[::-1], (2.0, 3.0), strict=True))
+    entry = Entry(Key.of(problem, rows, {"device": "a test"}), found[1], timings)
+    cache.store(entry)
+    return entry
+
+
+@pytest.fixture(autouse=True)
+def _fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim that there is a GPU, and that tuning on it is quick."""
+    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: None)
+    monkeypatch.setattr("softgen.tune.tune", fake_tune)
+
+
+@pytest.mark.parametrize("text", ["4096x1024", "4096 x 1024", " 4096,1024 ", "4096*1024"])
+def test_shapes_are_rows_by_columns(text: str) -> None:
+    assert parse_shape(text, "--shape") == (4096, 1024)
+
+
+@pytest.mark.parametrize("text", ["", "4096", "4096x", "x1024", "-1x5", "1.5x2", "0x4", "1x2x3"])
+def test_other_shapes_say_how_to_write_one(text: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"--shape: .* write ROWSxCOLS"):
+        parse_shape(text, "--shape")
+
+
+def test_a_file_of_shapes(tmp_path: Path) -> None:
+    path = tmp_path / "shapes"
+    path.write_text("# attention\n4096x1024\n\n 64 128256  # logits\n")
+    assert read_shapes(path) == [(4096, 1024), (64, 128256)]
+    path.write_text("4096x1024\nwide\n")
+    with pytest.raises(InvalidValueError, match="shapes, line 2: 'wide' is not a shape"):
+        read_shapes(path)
+
+
+def test_tune_reports_the_winner_of_every_shape() -> None:
+    words = ("tune", "--shape", "64x1000", "--shape", "32x2048", "--dtype", "float16", "--json")
+    first, second = document(ok(*words))
+    problem = Problem.of("softmax", "float16", 1000)
+    winner = list(candidates(problem, 64, arch_named("sm_90"), "online"))[1]
+    assert first == {
+        "algorithm": "softmax",
+        "dtype": "float16",
+        "rows": 64,
+        "cols": 1000,
+        "variant": winner.name,
+        "microseconds": 2.0,
+        "gigabytes_per_second": 128.0,
+        "candidates": 2,
+    }
+    assert (second["rows"], second["cols"]) == (32, 2048)
+
+
+def test_tune_shows_the_best_so_far() -> None:
+    result = ok("tune", "--shape", "64x1000")
+    assert "200 GB/s softmax_f32_1000_online" in result.stderr
+    assert "softmax_f32_1000_online" in result.stdout
+
+
+def test_ctrl_c_keeps_what_is_finished() -> None:
+    words = ("tune", "--shape", "64x1000", "--shape", "64x4096", "--shape", "64x8")
+    result = cli(*words, "--json")
+    assert result.exit_code == group.INTERRUPTED
+    assert [line["cols"] for line in document(result)] == [1000]
+    assert "1 of 3 shapes are tuned and stored" in result.stderr
+    assert [line["cols"] for line in document(ok("cache", "ls", "--json"))] == [1000]
+
+
+def test_cache_lists_exports_clears_and_imports(tmp_path: Path) -> None:
+    assert document(ok("cache", "ls", "--json")) == []
+    assert "no tuned choices" in ok("cache", "ls").stderr
+    tuned = document(ok("tune", "--shape", "64x1000", "--json"))[0]
+    listed: list[dict[str, Any]] = document(ok("cache", "ls", "--json"))
+    assert [(line["variant"], line["device"]) for line in listed] == [(tuned["variant"], "a test")]
+    assert tuned["variant"] in ok("cache", "ls").stdout
+
+    path = tmp_path / "choices.json"
+    assert document(ok("cache", "export", path, "--json")) == {"exported": 1, "file": str(path)}
+    assert document(ok("cache", "clear", "--json")) == {"cleared": 1}
+    assert document(ok("cache", "ls", "--json")) == []
+    assert document(ok("cache", "import", path, "--json")) == {"imported": 1, "file": str(path)}
+    assert document(ok("cache", "ls", "--json")) == listed
+
+
+def test_cache_path_is_the_folder(own_cache: Path) -> None:
+    assert ok("cache", "path").stdout == f"{own_cache}\n"
+    assert document(ok("cache", "path", "--json")) == {"path": str(own_cache)}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", "not json", '[{"schema": 1}]'])
+def test_importing_anything_else_stores_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "choices.json"
+    path.write_text(text)
+    assert str(path) in refused(group.USAGE, "cache", "import", path)
+    assert document(ok("cache", "ls", "--json")) == []

@@ -1,0 +1,81 @@
+"""generate(): names in, text out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import softgen
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.strategies.online import Online
+
+
+def test_the_text_is_the_variant_that_was_asked_for() -> None:
+    source = softgen.generate(
+        "log_softmax", "bfloat16", 4096, strategy=Online(8, 2, 128), out_dtype="float32"
+    )
+    assert source.name == "log_softmax_bf16_to_f32_4096_online_p8_u2_b128"
+    assert source.symbol == "log_softmax_bf16_to_f32_4096_online"
+    for line in (
+        "using X = __nv_bfloat16;",
+        "using Y = float;",
+        "constexpr Col kCols = 4096;",
+        "constexpr int kPackSize = 8;",
+        'extern "C" __global__ void',
+        "log_softmax_bf16_to_f32_4096_online(const X* x, Y* y, long long rows) {",
+    ):
+        assert line in source.text
+
+
+def test_names_types_and_objects_mean_the_same() -> None:
+    import numpy as np
+
+    by_name = softgen.generate("softmax", "float32", 1000)
+    by_type = softgen.generate(softgen.Algorithm.SOFTMAX, np.float32, 1000, arch="sm_90")
+    assert by_name == by_type
+
+
+def test_strategies_are_taken_by_name_and_by_value() -> None:
+    assert softgen.generate("softmax", "float32", 1000, strategy="oneflow").name == (
+        "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"
+    )
+    setting = Online(pack_size=1, unroll=1, block_size=64)
+    assert (
+        softgen.generate("softmax", "float32", 1000, strategy=setting).variant.strategy is setting
+    )
+
+
+def test_rows_move_oneflows_choice() -> None:
+    names = [
+        softgen.generate("softmax", "float32", 8, strategy="oneflow", rows=rows).name
+        for rows in (3, 4)
+    ]
+    assert names == ["softmax_f32_8_warp_p2_c2_g4_r1_b128", "softmax_f32_8_warp_p2_c2_g4_r2_b128"]
+
+
+def test_alignment_is_part_of_the_name() -> None:
+    source = softgen.generate("softmax", "float32", 1000, alignment=1)
+    assert source.name.startswith("softmax_f32_1000_align1_")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("softmin", "float32", 8), {}, InvalidValueError, "softmin.*softmax, log_softmax"),
+        (("softmax", "int32", 8), {}, InvalidTypeError, "int32.*float16, bfloat16"),
+        (("softmax", "float32", 0), {}, InvalidValueError, "cols must be from 1"),
+        (("softmax", "float32", 8.0), {}, InvalidTypeError, "cols must be an int"),
+        (("softmax", "float32", 8), {"rows": -1}, InvalidValueError, "rows must not be negative"),
+        (("softmax", "float32", 8), {"rows": 2.0}, InvalidTypeError, "rows must be an int"),
+        (("softmax", "float32", 8), {"rows": True}, InvalidTypeError, "rows must be an int"),
+        (("softmax", "float32", 8), {"arch": "sm_1"}, InvalidValueError, "sm_1.*sm_75.*sm_120"),
+        (("softmax", "float32", 8), {"strategy": "best"}, InvalidValueError, "best.*oneflow"),
+        (("softmax", "float32", 8), {"alignment": 3}, InvalidValueError, "power of two"),
+    ],
+)
+def test_bad_arguments(
+    arguments: tuple[Any, ...], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        softgen.generate(*arguments, **options)

@@ -1,0 +1,65 @@
+"""What importing softgen costs, and that its public names are what they seem."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import softgen
+
+HEAVY = ("cupy", "numpy", "jinja2", "typer", "rich", "torch")
+
+
+def loaded_after(code: str) -> set[str]:
+    """Return which of the heavy packages a fresh interpreter has loaded after `code`."""
+    program = f"import sys\n{code}\nprint(*sys.modules)"
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    return set(ran.stdout.split()) & set(HEAVY)
+
+
+def test_import_softgen_loads_nothing_heavy() -> None:
+    assert loaded_after("import softgen") == set()
+
+
+def test_problems_and_errors_load_nothing_heavy() -> None:
+    code = "from softgen import Problem, DType, Arch, SoftgenError; dir(__import__('softgen'))"
+    assert loaded_after(code) == set()
+
+
+def test_generating_needs_jinja_and_no_cupy() -> None:
+    code = "import softgen; softgen.generate('softmax', 'float16', 64)"
+    assert loaded_after(code) & {"cupy", "torch", "numpy", "typer"} == set()
+
+
+def test_the_command_line_loads_no_cupy_numpy_or_jinja() -> None:
+    assert loaded_after("import softgen.cli") & {"cupy", "numpy", "jinja2", "torch"} == set()
+
+
+def test_generate_stays_a_function_whatever_is_imported_first() -> None:
+    code = "import softgen.generator, softgen; assert callable(softgen.generate)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", sorted(softgen.__all__))
+def test_every_public_name_resolves(name: str) -> None:
+    value = getattr(softgen, name)
+    assert name in dir(softgen)
+    if name != "__version__":
+        assert value.__name__ == name
+        assert value.__doc__
+
+
+def test_every_error_class_is_public() -> None:
+    from softgen import errors
+
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type)}
+    assert classes <= set(softgen.__all__)
+
+
+def test_unknown_names_are_attribute_errors() -> None:
+    with pytest.raises(AttributeError, match="module 'softgen' has no attribute 'sotfmax'"):
+        _ = softgen.sotfmax

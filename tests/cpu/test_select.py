@@ -1,0 +1,90 @@
+"""Choosing a variant by what a caller may name."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+
+from softgen.arch import arch_named
+from softgen.errors import IllegalVariantError, InvalidTypeError, InvalidValueError
+from softgen.problem import Problem
+from softgen.select import select
+from softgen.strategies.online import Online
+from softgen.strategies.safe import Safe
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant, best_guess
+
+H200 = arch_named("sm_90")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+
+
+def test_nothing_means_the_best_guess() -> None:
+    assert select(THOUSAND, 4096, H200) == best_guess(THOUSAND, 4096, H200)
+
+
+def test_a_strategy_means_its_best_guess() -> None:
+    chosen = select(THOUSAND, 4096, H200, "online")
+    assert chosen == best_guess(THOUSAND, 4096, H200, "online")
+    assert isinstance(chosen.strategy, Online)
+
+
+def test_oneflow_is_its_dispatch() -> None:
+    assert select(THOUSAND, 4096, H200, "oneflow").strategy == Warp(2, 32, 32, 1, True, 128)
+    wide = Problem.of("softmax", "float32", 2000)
+    assert select(wide, 4096, H200, "oneflow").strategy == Safe(1024)
+
+
+def test_a_full_name_is_that_variant() -> None:
+    chosen = select(THOUSAND, 4096, H200, "softmax_f32_1000_online_p2_u4_b256")
+    assert chosen == Variant(THOUSAND, Online(2, 4, 256))
+
+
+def test_strategies_and_variants_are_taken_as_they_are() -> None:
+    setting = Safe(block_size=512)
+    assert select(THOUSAND, 4096, H200, setting) == Variant(THOUSAND, setting)
+    assert select(THOUSAND, 4096, H200, Variant(THOUSAND, setting)).strategy is setting
+
+
+def test_a_variant_of_another_problem_names_both() -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        select(THOUSAND, 4096, H200, "log_softmax_f16_1024_safe_b256")
+    message = str(caught.value)
+    assert "log_softmax of float16 with 1024 columns" in message
+    assert "softmax of float32 with 1000 columns" in message
+    assert "softmax_f32_1000_" in message
+
+
+def test_a_variant_for_aligned_rows_is_refused_for_rows_that_start_anywhere() -> None:
+    anywhere = Problem.of("softmax", "float32", 1000, alignment=1)
+    with pytest.raises(InvalidValueError, match=r"alignment 4, and the request .* alignment 1"):
+        select(anywhere, 4096, H200, "softmax_f32_1000_online_p4_u2_b128")
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidValueError, match=r"'cooperative'.*online.*safe.*warp.*oneflow"):
+        select(THOUSAND, 4096, H200, "cooperative")
+
+
+def test_a_misspelt_name_shows_a_good_one() -> None:
+    with pytest.raises(InvalidValueError, match=r"not the name of a variant.*for example"):
+        select(THOUSAND, 4096, H200, "softmax_f32_1000_online_p4_u2")
+
+
+def test_a_strategy_without_a_legal_setting_says_so() -> None:
+    wide = Problem.of("softmax", "float32", 100_000)
+    with pytest.raises(InvalidValueError, match=r"'warp' has no .* for softmax_f32_100000"):
+        select(wide, 4096, H200, "warp")
+
+
+def test_illegal_knobs_are_refused() -> None:
+    with pytest.raises(IllegalVariantError, match="block_size must be a multiple of 32"):
+        select(THOUSAND, 4096, H200, Safe(block_size=100))
+    with pytest.raises(IllegalVariantError, match="block_size must be a multiple of 32"):
+        select(THOUSAND, 4096, H200, "softmax_f32_1000_safe_b100")
+
+
+@pytest.mark.parametrize("choice", [7, 1.5, b"warp", ("warp",), Safe])
+def test_other_things_are_a_type_error(choice: object) -> None:
+    with pytest.raises(InvalidTypeError, match="by a name, a Strategy or a Variant"):
+        select(THOUSAND, 4096, H200, cast(Any, choice))
