@@ -1,0 +1,142 @@
+"""A row in the registers of a group of warps, with one exponential and one exchange.
+
+Each warp takes the exponentials against its own maximum and keeps them; the warps exchange (max, sum)
+pairs once, through shared memory, and what was kept is scaled to the row's maximum at the end. The
+pairs are those of Milakov & Gimelshein (arXiv 1805.02867, section 3.1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import DType, Problem
+from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
+
+WIDTHS = (64, 128, 256, 512, 1024)
+
+# Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
+# float64's exp wants many for itself.
+OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
+
+
+@dataclass(frozen=True)
+class Block(Strategy):
+    """One row per group of `thread_group_width` threads, held in registers."""
+
+    name = "block"
+    summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    cols_per_thread: int = knob("c", "elements of a row held by one thread")
+    thread_group_width: int = knob("g", "threads that share a row")
+    block_size: int = knob("b", "threads in a block")
+    min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
+    evict_first: bool = knob("ef", "whether loads and stores leave the caches first")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the group covers the row and fits the registers."""
+        require, width = self.require, self.thread_group_width
+        self.require_pack(self.pack_size, problem)
+        self.require_block(self.block_size)
+        require(width in WIDTHS, f"thread_group_width must be one of {WIDTHS}")
+        require(
+            self.block_size % width == 0,
+            f"block_size must be a multiple of thread_group_width ({width})",
+        )
+        require(
+            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
+            "cols_per_thread must be a positive multiple of pack_size",
+        )
+        span = problem.cols + self.overhang(problem)
+        require(
+            self.cols_per_thread * width >= span,
+            f"the group must cover {span} columns, it covers {self.cols_per_thread * width}",
+        )
+        require(1 <= self.min_blocks <= 32, "min_blocks must be from 1 to 32")
+        require(
+            self.min_blocks * self.block_size <= arch.threads_per_multiprocessor,
+            f"{arch.name} has {arch.threads_per_multiprocessor} threads an SM at most",
+        )
+        registers = arch.registers_per_multiprocessor // (self.min_blocks * self.block_size)
+        limit = min(registers // 8 * 8, 255) - OTHER_REGISTERS[problem.compute_dtype]
+        held = self.element_registers(problem)
+        require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
+
+    def overhang(self, problem: Problem) -> int:
+        """Return by how many elements a row may start behind the boundary of a pack."""
+        return 0 if problem.alignment >= self.pack_size else self.pack_size - 1
+
+    def element_registers(self, problem: Problem) -> int:
+        """Return the 32-bit registers of a thread that hold elements."""
+        return self.cols_per_thread * problem.compute_dtype.itemsize // 4
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
+        warps = self.block_size // WARP_SIZE
+        return Launch(
+            self.block_size,
+            self.block_size // self.thread_group_width,
+            shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+        )
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield groups whose threads hold 4 to 64 registers of elements."""
+        pack = problem.dtype.max_pack
+        found = []
+        for width in WIDTHS:
+            for rows_per_block in (1, 2, 4):
+                block = width * rows_per_block
+                if rows_per_block > 1 and block > 256:
+                    continue
+                for evict_first in (False, True):
+                    for want in (1, 2):
+                        setting = cls._covering(problem, arch, pack, width, block, want, evict_first)
+                        if setting is not None and setting not in found:
+                            found.append(setting)
+        few_rows = rows < 2 * arch.multiprocessors
+        yield from sorted(found, key=lambda s: s._badness(problem, few_rows))
+
+    @classmethod
+    def _covering(
+        cls, problem: Problem, arch: Arch, pack: int, width: int, block: int, want: int, ef: bool
+    ) -> Block | None:
+        """Return the setting with the fewest packs a thread and, if `want` is 2, high occupancy."""
+        overhang = 0 if problem.alignment >= pack else pack - 1
+        packs = -(-(problem.cols + overhang) // (pack * width))
+        held = packs * pack * problem.compute_dtype.itemsize // 4
+        if held > 64 or (width > 64 and held < 4):
+            return None
+        if want == 1:
+            blocks = 1
+        else:
+            need = held + OTHER_REGISTERS[problem.compute_dtype]
+            blocks = arch.registers_per_multiprocessor // (block * (need + 7) // 8 * 8)
+            blocks = min(blocks, arch.threads_per_multiprocessor // block)
+        setting = cls(pack, packs * pack, width, block, max(1, blocks), ef)
+        return setting if setting.is_legal(problem, arch) else None
+
+    def _badness(self, problem: Problem, few_rows: bool) -> tuple[float, ...]:
+        """Order candidates: about 28 registers of elements a thread, and full SMs.
+
+        Where rows are too few to fill the GPU, more threads a row: 8 registers. Both from device
+        times on an H200: float32 4096 x 512 to 16384, 20000 x 5000, {16, 128} x {1024, 2048}.
+        """
+        waste = self.cols_per_thread * self.thread_group_width / problem.cols
+        target = 8 if few_rows else 28
+        distance = abs(math.log(self.element_registers(problem) / target))
+        groups = self.block_size // self.thread_group_width
+        return (math.log(waste) + 0.3 * distance, self.evict_first, -self.min_blocks, groups)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """The copy's time while an SM holds several rows, so that loads and stores overlap.
+
+        Above 16384 columns one row fills it: 1.46 of the copy at bfloat16 8192 x 32000 on an H200,
+        behind the online kernel's 1.10.
+        """
+        words = problem.cols * problem.compute_dtype.itemsize // 4
+        return 1.02 if words <= 16384 else 1.6
