@@ -20,6 +20,10 @@ from softgen.render import Source
 # CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
 NVRTC_ONLY = ("--device-as-default-execution-space",)
 
+# CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, and the largest cluster that needs no leave.
+NON_PORTABLE_CLUSTER = 14
+PORTABLE_CLUSTER = 8
+
 
 @dataclass(frozen=True)
 class Compiled:
@@ -52,6 +56,8 @@ def compile_source(source: Source) -> Kernel:
         module = cupy.RawModule(code=source.text, backend="nvrtc")
         raw = module.get_function(source.symbol)
         attributes = raw.attributes  # the first look compiles and loads
+        if source.variant.launch.cluster_size > PORTABLE_CLUSTER:
+            cupy.cuda.driver.funcSetAttribute(raw.kernel.ptr, NON_PORTABLE_CLUSTER, 1)
     except cupy.cuda.compiler.CompileException as error:
         raise CompileError(f"NVRTC refused {source.name}: {error}") from error
     return Kernel(

@@ -30,15 +30,18 @@ class Launch:
         block_size: threads in a block.
         rows_per_block: rows that a block finishes in one step of its loop.
         shared_bytes: static shared memory of one block in bytes.
+        cluster_size: blocks of a thread block cluster, which then share one row.
     """
 
     block_size: int
     rows_per_block: int
     shared_bytes: int
+    cluster_size: int = 1
 
     def grid(self, rows: int) -> int:
         """Return the number of blocks for `rows` rows: one step each, within the grid's limit."""
-        return max(1, min(-(-rows // self.rows_per_block), MAX_GRID))
+        steps = -(-rows // self.rows_per_block)
+        return max(1, min(steps, MAX_GRID // self.cluster_size)) * self.cluster_size
 
 
 @dataclass(frozen=True)
