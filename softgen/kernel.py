@@ -11,6 +11,7 @@ from softgen.outputs import resolve_output
 from softgen.problem import natural_alignment
 from softgen.render import Source
 from softgen.variants import Variant
+from softgen.workspace import workspace
 
 
 @dataclass(frozen=True)
@@ -94,4 +95,8 @@ class Kernel:
     def launch(self, x: int, y: int, rows: int, stream: RawStream) -> None:
         """Launch on device addresses, unchecked; the device must be current."""
         launch = self.variant.launch
-        self.function((launch.grid(rows),), (launch.block_size,), (x, y, rows), stream=stream)
+        arguments: tuple[int, ...] = (x, y, rows)
+        size = launch.workspace_bytes(rows)
+        if size:
+            arguments += (workspace(self.device, stream, size),)
+        self.function((launch.grid(rows),), (launch.block_size,), arguments, stream=stream)

@@ -126,6 +126,8 @@ class Stopwatch:
     def _capture(self, kernel: Kernel, launches: int) -> Any:
         raw = RawStream(self.stream.ptr)
         pairs = len(self.buffers.inputs)
+        # Nothing may be allocated in a capture: a workspace has to be there before.
+        kernel.launch(self.buffers.inputs[0], self.buffers.outputs[0], self.buffers.rows, raw)
         with self.stream:
             self.stream.begin_capture()
             for i in range(launches):

@@ -1,0 +1,42 @@
+"""Global memory that a kernel needs beside its arrays: one zeroed buffer per device and stream.
+
+Kernels leave it zero, so that it is cleared once, when it is allocated. It grows by powers of two, and
+what it outgrows is kept: a captured graph may hold its address.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from softgen.arrays import RawStream
+from softgen.device import require_device
+from softgen.errors import CaptureError
+
+_buffers: dict[tuple[int, int], list[Any]] = {}
+_lock = threading.Lock()
+
+
+def workspace(device: int, stream: RawStream, size: int) -> int:
+    """Return the address of at least `size` zero bytes for kernels of `stream` on `device`.
+
+    Raises CaptureError if that needs an allocation while the stream is captured.
+    """
+    buffers = _buffers.get((device, stream.ptr))
+    if buffers is None or buffers[-1].nbytes < size:
+        with _lock:
+            buffers = _buffers.setdefault((device, stream.ptr), [])
+            if not buffers or buffers[-1].nbytes < size:
+                buffers.append(_allocate(stream, size))
+    return int(buffers[-1].data.ptr)
+
+
+def _allocate(stream: RawStream, size: int) -> Any:
+    cupy = require_device()
+    if cupy.cuda.runtime.streamIsCapturing(stream.ptr):
+        raise CaptureError(
+            f"the kernel needs a workspace of {size} bytes, and nothing may be allocated while a "
+            "stream is captured; call it once before the capture, on the same stream and shape"
+        )
+    with cupy.cuda.ExternalStream(stream.ptr):
+        return cupy.zeros(1 << (size - 1).bit_length(), "uint8")
