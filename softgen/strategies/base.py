@@ -32,9 +32,8 @@ class Launch:
         shared_bytes: static shared memory of one block in bytes.
         cluster_size: blocks of a thread block cluster, which then share one row.
         blocks_per_row: blocks that each step takes, where that is more than one.
-        workspace_header_bytes: global memory beside x and y, zero before the first launch; 0 where
-            the kernel takes none. A kernel that takes some leaves it zero.
-        workspace_bytes_per_row: and that much for each row.
+        workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row. It
+            is zero before the first launch, and every launch leaves it zero.
     """
 
     block_size: int
@@ -42,12 +41,11 @@ class Launch:
     shared_bytes: int
     cluster_size: int = 1
     blocks_per_row: int = 1
-    workspace_header_bytes: int = 0
     workspace_bytes_per_row: int = 0
 
     def workspace_bytes(self, rows: int) -> int:
         """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""
-        return self.workspace_header_bytes + self.workspace_bytes_per_row * rows
+        return self.workspace_bytes_per_row * rows
 
     def grid(self, rows: int) -> int:
         """Return the number of blocks for `rows` rows: one step each, within the grid's limit."""

@@ -1,8 +1,8 @@
 """A row cut into chunks for many blocks, in one launch: for few rows, or columns in the millions.
 
-Blocks take tasks by ticket: first reduce every chunk of a row to its (max, sum) pair, then, while the
-next row is being reduced, read each chunk again and write its results. A task only ever waits for
-tasks with smaller tickets, which running blocks hold, so no block has to be resident with another.
+The first blocks reduce every chunk of a row to its (max, sum) pair; the next ones, while further
+blocks reduce the next row, read each chunk again and write its results. A block only ever waits for
+blocks before it, which the GPU starts first, so no two of them have to be resident together.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from softgen.problem import Problem
 from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
 from softgen.strategies.block import OTHER_REGISTERS
 
-HEADER_BYTES = 32  # the tickets given out and the rows finished
-ROW_BYTES = 32  # counters, a flag and the pair of a row
-PAIR_BYTES = 16
+COUNTER_BYTES = 4  # chunks of a row that are written
 
 
 @dataclass(frozen=True)
@@ -30,6 +28,7 @@ class Split(Strategy):
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a chunk held by one thread")
     block_size: int = knob("b", "threads in a block")
+    min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     reverse: bool = knob("rev", "whether chunks are written last one first")
     evict_first: bool = knob("ef", "whether loads and stores leave the caches first")
 
@@ -43,8 +42,13 @@ class Split(Strategy):
             "cols_per_thread must be a positive multiple of pack_size",
         )
         held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
-        registers = min(arch.registers_per_multiprocessor // self.block_size // 8 * 8, 255)
-        limit = registers - OTHER_REGISTERS[problem.compute_dtype]
+        require(
+            self.min_blocks >= 1
+            and self.min_blocks * self.block_size <= arch.threads_per_multiprocessor,
+            f"min_blocks must be at least 1, for {arch.threads_per_multiprocessor} threads an SM",
+        )
+        registers = arch.registers_per_multiprocessor // (self.min_blocks * self.block_size)
+        limit = min(registers // 8 * 8, 255) - OTHER_REGISTERS[problem.compute_dtype]
         require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
         require(self.chunks(problem) < 2**31, "a row must be fewer than 2**31 chunks")
 
@@ -60,20 +64,23 @@ class Split(Strategy):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            shared_bytes=pairs + 8,
+            shared_bytes=pairs,
             blocks_per_row=2 * chunks,
-            workspace_bytes_per_row=ROW_BYTES + chunks * PAIR_BYTES,
-            workspace_header_bytes=HEADER_BYTES,
+            workspace_bytes_per_row=COUNTER_BYTES + chunks * 2 * problem.compute_dtype.itemsize,
         )
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield chunks of 4 or 8 packs a thread, for rows of two chunks or more."""
         pack = problem.dtype.max_pack
-        for packs in (8, 4):
+        words = problem.compute_dtype.itemsize // 4
+        for packs in (4, 8, 2):
             for block in (256, 512, 128):
+                need = (packs * pack * words + OTHER_REGISTERS[problem.compute_dtype] + 7) // 8 * 8
+                blocks = arch.registers_per_multiprocessor // (block * need)
+                blocks = max(1, min(blocks, arch.threads_per_multiprocessor // block))
                 for reverse in (False, True):
-                    setting = cls(pack, packs * pack, block, reverse, False)
+                    setting = cls(pack, packs * pack, block, blocks, reverse, False)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 1:
                         yield setting
 
