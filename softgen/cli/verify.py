@@ -20,7 +20,11 @@ def verify(
         options.Device, typer.Option("--device", help="Where to run; auto takes a GPU if it can.")
     ] = options.Device.AUTO,
     every: Annotated[
-        bool, typer.Option("--all", help="Thousands of settings that cover every knob value, not only the best guesses.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Thousands of settings that cover every knob value, not only the best guesses.",
+        ),
     ] = False,
     strategy: Annotated[
         list[str] | None, typer.Option("--strategy", help="Only this strategy; may be repeated.")
