@@ -34,7 +34,8 @@ def directory() -> Path:
     if explicit:
         return Path(explicit).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
-    return (Path(xdg) if xdg else Path("~/.cache").expanduser()) / "softgen"
+    # os.path's expanduser leaves the ~ where a user has no home; the folder then cannot be made.
+    return Path(xdg or os.path.expanduser("~/.cache")) / "softgen"
 
 
 def tuned_directory() -> Path:
@@ -65,7 +66,9 @@ def trusted_directory(create: bool) -> Path | None:
     folder = tuned_directory()
     try:
         if create:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder.parent.parent.mkdir(parents=True, exist_ok=True)
+            for ours in (folder.parent, folder):
+                ours.mkdir(mode=0o700, exist_ok=True)
         elif not folder.is_dir():
             return None
         reason = _why_unsafe(folder)
@@ -167,7 +170,7 @@ def import_file(path: Path) -> int:
     """
     try:
         data: Any = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InvalidValueError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(data, list):
         raise InvalidValueError(f"{path} is not a list of cache entries, as `cache export` writes")

@@ -110,8 +110,9 @@ def entry_from_json(data: Any) -> Entry:
         environment = tuple(sorted(data["key"]["environment"].items()))
         kind = strategy_named(data["winner"]["strategy"])
         parameters = data["winner"]["parameters"]
-        if not all(isinstance(value, int) for value in parameters.values()):
-            raise InvalidValueError(f"parameters must be integers or booleans: {parameters}")
+        for field in dataclasses.fields(kind):
+            if type(parameters[field.name]).__name__ != field.type:  # True is no 1 here
+                raise InvalidValueError(f"{field.name} must be {field.type}: {parameters}")
         winner = Variant(problem, kind(**parameters))
         return Entry(
             Key(problem, int(data["key"]["rows"]), environment),
@@ -121,5 +122,5 @@ def entry_from_json(data: Any) -> Entry:
         )
     except SoftgenError as error:
         raise InvalidValueError(str(error)) from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidValueError(f"not an entry of softgen's cache ({error!r})") from error

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections import defaultdict
+from collections.abc import Iterator
 
 from softgen import cache
 from softgen.device import arch_of, environment
@@ -22,7 +23,8 @@ DEFAULT_BUDGET = 2.0
 NOMINAL_ROWS = 4096
 
 log = logging.getLogger("softgen")
-_locks: defaultdict[Key, threading.Lock] = defaultdict(threading.Lock)
+_locks: dict[Key, threading.Lock] = {}
+_locks_guard = threading.Lock()
 
 
 def tune_mode(argument: str | None) -> str:
@@ -80,9 +82,24 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
             return stored.winner
         if mode == "cached":
             return best_guess(problem, rows_bucket(rows), arch)
-    with _locks[key]:  # threads that ask for the same key wait for one tuning
-        stored = cache.load(key, arch) if mode == "on" else None
+    with _one_at_a_time(key) as waited:
+        # A thread that waited finds what the other one stored.
+        stored = cache.load(key, arch) if waited and mode == "on" else None
         return (stored or _tune_and_log(problem, rows)).winner
+
+
+@contextlib.contextmanager
+def _one_at_a_time(key: Key) -> Iterator[bool]:
+    """Let one thread a key in; yields whether this one had to wait."""
+    with _locks_guard:
+        lock = _locks.setdefault(key, threading.Lock())
+    waited = not lock.acquire(blocking=False)
+    if waited:
+        lock.acquire()
+    try:
+        yield waited
+    finally:
+        lock.release()
 
 
 def _tune_and_log(problem: Problem, rows: int) -> Entry:

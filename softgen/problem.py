@@ -149,6 +149,8 @@ class Problem:
         natural = natural_alignment(x_type, cols)
         if alignment is None:
             alignment = natural
+        elif isinstance(alignment, bool) or not isinstance(alignment, int):
+            raise InvalidTypeError(f"alignment must be an int, got {alignment!r}")
         elif alignment < 1 or alignment & (alignment - 1):
             raise InvalidValueError(
                 f"alignment must be a power of two (in elements), got {alignment}"

@@ -20,7 +20,11 @@ def verify(
         options.Device, typer.Option("--device", help="Where to run; auto takes a GPU if it can.")
     ] = options.Device.AUTO,
     every: Annotated[
-        bool, typer.Option("--all", help="Every candidate, not the best guess of each strategy.")
+        bool,
+        typer.Option(
+            "--all",
+            help="Thousands of settings that cover every knob value, not only the best guesses.",
+        ),
     ] = False,
     strategy: Annotated[
         list[str] | None, typer.Option("--strategy", help="Only this strategy; may be repeated.")
@@ -81,4 +85,6 @@ def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]
 def _print(report: Report) -> None:
     output.table(("strategy", "checked"), report.by_strategy.items())
     output.table(("dtype", "worst error"), ((k, f"{v:.3g}") for k, v in report.worst.items()))
+    for reason in report.failures:
+        output.result(reason)
     output.result(f"{report.checked} checked, {report.failed} failed")

@@ -1,0 +1,114 @@
+"""The host C++ compiler: which one, with which flags, and how to call it."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from softgen.errors import CompileError, MissingDependencyError
+
+PACKAGE = Path(__file__).resolve().parent
+
+# The kernels' side. The sanitizers' checks are compiled in and their libraries are not linked:
+# softgen's own functions answer the calls (host/access.h, host/undefined.h). -O1 builds fastest:
+# -O0 emits, and then calls a hook for, four times the loads and stores. Contraction to FMA depends
+# on the host's instruction set, so it is off and results are the same on every host.
+UNIT_FLAGS = (
+    "-std=c++17",
+    "-O1",
+    "-g1",
+    "-gdwarf-4",  # with 5, binutils 2.40 and GCC 12 count files from 0 and from 1
+    "-w",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-fno-sanitize-recover=all",
+    "-fstack-clash-protection",  # a frame larger than the guard of a stack still hits it
+)
+SANITIZE_GNU = "-fsanitize=thread,alignment,bounds-strict"
+# Clang's `bounds` would add local-bounds, which traps without saying where.
+SANITIZE_CLANG = "-fsanitize=thread,alignment,array-bounds"
+
+# -O2 takes twice as long to compile and runs no faster.
+HOST_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti")
+
+# Reports carry code addresses, which -no-pie keeps equal to the file's.
+LINK_FLAGS = ("-no-pie", "-lm")
+
+HOW_TO_GET = (
+    "the CPU emulator needs a C++17 compiler and found none (tried $CXX, g++, clang++ and the "
+    "ziglang package). Install one: `apt install g++`, `dnf install gcc-c++`, "
+    "`conda install gxx`, or `pip install ziglang`"
+)
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C++ compiler that can be called.
+
+    Attributes:
+        command: what to run, before any flag.
+        version: what it says about itself; part of the key of what it built.
+    """
+
+    command: tuple[str, ...]
+    version: str
+
+    @property
+    def is_clang(self) -> bool:
+        """Whether it takes Clang's spelling of flags."""
+        return "clang" in self.version
+
+    @property
+    def unit_flags(self) -> tuple[str, ...]:
+        """Flags for a unit of kernels."""
+        return (*UNIT_FLAGS, SANITIZE_CLANG if self.is_clang else SANITIZE_GNU)
+
+    def call(self, arguments: Sequence[str | Path]) -> None:
+        """Run it; CompileError carries the first part of what it printed."""
+        command = [*self.command, *map(str, arguments)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            log = (done.stderr or done.stdout).strip()[:4000]
+            raise CompileError(f"{self.command[0]} refused the source:\n{log}")
+
+
+def find_compiler() -> Compiler:
+    """Return $CXX, else g++, else clang++, else the one in the ziglang package.
+
+    Raises MissingDependencyError saying how to get one.
+    """
+    return _find(os.environ.get("CXX", ""))
+
+
+@functools.cache
+def _find(named: str) -> Compiler:
+    wanted = [tuple(shlex.split(named))] if named.strip() else []
+    for command in [*wanted, ("g++",), ("clang++",)]:
+        path = shutil.which(command[0])
+        version = _version((path, *command[1:])) if path else None
+        if path and version:
+            return Compiler((path, *command[1:]), version)
+        if named.strip():
+            raise MissingDependencyError(f"CXX={named!r} cannot be run as a C++ compiler")
+    if importlib.util.find_spec("ziglang") is not None:
+        command = (sys.executable, "-m", "ziglang", "c++")
+        version = _version(command)
+        if version:
+            return Compiler(command, version)
+    raise MissingDependencyError(HOW_TO_GET)
+
+
+def _version(command: tuple[str, ...]) -> str | None:
+    """Return the first lines of `--version`, or None if the command fails."""
+    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else None

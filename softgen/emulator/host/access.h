@@ -1,0 +1,157 @@
+// What happens at each load and store of the kernel: -fsanitize=thread makes the compiler call the
+// __tsan_* functions, which are ours; libtsan is not linked.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "arrays.h"
+#include "block.h"
+
+// The linker's names for the bounds of the program.
+extern "C" char __executable_start[], _end[];
+
+namespace simt {
+
+inline std::unique_ptr<Array> x_array;
+inline std::unique_ptr<Array> y_array;           // null where y is x
+inline std::vector<uint32_t> written_by;         // per element of y: 1 + number of the thread
+inline const Array& y_or_x() { return y_array ? *y_array : *x_array; }
+
+inline uint32_t thread_number() {
+  return static_cast<uint32_t>(launch.block.index * launch.block.size + launch.current + 1);
+}
+
+inline std::string thread_called(uint32_t number) {
+  const uint32_t size = static_cast<uint32_t>(launch.block.size);
+  return format("thread %u of block %u", (number - 1) % size, (number - 1) / size);
+}
+
+[[noreturn]] inline void fail_at(const std::string& what, const void* pc) {
+  fail(current_thread() + " " + what + ", at " + place(pc));
+}
+
+inline void require_inside(const Array& array, uintptr_t at, size_t size, bool write,
+                           const void* pc) {
+  if (array.holds(at, size)) return;
+  fail_at(format("%s %zu bytes that reach ", write ? "wrote" : "read", size) +
+              array.outside(at, size),
+          pc);
+}
+
+inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
+  const Array& y = y_or_x();
+  require_inside(y, at, size, write, pc);
+  const uint32_t me = thread_number();
+  const int64_t last = y.element_at(at + size - 1);
+  for (int64_t i = y.element_at(at); i <= last; ++i) {
+    uint32_t& owner = written_by[static_cast<size_t>(i)];
+    if (write) {
+      if (owner && owner != me) {
+        fail_at("wrote " + y.element_name(i) + ", which " + thread_called(owner) +
+                    " had written: an element must have one writer",
+                pc);
+      }
+      owner = me;
+    } else if (owner != me && (y_array || owner)) {
+      fail_at("read " + y.element_name(i) +
+                  (owner ? " after " + thread_called(owner) + " had overwritten it"
+                         : ", an output that nobody wrote"),
+              pc);
+    }
+  }
+}
+
+[[noreturn]] inline void fail_outside_shared(uintptr_t at, size_t size, bool write,
+                                             const void* pc) {
+  Block& block = launch.block;
+  const uintptr_t pool = reinterpret_cast<uintptr_t>(simt_dynamic_shared);
+  const bool dynamic = at - pool < static_cast<uintptr_t>(kMaxDynamicShared);
+  const SharedRegion& region = dynamic ? block.dynamic_shared : block.static_shared;
+  fail_at(format("%s %zu bytes outside of ", write ? "wrote" : "read", size) + region.name() +
+              format(", which has %zu bytes, at byte %lld", region.bytes(),
+                     static_cast<long long>(at - region.begin())),
+          pc);
+}
+
+inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
+                      bool may_be_constant = false) {
+  Block& block = launch.block;
+  if (y_or_x().near(at)) return on_output(at, size, write, pc);
+  if (x_array->near(at)) {
+    require_inside(*x_array, at, size, write, pc);
+    if (write) fail_at("wrote " + x_array->element_name(x_array->element_at(at)) +
+                           ", but x is const and not y", pc);
+    return;
+  }
+  for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
+    if (!region->covers(at)) continue;
+    const Accessor by{launch.current, block.epoch, &block.clocks[launch.current / 32]};
+    const std::string wrong = region->access(at, size, write, by, pc);
+    if (!wrong.empty()) {
+      fail(format("block %lld: ", static_cast<long long>(block.index)) + wrong);
+    }
+    return;
+  }
+  // The kernels have no other variables, and compilers do not instrument reads of constants.
+  const bool in_program = at - reinterpret_cast<uintptr_t>(__executable_start) <
+                          static_cast<uintptr_t>(_end - __executable_start);
+  const uintptr_t first_builtin = reinterpret_cast<uintptr_t>(&simt_builtins.thread);
+  if (in_program && !may_be_constant && at - first_builtin >= 4 * sizeof(uint3)) {
+    fail_outside_shared(at, size, write, pc);
+  }
+}
+
+}  // namespace simt
+
+#define SIMT_HOOK(name, size, write)                                              \
+  extern "C" void __tsan_##name(void* at) {                                       \
+    simt::on_access(reinterpret_cast<uintptr_t>(at), size, write,                 \
+                    __builtin_return_address(0));                                 \
+  }
+#define SIMT_HOOKS(size)                        \
+  SIMT_HOOK(read##size, size, false)            \
+  SIMT_HOOK(write##size, size, true)            \
+  SIMT_HOOK(volatile_read##size, size, false)   \
+  SIMT_HOOK(volatile_write##size, size, true)   \
+  SIMT_HOOK(unaligned_read##size, size, false)  \
+  SIMT_HOOK(unaligned_write##size, size, true)
+
+SIMT_HOOKS(1)
+SIMT_HOOKS(2)
+SIMT_HOOKS(4)
+SIMT_HOOKS(8)
+SIMT_HOOKS(16)
+
+extern "C" {
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+
+void __tsan_read_range(void* at, size_t size) {
+  simt::on_access(reinterpret_cast<uintptr_t>(at), size, false, __builtin_return_address(0));
+}
+
+void __tsan_write_range(void* at, size_t size) {
+  simt::on_access(reinterpret_cast<uintptr_t>(at), size, true, __builtin_return_address(0));
+}
+
+// What the kernels' calls of memcpy, memmove and memset become (see unit.py).
+void* simt_memcpy(void* to, const void* from, size_t size) {
+  const void* pc = __builtin_return_address(0);
+  if (size > 0) {
+    simt::on_access(reinterpret_cast<uintptr_t>(from), size, false, pc, true);
+    simt::on_access(reinterpret_cast<uintptr_t>(to), size, true, pc);
+  }
+  return std::memmove(to, from, size);
+}
+
+void* simt_memset(void* to, int value, size_t size) {
+  if (size > 0) {
+    simt::on_access(reinterpret_cast<uintptr_t>(to), size, true, __builtin_return_address(0));
+  }
+  return std::memset(to, value, size);
+}
+}

@@ -1,0 +1,24 @@
+// One launch, as Python describes it on stdin. All fields are 64-bit, so there is no padding.
+#pragma once
+
+#include <cstdint>
+
+namespace simt {
+
+struct Job {
+  int64_t kernel;  // index into the unit's kernels
+  int64_t grid;
+  int64_t block;
+  int64_t rows;
+  int64_t cols;
+  int64_t x_item;  // bytes of an element
+  int64_t y_item;
+  int64_t x_shift;  // bytes that x starts after a 16-byte boundary
+  int64_t y_shift;
+  int64_t in_place;        // y is x
+  int64_t dynamic_shared;  // bytes
+  int64_t flush_subnormals;
+  int64_t seconds;  // after which the launch counts as hung
+};
+
+}  // namespace simt

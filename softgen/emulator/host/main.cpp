@@ -1,0 +1,151 @@
+// The program that runs the kernels of a unit: jobs come on stdin, results go to stdout, and a
+// broken rule ends it with a report on stderr.
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "../include/simt_interface.h"
+
+// The built-in variables, const for the kernels (see simt.h). Clang instruments the reads of them,
+// so access.h must know them; far from shared memory, so that an index that runs out of that does
+// not pass for one of them.
+struct Builtins {
+  unsigned char before[4096];
+  uint3 thread;
+  uint3 block;
+  dim3 block_size;
+  dim3 grid_size;
+  unsigned char after[4096];
+};
+extern "C" Builtins simt_builtins;
+Builtins simt_builtins;
+asm(R"(
+.globl threadIdx, blockIdx, blockDim, gridDim
+.set threadIdx, simt_builtins + 4096
+.set blockIdx, simt_builtins + 4108
+.set blockDim, simt_builtins + 4120
+.set gridDim, simt_builtins + 4132
+)");
+
+#include "access.h"
+#include "block.h"
+#include "fault.h"
+#include "scheduler.h"
+#include "undefined.h"
+#include "warp.h"
+
+// Defined by the unit.
+extern const simt::Kernel simt_kernels[];
+
+alignas(1024) unsigned char simt::simt_dynamic_shared[simt::kMaxDynamicShared];
+
+namespace simt {
+
+Launch launch;
+
+namespace {
+
+// Returns false at the end of the input.
+bool receive(void* to, size_t bytes) {
+  auto* at = static_cast<unsigned char*>(to);
+  for (size_t got = 0; got < bytes;) {
+    const ssize_t count = read(0, at + got, bytes - got);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) return false;
+    got += static_cast<size_t>(count);
+  }
+  return true;
+}
+
+void send(const void* from, size_t bytes) {
+  const auto* at = static_cast<const unsigned char*>(from);
+  for (size_t sent = 0; sent < bytes;) {
+    const ssize_t count = write(1, at + sent, bytes - sent);
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) _exit(1);
+    sent += static_cast<size_t>(count);
+  }
+}
+
+// As -ftz=true does on the GPU: subnormal float32 operands and results count as zero.
+void flush_subnormals(bool flush) {
+#if defined(__x86_64__)
+  unsigned control = __builtin_ia32_stmxcsr();
+  control = flush ? control | 0x8040 : control & ~0x8040u;
+  __builtin_ia32_ldmxcsr(control);
+#elif defined(__aarch64__)
+  uint64_t control;
+  asm volatile("mrs %0, fpcr" : "=r"(control));
+  control = flush ? control | (1ull << 24) : control & ~(1ull << 24);
+  asm volatile("msr fpcr, %0" ::"r"(control));
+#else
+  (void)flush;
+#endif
+}
+
+void require_all_written() {
+  const Array& y = y_or_x();
+  size_t missing = 0, first = 0;
+  for (size_t i = written_by.size(); i-- > 0;) {
+    if (!written_by[i]) ++missing, first = i;
+  }
+  if (missing) {
+    fail(format("%zu of %zu elements of %s were never written; the first is ", missing,
+                written_by.size(), y.name()) +
+         y.element_name(static_cast<int64_t>(first)));
+  }
+  if (!y.gaps_are_intact() || !x_array->gaps_are_intact()) {
+    fail("the kernel wrote outside of its arrays, into the gap before a guard page");
+  }
+}
+
+void set_up(const Job& job) {
+  x_array = std::make_unique<Array>("x", job.rows, job.cols, job.x_item, job.x_shift);
+  if (!receive(x_array->data(), x_array->bytes())) fail("the input ended within x");
+  y_array.reset();
+  if (!job.in_place) {
+    x_array->forbid_writes();
+    y_array = std::make_unique<Array>("y", job.rows, job.cols, job.y_item, job.y_shift);
+  }
+  written_by.assign(y_or_x().elements(), 0);
+  const Kernel& kernel = simt_kernels[job.kernel];
+  launch.kernel = &kernel;
+  launch.x = x_array->data();
+  launch.y = y_or_x().data();
+  launch.rows = job.rows;
+  Block& block = launch.block;
+  block.size = static_cast<int>(job.block);
+  block.static_shared.set("static shared memory", kernel.shared_begin,
+                          static_cast<size_t>(kernel.shared_end - kernel.shared_begin));
+  block.dynamic_shared.set("dynamic shared memory", simt_dynamic_shared,
+                           static_cast<size_t>(job.dynamic_shared));
+  simt_builtins.block_size = {static_cast<unsigned>(job.block), 1, 1};
+  simt_builtins.grid_size = {static_cast<unsigned>(job.grid), 1, 1};
+}
+
+void run(const Job& job) {
+  set_up(job);
+  time_limit = job.seconds;
+  alarm(static_cast<unsigned>(job.seconds));
+  flush_subnormals(job.flush_subnormals != 0);
+  for (int64_t block = 0; block < job.grid; ++block) {
+    simt_builtins.block.x = static_cast<unsigned>(block);
+    run_block(block);
+  }
+  flush_subnormals(false);
+  alarm(0);
+  require_all_written();
+  send(y_or_x().data(), y_or_x().bytes());
+}
+
+}  // namespace
+}  // namespace simt
+
+int main() {
+  simt::install_handlers();
+  simt::Job job;
+  while (simt::receive(&job, sizeof(job))) simt::run(job);
+  return 0;
+}

@@ -1,0 +1,64 @@
+// The emulator's twin of the CUDA toolkit's header of this name: what softgen's kernels use of it.
+#pragma once
+
+#include "simt_float16.h"
+
+inline float __bfloat162float(struct __nv_bfloat16 value);
+inline struct __nv_bfloat16 __float2bfloat16_rn(float value);
+
+struct __nv_bfloat16 {
+  unsigned short bits;
+
+  __nv_bfloat16() = default;  // trivial, as shared memory may not have constructors
+  __nv_bfloat16(float value) { *this = __float2bfloat16_rn(value); }
+  operator float() const { return __bfloat162float(*this); }
+};
+
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short bits) {
+  __nv_bfloat16 value;
+  value.bits = bits;
+  return value;
+}
+
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 value) { return value.bits; }
+
+inline float __bfloat162float(__nv_bfloat16 value) {
+  return __uint_as_float(static_cast<unsigned>(value.bits) << 16);
+}
+
+// On the bits, not through a double: subnormal floats must survive although -ftz=true has the CPU
+// read them as zero.
+inline __nv_bfloat16 __float2bfloat16_rn(float value) {
+  if (value != value) return __ushort_as_bfloat16(0x7fff);
+  const unsigned bits = __float_as_uint(value);
+  const unsigned rounded = bits + 0x7fff + (bits >> 16 & 1);
+  return __ushort_as_bfloat16(static_cast<unsigned short>(rounded >> 16));
+}
+
+inline __nv_bfloat16 __float2bfloat16(float value) { return __float2bfloat16_rn(value); }
+
+inline __nv_bfloat16 __double2bfloat16(double value) {
+  return __ushort_as_bfloat16(simt::round_to_16_bits<8, 7>(value));
+}
+
+struct __align__(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 x, __nv_bfloat16 y) { return {x, y}; }
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+inline __nv_bfloat162 __float22bfloat162_rn(float2 pair) {
+  return __floats2bfloat162_rn(pair.x, pair.y);
+}
+inline float2 __bfloat1622float2(__nv_bfloat162 pair) {
+  return {__bfloat162float(pair.x), __bfloat162float(pair.y)};
+}
+inline __nv_bfloat16 __low2bfloat16(__nv_bfloat162 pair) { return pair.x; }
+inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 pair) { return pair.y; }
+inline float __low2float(__nv_bfloat162 pair) { return __bfloat162float(pair.x); }
+inline float __high2float(__nv_bfloat162 pair) { return __bfloat162float(pair.y); }
+
+using nv_bfloat16 = __nv_bfloat16;
+using nv_bfloat162 = __nv_bfloat162;

@@ -1,0 +1,64 @@
+// What the text of an emitted kernel sees when the host compiler reads it: CUDA's keywords and
+// built-in variables. The calls behind them are in ../host, in an object of its own, because this
+// side is compiled with -fsanitize=thread and each of its loads and stores calls the emulator.
+#pragma once
+
+#include "simt_interface.h"
+
+#define SOFTGEN_EMULATOR 1
+
+#define __global__
+// Inlined always: GCC does not instrument the load of a struct that is an argument of a call, nor
+// the store of one that a call returns, so a race on shared memory would go unseen.
+#define __device__ inline __attribute__((always_inline))
+#define __host__
+#define __forceinline__ inline
+#define __noinline__ __attribute__((noinline))
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+
+// Static shared memory goes to one section a kernel (SIMT_SECTION is set before each text), whose
+// bounds the linker supplies. `used` keeps the compiler from reasoning that nobody else writes it.
+#define __shared__ static __attribute__((used, section(SIMT_SECTION)))
+
+// Const here, variables in the host object: a fiber always finds the same values, so the compiler
+// may keep them, and -fsanitize=thread does not instrument what is const.
+extern const uint3 threadIdx;
+extern const uint3 blockIdx;
+extern const dim3 blockDim;
+extern const dim3 gridDim;
+constexpr int warpSize = 32;
+
+// Where a kernel calls what stops a thread: reports name it, and a barrier is told by it.
+#define SIMT_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()
+
+namespace simt {
+
+// `extern __shared__ T name[];` is read as `auto& name = simt::dynamic_shared<T>();`.
+template <typename T>
+inline auto dynamic_shared() -> T (&)[kMaxDynamicShared / sizeof(T)] {
+  return *reinterpret_cast<T(*)[kMaxDynamicShared / sizeof(T)]>(simt_dynamic_shared);
+}
+
+// Turns a kernel into the function of a table's row.
+template <auto kKernel>
+struct Call;
+
+template <typename X, typename Y, void (*kKernel)(const X*, Y*, long long)>
+struct Call<kKernel> {
+  static void run(const void* x, void* y, long long rows) {
+    kKernel(static_cast<const X*>(x), static_cast<Y*>(y), rows);
+  }
+};
+
+}  // namespace simt
+
+inline void __syncthreads(SIMT_SITE) { simt::simt_syncthreads(file, line); }
+
+inline void __threadfence() {}
+inline void __threadfence_block() {}
+
+#include "simt_math.h"
+#include "simt_memory.h"
+#include "simt_ptx.h"
+#include "simt_warp.h"

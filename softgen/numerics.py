@@ -1,0 +1,171 @@
+"""What a right answer is: storage of the four dtypes, the float64 reference, and the error bounds.
+
+NumPy has no bfloat16 and ml_dtypes is optional, so arrays travel in storage form: float16, float32
+and float64 as themselves, bfloat16 as uint16 holding its bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from softgen.problem import Algorithm, DType, Problem
+
+Storage = npt.NDArray[Any]
+Float64 = npt.NDArray[np.float64]
+
+# Allowed error of a result stored in 32 or 64 bits. softmax: relative, to a result above the floor;
+# below it the same step is an absolute one (there float32 kernels lose digits, then flush).
+# log_softmax: absolute plus relative, hence relative to 1 + |result|.
+_BOUND = {DType.FLOAT32: 2e-6, DType.FLOAT64: 1e-14}
+_FLOOR = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
+
+# A result stored in 16 bits is the correctly rounded value or its neighbour. log_softmax near 0 is
+# the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
+_ULPS = 1.0
+
+_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far a result is from the float64 reference.
+
+    Attributes:
+        worst: the largest error, in `unit`; inf where NaN, infinity or an exact value is missed.
+        bound: the largest error allowed.
+        unit: "relative" (log_softmax: to 1 + |y|) or "ulp".
+        index: (row, col) of the largest error; None for an empty result.
+        ok: whether every element is within the bound.
+        message: what is wrong there, in words; empty if ok.
+    """
+
+    worst: float
+    bound: float
+    unit: str
+    index: tuple[int, int] | None
+    ok: bool
+    message: str = ""
+
+
+def storage_dtype(dtype: DType) -> np.dtype[Any]:
+    """Return the NumPy dtype that holds elements of `dtype`."""
+    return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)
+
+
+def encode(values: npt.ArrayLike, dtype: DType) -> Storage:
+    """Return `values` in storage form, rounded once, to nearest, ties to even."""
+    wide = np.asarray(values).astype(np.float64)
+    if dtype is DType.BFLOAT16:
+        return _bfloat16_bits(wide)
+    with np.errstate(all="ignore"):
+        return wide.astype(dtype.value)
+
+
+def decode(storage: Storage, dtype: DType) -> Float64:
+    """Return the exact values of an array in storage form."""
+    if dtype is DType.BFLOAT16:
+        storage = (storage.astype(np.uint32) << 16).view(np.float32)
+    with np.errstate(invalid="ignore"):  # a signaling NaN
+        return storage.astype(np.float64)
+
+
+def _bfloat16_bits(wide: Float64) -> Storage:
+    """Round through a float32 that keeps what fell off in its last bit, so it rounds but once."""
+    with np.errstate(all="ignore"):
+        single = wide.astype(np.float32)
+    bits = np.atleast_1d(single).view(np.uint32).reshape(wide.shape).copy()
+    bits -= (np.abs(single.astype(np.float64)) > np.abs(wide)).astype(np.uint32)  # towards zero
+    truncated = bits.view(np.float32)
+    bits |= (truncated.astype(np.float64) != wide).astype(np.uint32)  # sticky
+    rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(wide), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def reference(algorithm: Algorithm, x: Float64) -> Float64:
+    """Return the function of each row of `x` in float64, by torch's rules for NaN and infinity.
+
+    A row with NaN or +inf, or with nothing but -inf, gives NaN everywhere. Elsewhere -inf gives
+    exactly 0, or -inf for log_softmax.
+    """
+    if x.size == 0:
+        return x.copy()
+    with np.errstate(all="ignore"):
+        # NaN wins the maximum and inf - inf is NaN: no kind of row needs a case of its own.
+        shifted = x - x.max(axis=-1, keepdims=True)
+        terms = np.exp(shifted)
+        total = terms.sum(axis=-1, keepdims=True)
+        y: Float64 = terms / total if algorithm is Algorithm.SOFTMAX else shifted - np.log(total)
+        return np.where(np.isnan(total), np.nan, y)
+
+
+def check(result: Storage, x: Storage, problem: Problem) -> Accuracy:
+    """Compare `result` with the reference of `x`; both in storage form, shape (rows, cols)."""
+    y_type = problem.out_dtype
+    unit, bound = ("ulp", _ULPS) if y_type.itemsize == 2 else ("relative", _BOUND[y_type])
+    if result.size == 0:
+        return Accuracy(0.0, bound, unit, None, ok=True)
+    x64 = decode(x, problem.dtype)
+    exact = reference(problem.algorithm, x64)
+    rounded = decode(encode(exact, y_type), y_type)
+    got = decode(result, y_type)
+    with np.errstate(all="ignore"):
+        if unit == "ulp":
+            error = _ulp_error(result, got, exact, problem)
+        else:
+            error = _relative_error(got, exact, problem)
+        # What overflows the result's type is right as that type's infinity.
+        error = np.where((got == rounded) & np.isinf(error), 0.0, error)
+    error[np.isnan(exact) != np.isnan(got)] = np.inf
+    error[np.isnan(exact) & np.isnan(got)] = 0
+    exactly = np.isneginf(x64) & ~np.isnan(exact)
+    error[exactly] = np.where(got[exactly] == exact[exactly], 0, np.inf)
+    worst_at = int(np.argmax(error))
+    row, col = divmod(worst_at, result.shape[-1])
+    worst = float(error.flat[worst_at])
+    if worst <= bound:
+        return Accuracy(worst, bound, unit, (row, col), ok=True)
+    count = int(np.count_nonzero(~(error <= bound)))
+    message = (
+        f"{count} of {error.size} elements are off by more than {bound:g} ({unit}); the worst is "
+        f"y[{row}, {col}] = {got.flat[worst_at]!r}, wanted {exact.flat[worst_at]!r}, "
+        f"error {worst:.3g}"
+    )
+    return Accuracy(worst, bound, unit, (row, col), ok=False, message=message)
+
+
+def _relative_error(got: Float64, exact: Float64, problem: Problem) -> Float64:
+    """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite."""
+    if problem.algorithm is Algorithm.SOFTMAX:
+        scale = np.maximum(np.abs(exact), _FLOOR[problem.out_dtype])
+    else:
+        scale = 1 + np.abs(exact)
+    error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)
+    return np.where(np.isnan(error), np.inf, error)
+
+
+def _ulp_error(result: Storage, got: Float64, exact: Float64, problem: Problem) -> Float64:
+    """Return the distance of 16-bit results from the correctly rounded ones, in steps of the type.
+
+    float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below float32's smallest
+    normal number (or rounded up to it) may be 0.
+    """
+    wanted = _steps(encode(exact, problem.out_dtype))
+    error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)
+    if problem.algorithm is Algorithm.LOG_SOFTMAX:
+        excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32]
+    elif problem.compute_dtype is DType.FLOAT32:
+        excused = (got == 0) & (exact < _FLOAT32_TINY * (1 + 2**-8))
+    else:
+        return error
+    return np.minimum(error, np.where(excused, 1.0, np.inf))
+
+
+def _steps(storage: Storage) -> npt.NDArray[np.int64]:
+    """Number 16-bit values in their order, -0 and 0 alike; infinity follows the largest finite."""
+    bits = storage.view(np.uint16).astype(np.int64)
+    magnitude = bits & 0x7FFF
+    return np.where(bits & 0x8000, -magnitude, magnitude)

@@ -1,0 +1,131 @@
+"""Hard inputs by name: what every kernel is verified on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from softgen.numerics import Float64, Storage, encode
+from softgen.problem import DType
+from softgen.strategies import Strategy
+from softgen.strategies.base import WARP_SIZE
+
+_FINFO_MAX = {
+    DType.FLOAT16: 65504.0,
+    DType.BFLOAT16: 255 * 2.0**120,
+    DType.FLOAT32: float(np.finfo(np.float32).max),
+    DType.FLOAT64: float(np.finfo(np.float64).max),
+}
+
+
+@dataclass(frozen=True)
+class Slices:
+    """How many adjacent columns one access of a thread, a warp and a block covers."""
+
+    pack: int = 4
+    warp: int = 4 * WARP_SIZE
+    block: int = 4 * 128
+
+    @classmethod
+    def of(cls, strategy: Strategy) -> Slices:
+        """Return the slices of a strategy, from the knobs it has."""
+        pack = int(strategy.knobs.get("pack_size", 1))
+        return cls(pack, pack * WARP_SIZE, pack * int(strategy.knobs.get("block_size", 128)))
+
+
+Make = Callable[[int, int, DType, Slices], Float64]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A kind of input.
+
+    Attributes:
+        make: values for (rows, cols, dtype, slices); the same on every call.
+        applies: whether the kind means anything for this number of columns.
+        offset: elements that the arrays start after a 16-byte boundary.
+    """
+
+    make: Make
+    applies: Callable[[int], bool] = lambda cols: True
+    offset: int = 0
+
+    def array(self, rows: int, cols: int, dtype: DType, slices: Slices = Slices()) -> Storage:
+        """Return the input in storage form."""
+        return encode(self.make(rows, cols, dtype, slices), dtype)
+
+
+def _random(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """Normal values, scaled so that a row's results span many orders of magnitude."""
+    generator = np.random.default_rng([rows, cols])
+    return generator.standard_normal((rows, cols)) * (1.0 + np.arange(rows)[:, None] % 5 * 3)
+
+
+def _at(value: float) -> Make:
+    """Put `value` in one column of each second row, another column each time."""
+
+    def make(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+        x = _random(rows, cols, dtype, slices)
+        for row in range(0, rows, 2):
+            x[row, (row * 37 + cols - 1) % cols] = value
+        return x
+
+    return make
+
+
+def _some_minus_inf(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    x = _random(rows, cols, dtype, slices)
+    hidden = np.random.default_rng([cols, rows]).random((rows, cols)) < 0.5
+    hidden[:, cols // 2] = False
+    x[hidden] = -np.inf
+    return x
+
+
+def _minus_inf_slice(size: Callable[[Slices], int]) -> Make:
+    """Fill slices with -inf: the first of a row, the last, or all but one element."""
+
+    def make(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+        x = _random(rows, cols, dtype, slices)
+        width = min(size(slices), cols - 1)
+        for row in range(rows):
+            if row % 3 == 0:
+                x[row, :width] = -np.inf
+            elif row % 3 == 1:
+                x[row, cols - width :] = -np.inf
+            else:
+                start = cols // 2 // width * width if width else 0
+                x[row, start : start + width] = -np.inf
+                x[row, cols - 1] = 1.0
+        return x
+
+    return make
+
+
+def _constant(value: Callable[[DType], float]) -> Make:
+    return lambda rows, cols, dtype, slices: np.full((rows, cols), value(dtype))
+
+
+def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    uniform = np.random.default_rng([rows, cols]).uniform(-1, 1, (rows, cols))
+    return uniform * _FINFO_MAX[dtype]
+
+
+REGIMES: dict[str, Regime] = {
+    "random": Regime(_random),
+    "nan": Regime(_at(np.nan)),
+    "plus_inf": Regime(_at(np.inf)),
+    "some_minus_inf": Regime(_some_minus_inf),
+    "all_minus_inf": Regime(_constant(lambda dtype: -np.inf)),
+    "minus_inf_pack": Regime(_minus_inf_slice(lambda slices: slices.pack)),
+    "minus_inf_warp": Regime(_minus_inf_slice(lambda slices: slices.warp)),
+    "minus_inf_block_slice": Regime(_minus_inf_slice(lambda slices: slices.block)),
+    "finfo_min_row": Regime(_constant(lambda dtype: -_FINFO_MAX[dtype])),
+    "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
+    "all_equal": Regime(_constant(lambda dtype: 0.75)),
+    "large_magnitude": Regime(_large_magnitude),
+    "one_column": Regime(_random, applies=lambda cols: cols == 1),
+    "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
+    "misaligned_base": Regime(_random, offset=1),
+}

@@ -1,0 +1,230 @@
+"""Checks the numerics of the variant matrix against float64, on the CPU emulator or a GPU."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from softgen.emulator import Job, build
+from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
+from softgen.numerics import Accuracy, Storage, check
+from softgen.problem import DType
+from softgen.regimes import REGIMES, Slices
+from softgen.render import Source, render
+from softgen.variants import Variant
+from softgen.verify_matrix import matrix
+
+# (source, x in storage form, elements that x and y start after a 16-byte boundary) -> y
+Runner = Callable[[Source, Storage, int, int], Storage]
+
+# Kernels compiled as one unit: enough to share the headers, few enough for two workers to balance.
+_BATCH = 24
+
+_ROWS_PER_REGIME = 3
+
+
+@dataclass(frozen=True)
+class Step:
+    """Progress: `done` of `total` variants, the last of them `variant`."""
+
+    done: int
+    total: int
+    variant: str
+
+
+@dataclass(frozen=True)
+class _Verdict:
+    """What became of one launch: its accuracy, if it gave a result, and what is wrong with it."""
+
+    accuracy: Accuracy | None
+    objection: str = ""
+
+
+@dataclass
+class Report:
+    """What was verified.
+
+    Attributes:
+        checked: number of variants.
+        failed: how many of them gave a wrong result, or none.
+        worst: largest error by the result's dtype: relative, or in ulp for 16 bits.
+        by_strategy: number of variants by strategy.
+        failures: one line for each that failed.
+    """
+
+    checked: int = 0
+    failed: int = 0
+    worst: dict[str, float] = field(default_factory=dict)
+    by_strategy: dict[str, int] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, variant: Variant, results: Sequence[_Verdict]) -> None:
+        """Record the results of one variant."""
+        strategy, dtype = variant.strategy.name, variant.problem.out_dtype.value
+        self.checked += 1
+        self.by_strategy[strategy] = self.by_strategy.get(strategy, 0) + 1
+        for verdict in results:
+            if verdict.accuracy is not None:
+                self.worst[dtype] = max(self.worst.get(dtype, 0.0), verdict.accuracy.worst)
+        wrong = [verdict.objection for verdict in results if verdict.objection]
+        if wrong:
+            self.failed += 1
+            self.failures.append(f"{variant.name}: {wrong[0]}")
+
+
+def verify(
+    *,
+    device: str = "cpu",
+    all_variants: bool = False,
+    strategies: Sequence[str] | None = None,
+    dtypes: Sequence[DType | str] | None = None,
+    progress: Callable[[Step], None] | None = None,
+    runner: Runner | None = None,
+) -> Report:
+    """Run the variants of every strategy on hard rows and compare them with float64.
+
+    Each variant gets one input with rows of every regime, misaligned where its problem allows it.
+    On the CPU it gets the same input again in place, on two blocks that stride over the rows, and
+    must give the same bits.
+
+    Args:
+        device: "cpu" (the emulator) or "cuda".
+        all_variants: verify candidates that cover every value of each knob, not the best guess
+            of each strategy alone.
+        strategies: only these; all by default.
+        dtypes: only these types of x; all by default.
+        progress: called after each variant.
+        runner: runs a kernel for "cuda"; by default on CuPy's current device.
+
+    Raises MissingDependencyError where the emulator has no compiler, NoDeviceError without a GPU.
+    """
+    if device not in ("cpu", "cuda"):
+        raise InvalidValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
+    chosen = matrix(all_variants, strategies, dtypes)
+    batches = [chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH)]
+    if device == "cpu":
+        outcomes = _in_parallel(batches)
+    else:
+        on_gpu = runner or _default_runner()
+        outcomes = (_on_gpu(batch, on_gpu) for batch in batches)
+    report = Report()
+    for outcome in outcomes:
+        for variant, results in outcome:
+            report.add(variant, results)
+            if progress:
+                progress(Step(report.checked, len(chosen), variant.name))
+    report.failures.sort()
+    return report
+
+
+def _default_runner() -> Runner:
+    from softgen.device import require_device
+    from softgen.verify_gpu import run_source
+
+    require_device()
+    return run_source
+
+
+_Outcome = list[tuple[Variant, list[_Verdict]]]
+
+
+def _in_parallel(batches: list[list[Variant]]) -> Iterator[_Outcome]:
+    """Compilers and emulators are processes of their own, so threads are enough to fill the CPU."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        futures = [pool.submit(_on_cpu, batch) for batch in batches]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _on_cpu(batch: list[Variant]) -> _Outcome:
+    try:
+        program = build([render(variant) for variant in batch])
+    except CompileError as error:
+        if len(batch) == 1:
+            return [(batch[0], [_Verdict(None, str(error))])]
+        return [pair for variant in batch for pair in _on_cpu([variant])]
+    jobs = [_jobs(variant) for variant in batch]
+    flat = program.run_all([job for some in jobs for job in some])
+    outcome: _Outcome = []
+    for variant, some in zip(batch, jobs, strict=True):
+        results = [flat.pop(0) for _ in some]
+        outcome.append((variant, _judge_cpu(variant, some, results)))
+    return outcome
+
+
+def _jobs(variant: Variant) -> list[Job]:
+    """Return the launches of a variant: out of place, and in place on a grid too small for it."""
+    source, (x, _) = render(variant), _input(variant)
+    offset = _offset(variant)
+    jobs = [Job(source, x, x_offset=offset, y_offset=offset)]
+    if variant.problem.dtype is variant.problem.out_dtype:
+        jobs.append(Job(source, x, in_place=True, grid=2, x_offset=offset))
+    return jobs
+
+
+def _judge_cpu(
+    variant: Variant, jobs: Sequence[Job], results: Sequence[Storage | EmulationError]
+) -> list[_Verdict]:
+    verdicts = []
+    for job, y in zip(jobs, results, strict=True):
+        how = "in place on 2 blocks: " if job.in_place else ""
+        if isinstance(y, EmulationError):
+            verdicts.append(_Verdict(None, f"{how}{y}"))
+            continue
+        verdicts.append(_judge(variant, job.x, y, how))
+        first = results[0]
+        if not isinstance(first, EmulationError) and first.tobytes() != y.tobytes():
+            objection = f"{how}the result differs in its bits from the one out of place"
+            verdicts.append(_Verdict(None, objection))
+    return verdicts
+
+
+def _judge(variant: Variant, x: Storage, y: Storage, how: str = "") -> _Verdict:
+    accuracy = check(y, x, variant.problem)
+    if accuracy.ok or accuracy.index is None:
+        return _Verdict(accuracy)
+    regime = _input(variant)[1][accuracy.index[0]]
+    return _Verdict(accuracy, f"{how}regime {regime}: {accuracy.message}")
+
+
+def _on_gpu(batch: list[Variant], runner: Runner) -> _Outcome:
+    outcome: _Outcome = []
+    for variant in batch:
+        x, offset = _input(variant)[0], _offset(variant)
+        try:
+            y = runner(render(variant), x, offset, offset)
+            outcome.append((variant, [_judge(variant, x, y)]))
+        except SoftgenError as error:
+            outcome.append((variant, [_Verdict(None, str(error))]))
+    return outcome
+
+
+def _offset(variant: Variant) -> int:
+    """Return 1 where the kernel promises to take arrays that start anywhere."""
+    return REGIMES["misaligned_base"].offset if variant.problem.alignment == 1 else 0
+
+
+def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
+    """Return x and the regime of each of its rows; their number is odd."""
+    problem = variant.problem
+    return _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy))
+
+
+@functools.lru_cache(maxsize=64)
+def _stacked(cols: int, dtype: DType, slices: Slices) -> tuple[Storage, tuple[str, ...]]:
+    parts, names = [], []
+    for name, regime in REGIMES.items():
+        if regime.applies(cols):
+            parts.append(regime.array(_ROWS_PER_REGIME, cols, dtype, slices))
+            names += [name] * _ROWS_PER_REGIME
+    x = np.concatenate(parts)
+    rows = len(names) - (len(names) + 1) % 2
+    return x[:rows], tuple(names[:rows])

@@ -1,0 +1,29 @@
+"""Runs one source on the current GPU for `softgen verify --device cuda`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from softgen.arrays import RawStream
+from softgen.compile import compile_source
+from softgen.device import require_device
+from softgen.numerics import Storage, storage_dtype
+from softgen.render import Source
+
+
+def run_source(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+    """Return y; the arrays start the given number of elements after a 16-byte boundary."""
+    cupy = require_device()
+    y_type = storage_dtype(source.variant.problem.out_dtype)
+    x_start, y_start = x_offset * x.itemsize, y_offset * y_type.itemsize
+    y_bytes = x.size * y_type.itemsize
+    # CuPy's memory starts on 512 bytes. y starts as NaN, so that an element not written is seen.
+    x_memory = cupy.empty(x_start + x.nbytes, "uint8")
+    y_memory = cupy.full(y_start + y_bytes, 0xFF, "uint8")
+    x_memory[x_start:] = cupy.asarray(np.ascontiguousarray(x).reshape(-1).view("uint8"))
+    stream = RawStream(cupy.cuda.get_current_stream().ptr)
+    compile_source(source).launch(
+        x_memory.data.ptr + x_start, y_memory.data.ptr + y_start, x.shape[0], stream
+    )
+    y: Storage = cupy.asnumpy(y_memory[y_start:]).view(y_type).reshape(x.shape)
+    return y

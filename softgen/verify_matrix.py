@@ -1,0 +1,92 @@
+"""Which variants `softgen verify` runs: a spread over problems, strategies and knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from softgen.arch import DEFAULT_ARCH, arch_named
+from softgen.problem import Algorithm, DType, Problem
+from softgen.strategies import all_strategies, strategy_named
+from softgen.variants import Variant, candidates
+
+# One column, less than a pack, a warp and one more, no power of two, odd, more than OneFlow's 1024.
+WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
+
+# Rows that start anywhere.
+MISALIGNED_WIDTHS = (33, 1000)
+
+MIXED_WIDTHS = (33, 1000)
+MIXED = (
+    (DType.BFLOAT16, DType.FLOAT32),
+    (DType.FLOAT16, DType.FLOAT32),
+    (DType.FLOAT32, DType.FLOAT16),
+    (DType.FLOAT32, DType.BFLOAT16),
+    (DType.FLOAT32, DType.FLOAT64),
+)
+
+# A variant costs about 0.1 s to compile and run on the emulator: 2000 take less than 4 minutes on 2
+# cores. Where the candidates are more, every strategy and problem gives up its last ones alike.
+MOST_VARIANTS = 2000
+
+_ROWS = 64  # moves the best guess only
+
+
+def matrix(
+    all_variants: bool,
+    strategies: Sequence[str] | None = None,
+    dtypes: Sequence[DType | str] | None = None,
+) -> list[Variant]:
+    """Return the variants to verify: the best guesses, or candidates that cover the knobs."""
+    kinds = [strategy_named(name) for name in strategies] if strategies else all_strategies()
+    kept = {DType.of(dtype) for dtype in dtypes} if dtypes else set(DType)
+    arch = arch_named(DEFAULT_ARCH)
+    groups = []
+    for problem in problems():
+        if problem.dtype not in kept:
+            continue
+        for kind in kinds:
+            found = list(candidates(problem, _ROWS, arch, kind.name))
+            if found:
+                groups.append(covering(found) if all_variants else found[:1])
+    limit = _limit([len(group) for group in groups])
+    return [variant for group in groups for variant in group[:limit]]
+
+
+def problems() -> list[Problem]:
+    """Return the problems to verify."""
+    found = []
+    for algorithm in Algorithm:
+        for dtype in DType:
+            found += [Problem.of(algorithm, dtype, cols) for cols in WIDTHS]
+            found += [Problem.of(algorithm, dtype, cols, alignment=1) for cols in MISALIGNED_WIDTHS]
+        for x_type, y_type in MIXED:
+            found += [
+                Problem.of(algorithm, x_type, cols, out_dtype=y_type) for cols in MIXED_WIDTHS
+            ]
+    return list(dict.fromkeys(found))  # 33 columns are misaligned anyway
+
+
+def covering(variants: list[Variant]) -> list[Variant]:
+    """Reorder candidates so that each one brings as many values of knobs not seen as possible.
+
+    Any number of them from the front covers the knobs well; the first stays the best guess.
+    """
+    rest = list(variants)
+    ordered: list[Variant] = []
+    seen: set[tuple[str, int]] = set()
+    while rest:
+        news = [len(set(variant.strategy.knobs.items()) - seen) for variant in rest]
+        ordered.append(rest.pop(news.index(max(news)) if ordered else 0))
+        seen |= set(ordered[-1].strategy.knobs.items())
+    return ordered
+
+
+def _limit(sizes: list[int]) -> int:
+    """Return the most variants of one problem and strategy that keep within MOST_VARIANTS."""
+    limit = 1
+    while (
+        limit < max(sizes, default=0)
+        and sum(min(size, limit + 1) for size in sizes) <= MOST_VARIANTS
+    ):
+        limit += 1
+    return limit

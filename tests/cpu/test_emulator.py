@@ -1,0 +1,215 @@
+"""The emulator runs correct kernels: their results, launches and storage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen import numerics
+from softgen.emulator import Job, build, run
+from softgen.emulator.compiler import find_compiler
+from softgen.errors import (
+    CompileError,
+    EmulationError,
+    InvalidTypeError,
+    InvalidValueError,
+    MissingDependencyError,
+)
+from softgen.problem import DType, Problem
+from softgen.render import render
+from softgen.strategies.safe import Safe
+from softgen.variants import Variant
+from tests.cpu.emulator_helpers import (
+    broken,
+    input_of,
+    run_rows,
+    share_programs,
+    source_of,
+    written,
+)
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+@pytest.mark.parametrize("strategy", ["warp", "online", "safe"])
+def test_the_emitted_text_computes_softmax(strategy: str) -> None:
+    source = source_of(strategy, 1000)
+    x = input_of(source, 7)
+    accuracy = numerics.check(run(source, x), x, source.variant.problem)
+    assert accuracy.ok, accuracy.message
+    assert accuracy.worst < 1e-6
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_every_dtype_travels_in_storage_form(dtype: str) -> None:
+    source = source_of("safe", 33, dtype)
+    x = input_of(source, 3)
+    y = run(source, x)
+    assert y.dtype == x.dtype
+    assert numerics.check(y, x, source.variant.problem).ok
+
+
+@pytest.mark.parametrize("grid", [1, 2, 5])
+def test_blocks_stride_over_the_rows_whatever_the_grid(grid: int) -> None:
+    source = source_of("online", 100)
+    assert np.array_equal(run_rows(source, 5, grid=grid), run_rows(source, 5))
+
+
+def test_in_place_gives_the_same_bits() -> None:
+    source = source_of("online", 100)
+    assert np.array_equal(run_rows(source, 5, in_place=True), run_rows(source, 5))
+
+
+def test_bases_may_be_anywhere_if_the_kernel_says_so() -> None:
+    problem = Problem.of("softmax", "float32", 100, alignment=1)
+    source = render(Variant(problem, source_of("online", 100).variant.strategy))
+    x = input_of(source, 5)
+    for offsets in ({"x_offset": 1, "y_offset": 3}, {"x_offset": 2, "y_offset": 2}):
+        assert numerics.check(run(source, x, **offsets), x, problem).ok
+
+
+def test_the_portable_switch_of_fibers_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of("online", 100)
+    y = run_rows(source, 3)
+    command = " ".join(find_compiler().command)
+    monkeypatch.setenv("CXX", f"{command} -DSIMT_UCONTEXT")
+    assert np.array_equal(run_rows(source, 3), y)
+
+
+def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(MissingDependencyError, match="CXX='no-such-compiler' cannot be run"):
+        run_rows(source_of("safe", 32), 1)
+    monkeypatch.setenv("CXX", " ")  # as good as unset, and a fresh search
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(MissingDependencyError, match=r"apt install g\+\+.*pip install ziglang"):
+        run_rows(source_of("safe", 32), 1)
+
+
+def test_no_rows_launch_one_block_that_does_nothing() -> None:
+    assert run_rows(source_of("warp", 64), 0).shape == (0, 64)
+
+
+def test_a_program_of_many_kernels_runs_each_of_them() -> None:
+    sources = [source_of(name, cols) for name in ("safe", "online") for cols in (32, 64)]
+    program = build(sources)
+    jobs = [Job(source, input_of(source, 3)) for source in sources]
+    for job, y in zip(jobs, program.run_all(jobs), strict=True):
+        assert not isinstance(y, EmulationError)
+        assert numerics.check(y, job.x, job.source.variant.problem).ok
+
+
+def test_an_error_does_not_stop_the_jobs_after_it() -> None:
+    good, bad = source_of("safe", 32), broken(source_of("safe", 64), "row_y[col]", "row_y[col + 1]")
+    jobs = [Job(s, input_of(s, 3)) for s in (good, bad, good, bad, good)]
+    results = build([good, bad]).run_all(jobs)
+    assert [isinstance(y, EmulationError) for y in results] == [False, True, False, True, False]
+    first, last = results[0], results[4]
+    assert not isinstance(first, EmulationError)
+    assert not isinstance(last, EmulationError)
+    assert np.array_equal(first, last)
+
+
+def test_the_second_build_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of("safe", 48)
+    built = build([source]).path
+    monkeypatch.setattr("softgen.emulator.program._compile", None)
+    assert build([source]).path == built
+
+
+def test_subnormal_float32_is_flushed_as_ftz_does_on_the_gpu() -> None:
+    source = written("if (threadIdx.x < kCols) y[threadIdx.x] = x[threadIdx.x] * 0.5f;")
+    x = np.full((1, 64), np.finfo(np.float32).tiny, np.float32)
+    assert (run(source, x) == 0).all()
+
+
+def test_float64_keeps_its_subnormals() -> None:
+    variant = Variant(Problem.of("softmax", "float64", 2), Safe(32))
+    x = np.array([[0.0, -740.0]])
+    assert 0 < run(render(variant), x)[0, 1] < np.finfo(np.float64).tiny
+
+
+def test_dynamic_shared_memory() -> None:
+    source = written(
+        "extern __shared__ alignas(16) float buffer[];\n"
+        "buffer[threadIdx.x] = x[threadIdx.x];\n"
+        "__syncthreads();\n"
+        "y[threadIdx.x] = buffer[kCols - 1 - threadIdx.x];"
+    )
+    x = input_of(source, 1)
+    assert np.array_equal(run(source, x, dynamic_shared=256), x[:, ::-1])
+    with pytest.raises(
+        EmulationError, match="outside of dynamic shared memory, which has 128 bytes"
+    ):
+        run(source, x, dynamic_shared=128)
+
+
+def test_shuffles_follow_ptx() -> None:
+    source = written(
+        "float v = x[threadIdx.x];\n"
+        "y[threadIdx.x] = __shfl_up_sync(~0u, v, 3, 16);\n"
+        "y[32 + threadIdx.x] = __shfl_down_sync(~0u, v, 5, 8);\n"
+        "y[64 + threadIdx.x] = __shfl_xor_sync(~0u, v, 4);\n"
+        "y[96 + threadIdx.x] = __shfl_sync(~0u, v, 18, 8);\n"
+        "y[128 + threadIdx.x] = __popc(__ballot_sync(~0u, threadIdx.x % 3 == 0));",
+        cols=160,
+        block=32,
+    )
+    lane = np.arange(32)
+    x = np.arange(160, dtype=np.float32)[None]
+    up, down, xor, index, ballot = run(source, x).reshape(5, 32)
+    assert np.array_equal(up, np.where(lane % 16 >= 3, lane - 3, lane))
+    assert np.array_equal(down, np.where(lane % 8 < 3, lane + 5, lane))
+    assert np.array_equal(xor, lane ^ 4)
+    assert np.array_equal(index, lane // 8 * 8 + 2)
+    assert (ballot == 11).all()
+
+
+def test_a_text_that_does_not_compile_names_its_line() -> None:
+    source = written("int here = ;")
+    with pytest.raises(CompileError, match=rf"{source.name}\.cu:3"):
+        build([source])
+
+
+def test_wrong_arrays_are_refused() -> None:
+    source = source_of("safe", 32)
+    with pytest.raises(InvalidTypeError, match=r"float64.*reads float32"):
+        run(source, np.zeros((2, 32)))
+    with pytest.raises(InvalidValueError, match=r"shape \(rows, 32\), got \(2, 31\)"):
+        run(source, np.zeros((2, 31), np.float32))
+    mixed = Variant(Problem.of("softmax", "float32", 32, out_dtype="float64"), Safe(32))
+    with pytest.raises(InvalidValueError, match="equal dtypes"):
+        run(render(mixed), np.zeros((2, 32), np.float32), in_place=True)
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("wide", [DType.FLOAT32, DType.FLOAT64])
+def test_conversions_to_16_bits_round_once(dtype: DType, wide: DType) -> None:
+    """Every value of the type, the midpoints between them and their neighbours, against NumPy."""
+    exact = numerics.decode(np.arange(65536, dtype=np.uint16).view(_storage(dtype)), dtype)
+    exact = np.unique(exact[np.isfinite(exact)])
+    middle = (exact[:-1] + exact[1:]) / 2
+    around = numerics.storage_dtype(wide).type
+    points = np.concatenate([exact, middle]).astype(around)
+    values = np.concatenate(
+        [points, np.nextafter(points, around(np.inf)), np.nextafter(points, around(-np.inf))]
+    )
+    values = np.concatenate([values, np.array([np.inf, -np.inf, 1e30, -1e30], around)])
+    name = "half" if dtype is DType.FLOAT16 else "bfloat16"
+    call = {DType.FLOAT64: f"__double2{name}", DType.FLOAT32: f"__float2{name}_rn"}[wide]
+    problem = Problem.of("softmax", wide, 4, out_dtype=dtype)
+    source = render(Variant(problem, Safe(128)))
+    body = f"for (long long i = threadIdx.x; i < rows * 4; i += 128) y[i] = {call}(x[i]);\n}}\n"
+    head, _, _ = source.text.partition(f"{source.symbol}(const X* x, Y* y, long long rows) {{")
+    text = f"{head}{source.symbol}(const X* x, Y* y, long long rows) {{\n{body}"
+    x = np.resize(values, (-(-values.size // 4), 4))
+    got = run(broken(source, source.text, text), x, grid=1)
+    assert np.array_equal(got.view(np.uint16), numerics.encode(x, dtype).view(np.uint16))
+
+
+def _storage(dtype: DType) -> np.dtype[np.float16] | np.dtype[np.uint16]:
+    return np.dtype(np.float16) if dtype is DType.FLOAT16 else np.dtype(np.uint16)

@@ -1,0 +1,203 @@
+"""What counts as a right answer: storage, the reference, the bounds and the regimes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen.numerics import Float64, check, decode, encode, reference, storage_dtype
+from softgen.problem import Algorithm, DType, Problem
+from softgen.regimes import REGIMES, Slices
+
+SOFTMAX, LOG = Algorithm.SOFTMAX, Algorithm.LOG_SOFTMAX
+SIXTEEN = [DType.FLOAT16, DType.BFLOAT16]
+
+
+def exact_bits(dtype: DType) -> tuple[Float64, np.ndarray[tuple[int, ...], np.dtype[np.uint16]]]:
+    """Return every finite value of a 16-bit type, in order, and its bits."""
+    bits = np.arange(65536, dtype=np.uint16)
+    values = decode(bits.view(storage_dtype(dtype)), dtype)
+    finite = np.isfinite(values)
+    order = np.argsort(values[finite], kind="stable")
+    return values[finite][order], bits[finite][order]
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_encode_is_the_inverse_of_decode(dtype: DType) -> None:
+    values, bits = exact_bits(dtype)
+    assert np.array_equal(encode(values, dtype).view(np.uint16), bits)
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_encode_rounds_to_nearest_even_and_once(dtype: DType) -> None:
+    """Just above a midpoint: rounded through float32 it would become the midpoint and go down."""
+    values = np.unique(exact_bits(dtype)[0])
+    middle = (values[:-1] + values[1:]) / 2
+    up = decode(encode(np.nextafter(middle, np.inf), dtype), dtype)
+    down = decode(encode(np.nextafter(middle, -np.inf), dtype), dtype)
+    assert np.array_equal(up, values[1:])
+    assert np.array_equal(down, values[:-1])
+    at = encode(middle, dtype).view(np.uint16)
+    assert (at % 2 == 0).all()
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_nan_and_infinity_survive(dtype: DType) -> None:
+    x = np.array([[np.nan, np.inf, -np.inf, 0.0]])
+    y = decode(encode(x, dtype), dtype)
+    assert np.array_equal(y, x, equal_nan=True)
+
+
+def test_decode_takes_signaling_nan_without_a_warning() -> None:
+    assert np.isnan(decode(np.array([0x7F81], np.uint16), DType.BFLOAT16)).all()
+
+
+@pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
+def test_rows_without_an_answer_are_nan_and_leave_the_others_alone(algorithm: Algorithm) -> None:
+    inf, nan = np.inf, np.nan
+    x = np.array([[0, nan, 1], [0, inf, 1], [-inf, -inf, -inf], [inf, nan, -inf], [0, 1, 2]])
+    y = reference(algorithm, x)
+    assert np.isnan(y[:4]).all()
+    assert np.isfinite(y[4]).all()
+
+
+def test_reference_of_known_rows() -> None:
+    big = np.finfo(np.float64).max
+    x = np.array([[-np.inf, 0, 0, -np.inf], [big] * 4, [-big] * 4])
+    assert reference(SOFTMAX, x).tolist() == [[0, 0.5, 0.5, 0], [0.25] * 4, [0.25] * 4]
+    log = reference(LOG, x)
+    assert log[0, 0] == -np.inf
+    assert np.allclose(log[1:], -np.log(4), rtol=1e-15)
+    assert reference(SOFTMAX, np.zeros((0, 4))).shape == (0, 4)
+
+
+def problem(algorithm: Algorithm, dtype: DType) -> Problem:
+    return Problem.of(algorithm, DType.FLOAT64, 64, out_dtype=dtype)
+
+
+def rows() -> Float64:
+    return np.random.default_rng(3).standard_normal((5, 64)) * 4
+
+
+@pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
+@pytest.mark.parametrize("dtype", list(DType))
+def test_the_correctly_rounded_result_is_right(algorithm: Algorithm, dtype: DType) -> None:
+    x = rows()
+    result = check(encode(reference(algorithm, x), dtype), x, problem(algorithm, dtype))
+    assert result.ok
+    assert result.worst <= (0 if dtype in SIXTEEN else result.bound / 8)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(DType.FLOAT32, 2e-6), (DType.FLOAT64, 1e-14)])
+def test_the_bounds_of_wide_results(dtype: DType, bound: float) -> None:
+    x = rows()
+    right = reference(SOFTMAX, x)
+    for factor, ok in ((0.8, True), (1.2, False)):
+        wrong = right.copy()
+        wrong[2, 5] *= 1 + factor * bound
+        result = check(encode(wrong, dtype), x, problem(SOFTMAX, dtype))
+        assert result.ok is ok
+        assert result.index == (2, 5)
+        assert result.worst == pytest.approx(factor * bound, rel=0.1)
+    log = reference(LOG, x)
+    log[1, 0] += 1.2 * bound * (1 + abs(log[1, 0]))
+    assert not check(encode(log, dtype), x, problem(LOG, dtype)).ok
+
+
+@pytest.mark.parametrize("dtype", SIXTEEN)
+def test_a_16_bit_result_may_be_the_neighbour_and_no_further(dtype: DType) -> None:
+    x = rows()
+    right = encode(reference(SOFTMAX, x), dtype).view(np.uint16)
+    for steps, ok in ((1, True), (2, False)):
+        for sign in (1, -1):
+            wrong = right.copy()
+            wrong[4, 7] = int(wrong[4, 7]) + sign * steps
+            result = check(wrong.view(storage_dtype(dtype)), x, problem(SOFTMAX, dtype))
+            assert (result.ok, result.worst, result.index) == (ok, steps, (4, 7))
+
+
+def test_bfloat16_results_that_float32_flushes_may_be_0() -> None:
+    x = encode([[0.0, -87.4, -100.0, -80.0]], DType.BFLOAT16)
+    small = Problem.of(SOFTMAX, "bfloat16", 4)
+    y = encode(reference(SOFTMAX, decode(x, DType.BFLOAT16)), DType.BFLOAT16)
+    for column, ok in ((1, True), (2, True), (3, False)):
+        flushed = y.copy()
+        flushed[0, column] = 0
+        assert check(flushed, x, small).ok is ok
+
+
+def test_log_softmax_near_zero_has_the_absolute_bound_of_float32() -> None:
+    x = encode([[16.0, 0.0]], DType.FLOAT16)  # the first result is -1.1e-7
+    zero = encode([[0.0, -16.0]], DType.FLOAT16)
+    assert check(zero, x, Problem.of(LOG, "float16", 2)).ok
+    assert not check(encode([[1e-5, -16.0]], DType.FLOAT16), x, Problem.of(LOG, "float16", 2)).ok
+
+
+@pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
+@pytest.mark.parametrize("dtype", list(DType))
+def test_nan_infinity_and_zero_must_be_exact(algorithm: Algorithm, dtype: DType) -> None:
+    x = np.array([[-np.inf, 1.0, 0.0, 1.0] * 16, [0.0] * 63 + [np.nan]])
+    right = reference(algorithm, x)
+    cases = {(0, 0): 1e-45, (0, 1): np.nan, (1, 3): 0.5}
+    for index, value in cases.items():
+        wrong = right.copy()
+        wrong[index] = value if algorithm is SOFTMAX or index != (0, 0) else -3e38
+        stored = encode(wrong, dtype)
+        if index == (0, 0) and dtype in SIXTEEN:
+            stored.view(np.uint16)[0, 0] = 1 if algorithm is SOFTMAX else 0xFB00
+        result = check(stored, x, problem(algorithm, dtype))
+        assert not result.ok
+        assert result.worst == np.inf
+        assert result.index == index
+        assert f"y[{index[0]}, {index[1]}]" in result.message
+
+
+def test_what_overflows_the_result_is_its_infinity() -> None:
+    big = float(np.finfo(np.float32).max)
+    x = np.array([[big, -big]], np.float32)
+    y = np.array([[0, -np.inf]], np.float32)
+    assert check(y, x, Problem.of(LOG, "float32", 2)).ok
+    y[0, 1] = np.inf
+    assert not check(y, x, Problem.of(LOG, "float32", 2)).ok
+
+
+def test_an_empty_result_is_right() -> None:
+    empty = np.zeros((0, 4), np.float32)
+    result = check(empty, empty, Problem.of(SOFTMAX, "float32", 4))
+    assert (result.ok, result.worst, result.index) == (True, 0, None)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_regimes_are_what_their_names_say(dtype: DType) -> None:
+    slices = Slices(pack=4, warp=128, block=512)
+    x = {
+        name: decode(regime.array(6, 1000, dtype, slices), dtype)
+        for name, regime in REGIMES.items()
+        if regime.applies(1000)
+    }
+    assert np.isnan(x["nan"]).sum() == 3
+    assert np.isposinf(x["plus_inf"]).any(axis=1).tolist() == [True, False] * 3
+    assert np.isneginf(x["all_minus_inf"]).all()
+    for name, width in (("pack", 4), ("warp", 128), ("block_slice", 512)):
+        hidden = np.isneginf(x[f"minus_inf_{name}"])
+        assert hidden[0, :width].all()
+        assert hidden[1, -width:].all()
+        assert (hidden.sum(axis=1)[:2] == width).all()
+        assert not hidden.all(axis=1).any()
+    assert 0 < np.isneginf(x["some_minus_inf"]).mean() < 1
+    assert not np.isneginf(x["some_minus_inf"]).all(axis=1).any()
+    assert (x["finfo_min_row"] == -x["finfo_max_row"]).all()
+    if dtype is not DType.BFLOAT16:
+        assert (x["finfo_max_row"] == np.finfo(dtype.value).max).all()
+    assert np.isfinite(x["large_magnitude"]).all()
+    assert np.abs(x["large_magnitude"]).max() > x["finfo_max_row"].max() * 0.9
+    assert len(np.unique(x["all_equal"])) == 1
+
+
+@pytest.mark.parametrize("cols", [1, 2, 3, 33])
+def test_slices_leave_a_finite_element_in_narrow_rows(cols: int) -> None:
+    for name in ("minus_inf_pack", "minus_inf_warp", "minus_inf_block_slice", "some_minus_inf"):
+        x = REGIMES[name].array(9, cols, DType.FLOAT32)
+        assert np.isfinite(x).any(axis=1).all(), name
+    assert REGIMES["one_column"].applies(cols) is (cols == 1)
+    assert REGIMES["odd_cols"].applies(cols) is (cols % 2 == 1)

@@ -1,0 +1,160 @@
+"""softgen.verify: what it runs, that right kernels pass, and that wrong ones are told in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen import verify as verify_module
+from softgen.errors import EmulationError, InvalidValueError
+from softgen.numerics import Storage, decode, encode, reference
+from softgen.problem import Algorithm, DType
+from softgen.regimes import REGIMES
+from softgen.render import Source, render
+from softgen.strategies import all_strategies
+from softgen.variants import Variant
+from softgen.verify import Step, verify
+from softgen.verify_matrix import MOST_VARIANTS, covering, matrix, problems
+from tests.cpu.emulator_helpers import broken, share_programs
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def exact(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+    """Compute like a kernel without error."""
+    problem = source.variant.problem
+    y = reference(problem.algorithm, decode(x, problem.dtype))
+    return encode(y, problem.out_dtype)
+
+
+def test_every_strategy_passes_on_the_emulator() -> None:
+    steps: list[Step] = []
+    report = verify(dtypes=["bfloat16"], progress=steps.append)
+    assert report.failures == []
+    assert report.failed == 0
+    assert report.checked == sum(report.by_strategy.values()) == len(steps) == steps[-1].total
+    assert set(report.by_strategy) == {kind.name for kind in all_strategies()}
+    assert report.worst["bfloat16"] <= 1
+    assert report.worst["float32"] <= 2e-6
+    assert [step.done for step in steps] == list(range(1, len(steps) + 1))
+
+
+def test_a_wrong_kernel_is_reported_by_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A running maximum that starts at a finite number, as in some of the sources of this work."""
+
+    def finite_start(variant: Variant) -> Source:
+        source = render(variant)
+        if variant.problem.dtype is not DType.FLOAT32 or variant.problem.cols != 100:
+            return source
+        return broken(source, "__int_as_float(0xff800000)", "-1e20f")
+
+    monkeypatch.setattr(verify_module, "render", finite_start)
+    report = verify(strategies=["safe"], dtypes=["float32"])
+    assert report.failed == len(report.failures) == 2
+    assert report.failures[1].startswith("softmax_f32_100_safe_b256: regime ")
+    assert "elements are off by more than 2e-06 (relative)" in report.failures[1]
+    assert report.worst["float32"] == np.inf
+
+
+def test_a_kernel_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def racy(variant: Variant) -> Source:
+        source = render(variant)
+        return broken(source, "__syncthreads();", "") if variant.problem.cols == 1000 else source
+
+    monkeypatch.setattr(verify_module, "render", racy)
+    report = verify(strategies=["safe"], dtypes=[DType.FLOAT64])
+    assert report.checked > report.failed == 4
+    assert all("race on shared memory" in failure for failure in report.failures)
+
+
+def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ill(variant: Variant) -> Source:
+        source = render(variant)
+        if variant.problem.cols != 7 or variant.problem.algorithm is Algorithm.SOFTMAX:
+            return source
+        return broken(source, 'extern "C"', '@ extern "C"')
+
+    monkeypatch.setattr(verify_module, "render", ill)
+    report = verify(strategies=["safe"], dtypes=["float16"])
+    assert report.failed == 1
+    assert "log_softmax_f16_7_safe" in report.failures[0]
+    assert "refused the source" in report.failures[0]
+
+
+def test_a_runner_stands_for_the_gpu() -> None:
+    offsets = set()
+
+    def runner(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+        offsets.add((source.variant.problem.alignment == 1, x_offset, y_offset))
+        if source.variant.problem.cols == 33:
+            raise EmulationError("no such kernel")
+        return exact(source, x, x_offset, y_offset)
+
+    report = verify(device="cuda", strategies=["safe"], runner=runner)
+    assert offsets == {(True, 1, 1), (False, 0, 0)}
+    assert report.failed == sum("no such kernel" in failure for failure in report.failures) > 0
+    assert report.checked > report.failed
+    assert report.worst["float32"] < 1e-7
+
+
+def test_a_runner_that_loses_a_row_is_caught() -> None:
+    def runner(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+        y = exact(source, x, x_offset, y_offset)
+        y[-1] = y[-2]
+        return y
+
+    report = verify(device="cuda", strategies=["safe"], dtypes=["float32"], runner=runner)
+    assert report.failed == report.checked - sum("_1_safe" in v.name for v in _safe_float32())
+
+
+def _safe_float32() -> list[Variant]:
+    """One column: all rows of softmax are 1, so no row can be told from another."""
+    return matrix(False, ["safe"], ["float32"])
+
+
+def test_unknown_devices_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match="'cpu' or 'cuda', got 'tpu'"):
+        verify(device="tpu")
+
+
+def test_the_input_has_every_regime_and_an_odd_number_of_rows() -> None:
+    seen = set()
+    for variant in matrix(False):
+        x, names = verify_module._input(variant)
+        assert len(x) == len(names)
+        assert len(x) % 2 == 1
+        seen |= set(names)
+    assert seen == set(REGIMES)
+
+
+def test_the_matrix_covers_what_it_should() -> None:
+    chosen = matrix(True)
+    assert len(chosen) <= MOST_VARIANTS
+    assert len(set(chosen)) == len(chosen)
+    assert {variant.problem for variant in chosen} == set(problems())
+    assert {1, 7, 32, 33, 100, 256, 1000, 1001} < {p.cols for p in problems()}
+    assert max(p.cols for p in problems()) > 1024
+    assert any(p.alignment == 1 and p.cols == 1000 for p in problems())
+    pairs = {(p.dtype.short, p.out_dtype.short) for p in problems()}
+    assert {("bf16", "f32"), ("f16", "f32"), ("f32", "f16"), ("f32", "bf16")} < pairs
+    assert set(matrix(False)) <= set(chosen)
+
+
+def test_covering_keeps_the_best_guess_and_shows_new_values_first() -> None:
+    chosen = [v for v in matrix(True, ["online"], ["float32"]) if v.problem.cols == 1500]
+    group = [v for v in chosen if v.problem.algorithm is Algorithm.SOFTMAX]
+    again = covering(group)
+    assert again[0] == group[0]
+    assert set(again) == set(group)
+    new_in_second = set(again[1].strategy.knobs.items()) - set(again[0].strategy.knobs.items())
+    assert len(new_in_second) == max(
+        len(set(v.strategy.knobs.items()) - set(again[0].strategy.knobs.items())) for v in group[1:]
+    )
+
+
+def test_numbers_of_the_input_do_not_change() -> None:
+    x = REGIMES["random"].array(3, 5, DType.FLOAT32)
+    assert np.array_equal(x, REGIMES["random"].array(3, 5, DType.FLOAT32))
