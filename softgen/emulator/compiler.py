@@ -34,9 +34,16 @@ UNIT_FLAGS = (
     "-fno-sanitize-recover=all",
     "-fstack-clash-protection",  # a frame larger than the guard of a stack still hits it
 )
-SANITIZE_GNU = "-fsanitize=thread,alignment,bounds-strict"
+SANITIZE_GNU = (
+    "-fsanitize=thread,alignment,bounds-strict",
+    "--param=tsan-distinguish-volatile=1",  # a volatile read may wait for another thread
+)
 # Clang's `bounds` would add local-bounds, which traps without saying where.
-SANITIZE_CLANG = "-fsanitize=thread,alignment,array-bounds"
+SANITIZE_CLANG = (
+    "-fsanitize=thread,alignment,array-bounds",
+    "-mllvm",
+    "-tsan-distinguish-volatile",
+)
 
 # -O2 takes twice as long to compile and runs no faster.
 HOST_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti")
@@ -71,7 +78,7 @@ class Compiler:
     @property
     def unit_flags(self) -> tuple[str, ...]:
         """Flags for a unit of kernels."""
-        return (*UNIT_FLAGS, SANITIZE_CLANG if self.is_clang else SANITIZE_GNU)
+        return (*UNIT_FLAGS, *(SANITIZE_CLANG if self.is_clang else SANITIZE_GNU))
 
     def call(self, arguments: Sequence[str | Path]) -> None:
         """Run it; CompileError carries the first part of what it printed."""

@@ -65,6 +65,8 @@ class Job:
             raise InvalidValueError(f"x must have shape (rows, {problem.cols}), got {self.x.shape}")
         if self.in_place and problem.dtype is not problem.out_dtype:
             raise InvalidValueError("in place needs equal dtypes of x and y")
+        if self.grid is not None and not self.source.variant.launch.strides:
+            raise InvalidValueError(f"the blocks of {self.source.name} do not stride: grid is fixed")
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""
@@ -74,11 +76,12 @@ class Job:
         flush = "-ftz=true" in self.source.options and problem.compute_dtype is DType.FLOAT32
         sizes = problem.dtype.itemsize, problem.out_dtype.itemsize
         head = struct.pack(
-            "13q",
+            "15q",
             *(index, self.grid or launch.grid(rows), launch.block_size, rows, problem.cols),
             *sizes,
             *(self.x_offset * sizes[0] % 16, self.y_offset * sizes[1] % 16),
-            *(self.in_place, self.dynamic_shared, flush, self.seconds),
+            *(self.in_place, self.dynamic_shared),
+            *(launch.cluster_size, launch.workspace_bytes(rows), flush, self.seconds),
         )
         return head + np.ascontiguousarray(self.x).tobytes()
 

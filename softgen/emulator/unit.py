@@ -43,8 +43,9 @@ namespace {{
 """
 
 _ROW = (
-    "    {{simt::Call<&unit_{i}::simt_kernel_{i}>::run, __start_simt_shared_{i}, "
-    "__stop_simt_shared_{i}}},\n"
+    "    {{simt::Call<&unit_{i}::simt_kernel_{i}>::run, "
+    "simt::Call<&unit_{i}::simt_kernel_{i}>::kTakesWorkspace, "
+    "__start_simt_shared_{i}, __stop_simt_shared_{i}}},\n"
 )
 
 

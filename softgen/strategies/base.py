@@ -24,7 +24,7 @@ def knob(short: str, meaning: str) -> Any:
 
 @dataclass(frozen=True)
 class Launch:
-    """How the host launches a kernel; every kernel takes (x, y, rows) and strides over the rows.
+    """How the host launches a kernel; every kernel takes (x, y, rows), and a workspace if any.
 
     Attributes:
         block_size: threads in a block.
@@ -34,6 +34,7 @@ class Launch:
         blocks_per_row: blocks that each step takes, where that is more than one.
         workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row. It
             is zero before the first launch, and every launch leaves it zero.
+        strides: whether a smaller grid than grid(rows) computes all rows too.
     """
 
     block_size: int
@@ -42,6 +43,7 @@ class Launch:
     cluster_size: int = 1
     blocks_per_row: int = 1
     workspace_bytes_per_row: int = 0
+    strides: bool = True
 
     def workspace_bytes(self, rows: int) -> int:
         """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""

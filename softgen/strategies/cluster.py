@@ -87,6 +87,7 @@ class Cluster(Strategy):
             rows_per_block=1,
             shared_bytes=2 * warps * problem.compute_dtype.itemsize + 8,
             cluster_size=self.cluster_size,
+            strides=False,
         )
 
     @classmethod

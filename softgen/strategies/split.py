@@ -67,6 +67,7 @@ class Split(Strategy):
             shared_bytes=pairs,
             blocks_per_row=2 * chunks,
             workspace_bytes_per_row=COUNTER_BYTES + chunks * 2 * problem.compute_dtype.itemsize,
+            strides=False,
         )
 
     @classmethod

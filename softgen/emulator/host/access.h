@@ -16,15 +16,16 @@ namespace simt {
 
 inline std::unique_ptr<Array> x_array;
 inline std::unique_ptr<Array> y_array;           // null where y is x
+inline std::unique_ptr<Array> workspace_array;  // null where the kernel takes none
 inline std::vector<uint32_t> written_by;         // per element of y: 1 + number of the thread
 inline const Array& y_or_x() { return y_array ? *y_array : *x_array; }
 
 inline uint32_t thread_number() {
-  return static_cast<uint32_t>(launch.block.index * launch.block.size + launch.current + 1);
+  return static_cast<uint32_t>(launch.block->index * launch.block->size + launch.current + 1);
 }
 
 inline std::string thread_called(uint32_t number) {
-  const uint32_t size = static_cast<uint32_t>(launch.block.size);
+  const uint32_t size = static_cast<uint32_t>(launch.block->size);
   return format("thread %u of block %u", (number - 1) % size, (number - 1) / size);
 }
 
@@ -65,7 +66,7 @@ inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
 
 [[noreturn]] inline void fail_outside_shared(uintptr_t at, size_t size, bool write,
                                              const void* pc) {
-  Block& block = launch.block;
+  Block& block = *launch.block;
   const uintptr_t pool = reinterpret_cast<uintptr_t>(simt_dynamic_shared);
   const bool dynamic = at - pool < static_cast<uintptr_t>(kMaxDynamicShared);
   const SharedRegion& region = dynamic ? block.dynamic_shared : block.static_shared;
@@ -77,7 +78,7 @@ inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
 
 inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
-  Block& block = launch.block;
+  Block& block = *launch.block;
   if (y_or_x().near(at)) return on_output(at, size, write, pc);
   if (x_array->near(at)) {
     require_inside(*x_array, at, size, write, pc);
@@ -85,9 +86,13 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                            ", but x is const and not y", pc);
     return;
   }
+  if (workspace_array && workspace_array->near(at)) {
+    return require_inside(*workspace_array, at, size, write, pc);
+  }
   for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
     if (!region->covers(at)) continue;
-    const Accessor by{launch.current, block.epoch, &block.clocks[launch.current / 32]};
+    const Accessor by{launch.current, block.epoch, &block.clocks[launch.current / 32],
+                      block.threads[launch.current].arrived, &block.mbarriers};
     const std::string wrong = region->access(at, size, write, by, pc);
     if (!wrong.empty()) {
       fail(format("block %lld: ", static_cast<long long>(block.index)) + wrong);
@@ -103,6 +108,48 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   }
 }
 
+// Other threads come to run while one of them reads the same from the same place again and again.
+constexpr int kPatience = 64;
+
+inline uint64_t bits_at(const void* at, size_t size) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, size < sizeof(bits) ? size : sizeof(bits));
+  return bits;
+}
+
+inline void on_volatile_read(const void* at, size_t size, const void* pc) {
+  on_access(reinterpret_cast<uintptr_t>(at), size, false, pc);
+  if (!workspace_array || !workspace_array->near(reinterpret_cast<uintptr_t>(at))) return;
+  Spin& spin = launch.block->threads[launch.current].spin;
+  const uint64_t found = bits_at(at, size);
+  if (spin.at != at || spin.size != size || spin.found != found) spin = {at, size, found, 0, pc};
+  if (++spin.count < kPatience) return;
+  spin.count = 0;
+  wait(State::kSpinning);
+}
+
+inline void on_load_word(unsigned char* to, const void* from, size_t size, const void* pc) {
+  const auto at = reinterpret_cast<uintptr_t>(from);
+  const Array& x = *x_array;
+  if (y_array || !x.near(at)) {
+    on_access(at, size, false, pc);
+    std::memcpy(to, from, size);
+    return;
+  }
+  require_inside(x, at, size, false, pc);
+  std::memcpy(to, from, size);
+  const auto item = static_cast<size_t>(x.item());
+  const uint32_t me = thread_number();
+  size_t stale = 0;
+  for (size_t i = 0; i < size; i += item) {
+    const uint32_t owner = written_by[static_cast<size_t>(x.element_at(at + i))];
+    if (!owner || owner == me) continue;
+    std::memset(to + i, kPoison, item);
+    stale += item;
+  }
+  if (stale == size) on_output(at, size, false, pc);  // not one element can be the thread's own
+}
+
 }  // namespace simt
 
 #define SIMT_HOOK(name, size, write)                                              \
@@ -113,10 +160,20 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
 #define SIMT_HOOKS(size)                        \
   SIMT_HOOK(read##size, size, false)            \
   SIMT_HOOK(write##size, size, true)            \
-  SIMT_HOOK(volatile_read##size, size, false)   \
   SIMT_HOOK(volatile_write##size, size, true)   \
   SIMT_HOOK(unaligned_read##size, size, false)  \
   SIMT_HOOK(unaligned_write##size, size, true)
+
+// Only volatile reads may wait for another thread.
+#define SIMT_VOLATILE_READ(size)                                             \
+  extern "C" void __tsan_volatile_read##size(void* at) {                     \
+    simt::on_volatile_read(at, size, __builtin_return_address(0));           \
+  }
+SIMT_VOLATILE_READ(1)
+SIMT_VOLATILE_READ(2)
+SIMT_VOLATILE_READ(4)
+SIMT_VOLATILE_READ(8)
+SIMT_VOLATILE_READ(16)
 
 SIMT_HOOKS(1)
 SIMT_HOOKS(2)
@@ -136,6 +193,11 @@ void __tsan_read_range(void* at, size_t size) {
 
 void __tsan_write_range(void* at, size_t size) {
   simt::on_access(reinterpret_cast<uintptr_t>(at), size, true, __builtin_return_address(0));
+}
+
+void simt_load_word(void* to, const void* from, int size) {
+  simt::on_load_word(static_cast<unsigned char*>(to), from, static_cast<size_t>(size),
+                     __builtin_return_address(0));
 }
 
 // What the kernels' calls of memcpy, memmove and memset become (see unit.py).

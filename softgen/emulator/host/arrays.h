@@ -62,6 +62,7 @@ class Array {
   }
 
   std::string element_name(int64_t element) const {
+    if (cols_ == 1 && item_ == 1) return format("%s[byte %lld]", name_, static_cast<long long>(element));
     return format("%s[row %lld, col %lld]", name_, static_cast<long long>(element / cols_),
                   static_cast<long long>(element % cols_));
   }
@@ -79,6 +80,8 @@ class Array {
                   static_cast<long long>(last - count + 1), name_,
                   count ? element_name(count - 1).c_str() : "absent: it has no rows");
   }
+
+  void clear() { std::memset(base_, 0, bytes_); }
 
   void forbid_writes() { mprotect(map_ + kGuardBytes, room_, PROT_READ); }
 

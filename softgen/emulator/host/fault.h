@@ -11,11 +11,10 @@ namespace simt {
 inline int64_t time_limit = 0;
 
 inline std::string where_fault(uintptr_t address) {
-  const int64_t thread = launch.stacks.overflowed(address);
-  if (thread >= 0) {
+  if (launch.block->stacks.overflowed(address) >= 0) {
     return format("overflowed its stack of %zu KiB", kStackBytes / 1024);
   }
-  for (const Array* array : {y_array.get(), x_array.get()}) {
+  for (const Array* array : {y_array.get(), x_array.get(), workspace_array.get()}) {
     if (!array || !array->near(address)) continue;
     if (array->holds(address, 1)) {
       return "wrote " + array->element_name(array->element_at(address)) + ", but it is const";
@@ -38,7 +37,7 @@ inline void on_fault(int signal, siginfo_t* info, void*) {
 
 inline void on_alarm(int) {
   fail(format("the kernel did not end within %lld s; ", static_cast<long long>(time_limit)) +
-       (launch.current < 0 ? format("block %lld", static_cast<long long>(launch.block.index))
+       (launch.current < 0 ? format("block %lld", static_cast<long long>(launch.block->index))
                            : current_thread()) +
        " was running");
 }

@@ -31,6 +31,7 @@ asm(R"(
 
 #include "access.h"
 #include "block.h"
+#include "cluster.h"
 #include "fault.h"
 #include "scheduler.h"
 #include "undefined.h"
@@ -101,6 +102,34 @@ void require_all_written() {
   }
 }
 
+void set_up_workspace(const Job& job) {
+  const bool takes = simt_kernels[job.kernel].takes_workspace;
+  workspace_array.reset();
+  launch.workspace = nullptr;
+  if (!takes && job.workspace) fail("the launch has a workspace and the kernel takes none");
+  if (!takes) return;
+  workspace_array = std::make_unique<Array>("workspace", job.workspace, 1, 1, 0);
+  workspace_array->clear();
+  launch.workspace = workspace_array->data();
+}
+
+// A launch that finds other bytes than zero in its workspace computes nonsense.
+void require_workspace_clear() {
+  if (!workspace_array) return;
+  size_t dirty = 0, first = 0;
+  for (size_t i = workspace_array->bytes(); i-- > 0;) {
+    if (launch.workspace[i]) ++dirty, first = i;
+  }
+  if (dirty) {
+    fail(format("the launch left its workspace dirty: %zu of %zu bytes are not zero, the first is "
+                "byte %zu",
+                dirty, workspace_array->bytes(), first));
+  }
+  if (!workspace_array->gaps_are_intact()) {
+    fail("the kernel wrote outside of its workspace, into the gap before a guard page");
+  }
+}
+
 void set_up(const Job& job) {
   x_array = std::make_unique<Array>("x", job.rows, job.cols, job.x_item, job.x_shift);
   if (!receive(x_array->data(), x_array->bytes())) fail("the input ended within x");
@@ -115,12 +144,17 @@ void set_up(const Job& job) {
   launch.x = x_array->data();
   launch.y = y_or_x().data();
   launch.rows = job.rows;
-  Block& block = launch.block;
-  block.size = static_cast<int>(job.block);
-  block.static_shared.set("static shared memory", kernel.shared_begin,
-                          static_cast<size_t>(kernel.shared_end - kernel.shared_begin));
-  block.dynamic_shared.set("dynamic shared memory", simt_dynamic_shared,
-                           static_cast<size_t>(job.dynamic_shared));
+  set_up_workspace(job);
+  launch.cluster_size = static_cast<int>(job.cluster);
+  launch.block = launch.blocks;
+  for (int rank = 0; rank < launch.cluster_size; ++rank) {
+    Block& block = launch.blocks[rank];
+    block.size = static_cast<int>(job.block);
+    block.static_shared.set("static shared memory", kernel.shared_begin,
+                            static_cast<size_t>(kernel.shared_end - kernel.shared_begin));
+    block.dynamic_shared.set("dynamic shared memory", simt_dynamic_shared,
+                             static_cast<size_t>(job.dynamic_shared));
+  }
   simt_builtins.block_size = {static_cast<unsigned>(job.block), 1, 1};
   simt_builtins.grid_size = {static_cast<unsigned>(job.grid), 1, 1};
 }
@@ -130,13 +164,11 @@ void run(const Job& job) {
   time_limit = job.seconds;
   alarm(static_cast<unsigned>(job.seconds));
   flush_subnormals(job.flush_subnormals != 0);
-  for (int64_t block = 0; block < job.grid; ++block) {
-    simt_builtins.block.x = static_cast<unsigned>(block);
-    run_block(block);
-  }
+  for (int64_t first = 0; first < job.grid; first += job.cluster) run_cluster(first);
   flush_subnormals(false);
   alarm(0);
   require_all_written();
+  require_workspace_clear();
   send(y_or_x().data(), y_or_x().bytes());
 }
 

@@ -1,4 +1,4 @@
-// Words for a block in which no thread can go on.
+// Words for a cluster in which no thread can go on.
 #pragma once
 
 #include <string>
@@ -23,12 +23,25 @@ inline const char* call_name(WarpCall call) {
   return "?";
 }
 
+inline std::string spin_place(const Spin& spin) {
+  const auto* base = launch.workspace;
+  return format("workspace[byte %lld]",
+                static_cast<long long>(static_cast<const unsigned char*>(spin.at) - base));
+}
+
 inline std::string doing(const Thread& thread) {
   const Waiting& waiting = thread.waiting;
   switch (thread.state) {
     case State::kReady: return "can run";
     case State::kReturned: return "returned from the kernel";
     case State::kAtBarrier: return "wait at __syncthreads (" + site(waiting) + ")";
+    case State::kAtCluster: return "wait at cluster_wait (" + site(waiting) + ")";
+    case State::kAtMbarrier:
+      return format("wait at mbarrier_wait, which got %lld of %lld bytes (",
+                    static_cast<long long>(thread.mbarrier->received),
+                    static_cast<long long>(thread.mbarrier->expected)) +
+             site(waiting) + ")";
+    case State::kSpinning: return "spin on " + spin_place(thread.spin) + " (" + place(thread.spin.pc) + ")";
     case State::kInWarpCall:
       return format("wait in %s(0x%08x) (", call_name(waiting.call), waiting.mask) +
              site(waiting) + ")";
@@ -53,13 +66,23 @@ std::string ranges(int count, Chosen chosen) {
 
 inline std::string where_all_wait(const Block& block) {
   std::string text;
+  const std::string of =
+      launch.cluster_size > 1 ? format("of block %lld ", static_cast<long long>(block.index)) : "";
   for (int i = 0; i < block.size;) {
     const std::string what = doing(block.threads[i]);
     int last = i;
     while (last + 1 < block.size && doing(block.threads[last + 1]) == what) ++last;
     text += last > i ? format("\n  threads %d-%d ", i, last) : format("\n  thread %d ", i);
-    text += what;
+    text += of + what;
     i = last + 1;
+  }
+  return text;
+}
+
+inline std::string where_cluster_waits() {
+  std::string text;
+  for (int rank = 0; rank < launch.cluster_size; ++rank) {
+    text += where_all_wait(launch.blocks[rank]);
   }
   return text;
 }
@@ -86,26 +109,83 @@ inline std::string stuck_warp_call(const Block& block, int thread) {
   const std::string barred =
       ranges(32, [&](int lane) { return missing_as(lane, State::kAtBarrier); });
   const std::string other = ranges(32, elsewhere);
+  const std::string away = ranges(32, [&](int lane) {
+    return missing_as(lane, State::kAtCluster) || missing_as(lane, State::kAtMbarrier);
+  });
   if (!returned.empty()) text += " lane(s) " + returned + " returned from the kernel;";
   if (!barred.empty()) text += " lane(s) " + barred + " wait at __syncthreads;";
   if (!other.empty()) text += " lane(s) " + other + " wait in another call or with another mask;";
+  if (!away.empty()) text += " lane(s) " + away + " wait for the cluster;";
   text.back() = '.';
   return text;
 }
 
-inline std::string why_stuck(const Block& block) {
-  for (int i = 0; i < block.size; ++i) {
-    if (block.threads[i].state == State::kInWarpCall) {
-      return stuck_warp_call(block, i) + where_all_wait(block);
-    }
-  }
-  const auto in_state = [&](State state) {
-    return ranges(block.size, [&](int i) { return block.threads[i].state == state; });
-  };
+inline std::string in_state(const Block& block, State state) {
+  return ranges(block.size, [&](int i) { return block.threads[i].state == state; });
+}
+
+inline std::string stuck_spin(const Block& block) {
+  int thread = 0;
+  while (block.threads[thread].state != State::kSpinning) ++thread;
+  const Spin& spin = block.threads[thread].spin;
+  return format("a spin that never ends: thread %d of block %lld waits for a change of ", thread,
+                static_cast<long long>(block.index)) +
+         spin_place(spin) + ", at " + place(spin.pc) +
+         "; blocks start in order, so it may only wait for what this block or one before it writes.";
+}
+
+inline std::string stuck_mbarrier(const Block& block) {
+  int thread = 0;
+  while (block.threads[thread].state != State::kAtMbarrier) ++thread;
+  const Mbarrier& mbarrier = *block.threads[thread].mbarrier;
+  return format("an mbarrier of block %lld that never completes: it got %lld of the %lld bytes "
+                "expected at %s:%d; thread(s) ",
+                static_cast<long long>(block.index), static_cast<long long>(mbarrier.received),
+                static_cast<long long>(mbarrier.expected), mbarrier.file, mbarrier.line) +
+         in_state(block, State::kAtMbarrier) + " wait for it.";
+}
+
+inline std::string stuck_barrier(const Block& block) {
+  const std::string returned = in_state(block, State::kReturned);
   return format("__syncthreads that not all threads of block %lld reach: thread(s) ",
                 static_cast<long long>(block.index)) +
-         in_state(State::kAtBarrier) + " wait for thread(s) " + in_state(State::kReturned) +
-         ", which returned from the kernel." + where_all_wait(block);
+         in_state(block, State::kAtBarrier) + " wait for thread(s) " +
+         (returned.empty() ? "that wait elsewhere." : returned + ", which returned from the kernel.");
+}
+
+inline std::string stuck_cluster() {
+  std::string text = "a cluster barrier that not all threads of the cluster reach: missing";
+  for (int rank = 0; rank < launch.cluster_size; ++rank) {
+    const Block& block = launch.blocks[rank];
+    const std::string missing = ranges(
+        block.size, [&](int i) { return block.threads[i].arrived <= launch.cluster_phase; });
+    if (missing.empty()) continue;
+    text += " thread(s) " + missing +
+            format(" of block %lld,", static_cast<long long>(block.index));
+  }
+  text.back() = '.';
+  return text;
+}
+
+// Why nobody in the cluster can go on: the cause first, where one kind of wait follows from another.
+inline std::string why_stuck() {
+  for (State state : {State::kSpinning, State::kInWarpCall, State::kAtBarrier, State::kAtCluster,
+                      State::kAtMbarrier}) {
+    for (int rank = 0; rank < launch.cluster_size; ++rank) {
+      const Block& block = launch.blocks[rank];
+      for (int i = 0; i < block.size; ++i) {
+        if (block.threads[i].state != state) continue;
+        switch (state) {
+          case State::kSpinning: return stuck_spin(block) + where_all_wait(block);
+          case State::kInWarpCall: return stuck_warp_call(block, i) + where_all_wait(block);
+          case State::kAtBarrier: return stuck_barrier(block) + where_all_wait(block);
+          case State::kAtCluster: return stuck_cluster() + where_cluster_waits();
+          default: return stuck_mbarrier(block) + where_cluster_waits();
+        }
+      }
+    }
+  }
+  return "?";
 }
 
 }  // namespace simt

@@ -39,7 +39,7 @@ inline std::string spot(const SourceLocation& at, const void* pc) {
 }
 
 inline std::string what_array(uintptr_t address) {
-  for (const Array* array : {y_array.get(), x_array.get()}) {
+  for (const Array* array : {y_array.get(), x_array.get(), workspace_array.get()}) {
     if (array && array->near(address)) {
       return " to " + array->element_name(array->element_at(address));
     }
@@ -60,6 +60,15 @@ extern "C" inline __attribute__((used)) void simt_require_aligned(const void* ad
   const auto at = reinterpret_cast<uintptr_t>(address);
   const auto alignment = static_cast<unsigned>(size);
   if (at % alignment != 0) fail_misaligned(at, alignment, format("%s:%d", file, line));
+}
+
+extern "C" inline __attribute__((used)) void simt_atomic(const void* address, int size,
+                                                        const char* file, int line) {
+  simt_require_aligned(address, size, file, line);
+  if (!workspace_array || !workspace_array->near(reinterpret_cast<uintptr_t>(address))) {
+    fail(current_thread() + format(" called an atomic at %s:%d, outside of the workspace: ", file,
+                                   line) + "the emulator has no other");
+  }
 }
 
 }  // namespace simt

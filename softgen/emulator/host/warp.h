@@ -63,18 +63,18 @@ inline void finish_call(Thread* lanes, const Waiting& mine, int warp) {
     if (!(mine.mask >> source & 1)) {
       fail(format("%s(0x%08x) at ", call_name(waiting.call), waiting.mask) + site(waiting) +
            format(": thread %d of block %lld reads lane %d, which the mask does not name",
-                  warp * 32 + lane, static_cast<long long>(launch.block.index), source));
+                  warp * 32 + lane, static_cast<long long>(launch.block->index), source));
     }
     waiting.bits = waiting.call == WarpCall::kBallot ? ballot : given[source];
     lanes[lane].state = State::kReady;
   }
-  if (mine.call == WarpCall::kSync) launch.block.clocks[warp].synchronize(mine.mask);
+  if (mine.call == WarpCall::kSync) launch.block->clocks[warp].synchronize(mine.mask);
 }
 
 extern "C" inline __attribute__((used)) unsigned long long simt_warp_call(
     WarpCall call, unsigned mask, unsigned long long bits, int operand, int width,
     const char* file, int line) {
-  Block& block = launch.block;
+  Block& block = *launch.block;
   const int warp = launch.current / 32, own = launch.current % 32;
   Thread* lanes = block.threads + warp * 32;
   Waiting& mine = lanes[own].waiting;

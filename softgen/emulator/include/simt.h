@@ -15,6 +15,7 @@
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 // Static shared memory goes to one section a kernel (SIMT_SECTION is set before each text), whose
@@ -46,8 +47,17 @@ struct Call;
 
 template <typename X, typename Y, void (*kKernel)(const X*, Y*, long long)>
 struct Call<kKernel> {
-  static void run(const void* x, void* y, long long rows) {
+  static constexpr bool kTakesWorkspace = false;
+  static void run(const void* x, void* y, long long rows, unsigned char*) {
     kKernel(static_cast<const X*>(x), static_cast<Y*>(y), rows);
+  }
+};
+
+template <typename X, typename Y, void (*kKernel)(const X*, Y*, long long, unsigned char*)>
+struct Call<kKernel> {
+  static constexpr bool kTakesWorkspace = true;
+  static void run(const void* x, void* y, long long rows, unsigned char* workspace) {
+    kKernel(static_cast<const X*>(x), static_cast<Y*>(y), rows, workspace);
   }
 };
 
@@ -58,6 +68,7 @@ inline void __syncthreads(SIMT_SITE) { simt::simt_syncthreads(file, line); }
 inline void __threadfence() {}
 inline void __threadfence_block() {}
 
+#include "simt_atomic.h"
 #include "simt_math.h"
 #include "simt_memory.h"
 #include "simt_ptx.h"

@@ -16,7 +16,8 @@ constexpr int kMaxDynamicShared = 227 * 1024;
 
 // One kernel of a unit.
 struct Kernel {
-  void (*call)(const void* x, void* y, long long rows);
+  void (*call)(const void* x, void* y, long long rows, unsigned char* workspace);
+  bool takes_workspace;
   unsigned char* shared_begin;  // both null where the kernel has no static shared memory
   unsigned char* shared_end;
 };
@@ -29,7 +30,23 @@ extern unsigned char simt_dynamic_shared[kMaxDynamicShared];
 // Ends the run unless a word of `size` bytes may be accessed at `address`.
 void simt_require_aligned(const void* address, int size, const char* file, int line);
 
+// Copies a word of several elements. Those that other threads have overwritten, in place, arrive as
+// NaN: a kernel may load a neighbour's elements along with its own, if it drops them.
+void simt_load_word(void* to, const void* from, int size);
+
 void simt_syncthreads(const char* file, int line);
+
+// See ../host/cluster.h.
+int simt_cluster_rank();
+void simt_cluster_arrive(const char* file, int line);
+void simt_cluster_wait(const char* file, int line);
+void simt_mbarrier_expect(unsigned long long* barrier, int bytes, const char* file, int line);
+void simt_mbarrier_wait(unsigned long long* barrier, const char* file, int line);
+void simt_push(const void* part, void* slot, int size, unsigned long long* barrier, int rank,
+               const char* file, int line);
+
+// Ends the run unless an atomic may work on `size` bytes at `address`.
+void simt_atomic(const void* address, int size, const char* file, int line);
 
 // Returns the value of the source lane (shuffles) or the lanes whose value is not 0 (ballot).
 unsigned long long simt_warp_call(WarpCall call, unsigned mask, unsigned long long bits,

@@ -1,14 +1,45 @@
 // Host twins of the functions that emitted files write in PTX, under `#ifndef SOFTGEN_EMULATOR`.
 #pragma once
 
+namespace simt {
+
+template <typename T>
+struct Identity {
+  using Type = T;
+};
+template <typename T>
+using Same = typename Identity<T>::Type;  // no deduction from here: the argument may be in braces
+
+}  // namespace simt
+
 template <typename Word>
 __device__ Word load_word(const Word* from, SIMT_SITE) {
   simt::simt_require_aligned(from, alignof(Word), file, line);
-  return *from;
+  Word word;
+  simt::simt_load_word(&word, from, sizeof(Word));
+  return word;
 }
 
 template <typename Word>
 __device__ void store_word(Word* to, Word word, SIMT_SITE) {
   simt::simt_require_aligned(to, alignof(Word), file, line);
   *to = word;
+}
+
+inline int cluster_rank() { return simt::simt_cluster_rank(); }
+inline void cluster_arrive(SIMT_SITE) { simt::simt_cluster_arrive(file, line); }
+inline void cluster_wait(SIMT_SITE) { simt::simt_cluster_wait(file, line); }
+
+inline void mbarrier_expect(unsigned long long* barrier, int bytes, SIMT_SITE) {
+  simt::simt_mbarrier_expect(barrier, bytes, file, line);
+}
+
+inline void mbarrier_wait(unsigned long long* barrier, SIMT_SITE) {
+  simt::simt_mbarrier_wait(barrier, file, line);
+}
+
+template <typename Part>
+__device__ void push(simt::Same<Part> part, Part* slot, unsigned long long* barrier,
+                     int rank, SIMT_SITE) {
+  simt::simt_push(&part, slot, sizeof(Part), barrier, rank, file, line);
 }

@@ -1,0 +1,15 @@
+// Atomics. Fibers give up the CPU only where they wait, so a plain read and write are one step.
+#pragma once
+
+#define SIMT_ATOMIC_ADD(type)                                          \
+  __device__ type atomicAdd(type* to, type value, SIMT_SITE) {         \
+    simt::simt_atomic(to, sizeof(type), file, line);                   \
+    const type before = *to;                                           \
+    *to = before + value;                                              \
+    return before;                                                     \
+  }
+
+SIMT_ATOMIC_ADD(int)
+SIMT_ATOMIC_ADD(unsigned)
+SIMT_ATOMIC_ADD(unsigned long long)
+#undef SIMT_ATOMIC_ADD
