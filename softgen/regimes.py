@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from softgen.numerics import Float64, Storage, encode
-from softgen.problem import DType
+from softgen.problem import DType, Problem
 from softgen.strategies import Strategy
 from softgen.strategies.base import WARP_SIZE
 
@@ -22,17 +22,33 @@ _FINFO_MAX = {
 
 @dataclass(frozen=True)
 class Slices:
-    """How many adjacent columns one access of a thread, a warp and a block covers."""
+    """How a row is dealt out: adjacent columns, in accesses of a thread, a warp and a block.
+
+    Attributes:
+        pack: columns that one access of a thread covers.
+        warp: the same of a warp.
+        block: the same of the threads of a block that share a row: where their second round starts.
+        part: columns of a rank of a cluster, or of a chunk; 0 where a row is not cut into parts.
+    """
 
     pack: int = 4
     warp: int = 4 * WARP_SIZE
     block: int = 4 * 128
+    part: int = 0
 
     @classmethod
-    def of(cls, strategy: Strategy) -> Slices:
+    def of(cls, strategy: Strategy, problem: Problem) -> Slices:
         """Return the slices of a strategy, from the knobs it has."""
-        pack = int(strategy.knobs.get("pack_size", 1))
-        return cls(pack, pack * WARP_SIZE, pack * int(strategy.knobs.get("block_size", 128)))
+        knobs, launch = strategy.knobs, strategy.launch(problem)
+        pack = int(knobs.get("pack_size", 1))
+        threads = int(knobs.get("thread_group_width", knobs.get("block_size", 128)))
+        part = 0
+        if launch.cluster_size > 1:
+            overhang = 0 if problem.alignment >= pack else pack - 1
+            part = -(-(problem.cols + overhang) // (pack * launch.cluster_size)) * pack
+        elif launch.blocks_per_row > 1:
+            part = int(knobs["cols_per_thread"]) * threads
+        return cls(pack, pack * WARP_SIZE, pack * threads, part)
 
 
 Make = Callable[[int, int, DType, Slices], Float64]
@@ -103,6 +119,31 @@ def _minus_inf_slice(size: Callable[[Slices], int]) -> Make:
     return make
 
 
+def _minus_inf_share(size: Callable[[Slices], int]) -> Make:
+    """Fill all that one lane or warp holds with -inf, over all its rounds: the first's, the last's.
+
+    Or all but that of the one in the middle. Rows may start within a pack, so a share is taken one
+    pack wider than it is.
+    """
+
+    def make(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+        x = _random(rows, cols, dtype, slices)
+        width, columns = size(slices), np.arange(cols)
+        shares = max(1, slices.block // width)
+        for row in range(rows):
+            chosen = (0, shares - 1, shares // 2)[row % 3]
+            mine = np.zeros(cols, bool)
+            for before in (0, slices.pack - 1):
+                at = columns + before
+                at = (at % slices.part if slices.part else at) % slices.block
+                mine |= at // width == chosen
+            x[row, ~mine if row % 3 == 2 else mine] = -np.inf
+            x[row, cols - 1] = 1.0
+        return x
+
+    return make
+
+
 def _constant(value: Callable[[DType], float]) -> Make:
     return lambda rows, cols, dtype, slices: np.full((rows, cols), value(dtype))
 
@@ -121,6 +162,9 @@ REGIMES: dict[str, Regime] = {
     "minus_inf_pack": Regime(_minus_inf_slice(lambda slices: slices.pack)),
     "minus_inf_warp": Regime(_minus_inf_slice(lambda slices: slices.warp)),
     "minus_inf_block_slice": Regime(_minus_inf_slice(lambda slices: slices.block)),
+    "minus_inf_lane_share": Regime(_minus_inf_share(lambda slices: slices.pack)),
+    "minus_inf_warp_share": Regime(_minus_inf_share(lambda slices: min(slices.warp, slices.block))),
+    "minus_inf_part": Regime(_minus_inf_slice(lambda slices: slices.part or slices.block)),
     "finfo_min_row": Regime(_constant(lambda dtype: -_FINFO_MAX[dtype])),
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),

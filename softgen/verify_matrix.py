@@ -15,6 +15,17 @@ WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
 # Rows that start anywhere.
 MISALIGNED_WIDTHS = (33, 1000)
 
+# Rows for many threads, by the strategies that are there for them. 8193, 50257: rows start anywhere.
+WIDE_WIDTHS = {
+    2049: ("block",),
+    5000: ("block",),
+    8193: ("cluster",),
+    20000: ("cluster", "split"),
+}
+WIDEST = 50257
+WIDEST_STRATEGIES = ("cluster", "split")
+WIDEST_DTYPES = (DType.FLOAT32, DType.BFLOAT16)
+
 MIXED_WIDTHS = (33, 1000)
 MIXED = (
     (DType.BFLOAT16, DType.FLOAT32),
@@ -44,12 +55,24 @@ def matrix(
     for problem in problems():
         if problem.dtype not in kept:
             continue
+        wanted = _wanted(problem.cols)
         for kind in kinds:
+            if wanted and kind.name not in wanted:
+                continue
             found = list(candidates(problem, _ROWS, arch, kind.name))
-            if found:
-                groups.append(covering(found) if all_variants else found[:1])
+            if not found:
+                continue
+            if wanted:  # small blocks: a row in as many parts as there are
+                best = max(found, key=lambda variant: variant.launch.blocks_per_row)
+                found.insert(0, found.pop(found.index(best)))
+            groups.append(covering(found) if all_variants else found[:1])
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
+
+
+def _wanted(cols: int) -> tuple[str, ...]:
+    """Return the strategies that rows of `cols` are for; nothing if for all."""
+    return WIDEST_STRATEGIES if cols == WIDEST else WIDE_WIDTHS.get(cols, ())
 
 
 def problems() -> list[Problem]:
@@ -59,10 +82,12 @@ def problems() -> list[Problem]:
         for dtype in DType:
             found += [Problem.of(algorithm, dtype, cols) for cols in WIDTHS]
             found += [Problem.of(algorithm, dtype, cols, alignment=1) for cols in MISALIGNED_WIDTHS]
+            found += [Problem.of(algorithm, dtype, cols) for cols in WIDE_WIDTHS]
         for x_type, y_type in MIXED:
             found += [
                 Problem.of(algorithm, x_type, cols, out_dtype=y_type) for cols in MIXED_WIDTHS
             ]
+    found += [Problem.of(Algorithm.SOFTMAX, dtype, WIDEST) for dtype in WIDEST_DTYPES]
     return list(dict.fromkeys(found))  # 33 columns are misaligned anyway
 
 
