@@ -162,7 +162,7 @@ def _on_cpu(batch: list[Variant]) -> _Outcome:
 
 
 def _jobs(variant: Variant) -> list[Job]:
-    """Return the launches of a variant: out of place, and in place, on a grid too small if it strides."""
+    """Return the launches of a variant: out of place, and in place, on two blocks if it can."""
     source, (x, _) = render(variant), _input(variant)
     offset = _offset(variant)
     jobs = [Job(source, x, x_offset=offset, y_offset=offset)]

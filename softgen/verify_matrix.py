@@ -15,7 +15,7 @@ WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
 # Rows that start anywhere.
 MISALIGNED_WIDTHS = (33, 1000)
 
-# Rows for many threads, by the strategies that are there for them. 8193, 50257: rows start anywhere.
+# Rows for many threads, by the strategies that are there for them. Odd ones start anywhere.
 WIDE_WIDTHS = {
     2049: ("block",),
     5000: ("block",),

@@ -66,7 +66,9 @@ class Job:
         if self.in_place and problem.dtype is not problem.out_dtype:
             raise InvalidValueError("in place needs equal dtypes of x and y")
         if self.grid is not None and not self.source.variant.launch.strides:
-            raise InvalidValueError(f"the blocks of {self.source.name} do not stride: grid is fixed")
+            raise InvalidValueError(
+                f"the blocks of {self.source.name} do not stride: grid is fixed"
+            )
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""

@@ -32,8 +32,8 @@ class Launch:
         shared_bytes: static shared memory of one block in bytes.
         cluster_size: blocks of a thread block cluster, which then share one row.
         blocks_per_row: blocks that each step takes, where that is more than one.
-        workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row. It
-            is zero before the first launch, and every launch leaves it zero.
+        workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row.
+            It is zero before the first launch, and every launch leaves it zero.
         strides: whether a smaller grid than grid(rows) computes all rows too.
     """
 

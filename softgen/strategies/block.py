@@ -94,7 +94,9 @@ class Block(Strategy):
                     continue
                 for evict_first in (False, True):
                     for want in (1, 2):
-                        setting = cls._covering(problem, arch, pack, width, block, want, evict_first)
+                        setting = cls._covering(
+                            problem, arch, pack, width, block, want, evict_first
+                        )
                         if setting is not None and setting not in found:
                             found.append(setting)
         few_rows = rows < 2 * arch.multiprocessors

@@ -45,9 +45,7 @@ class Cluster(Strategy):
         )
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)
-        require(
-            self.cluster_size in CLUSTER_SIZES, f"cluster_size must be one of {CLUSTER_SIZES}"
-        )
+        require(self.cluster_size in CLUSTER_SIZES, f"cluster_size must be one of {CLUSTER_SIZES}")
         require(
             self.cluster_size <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
             f"a cluster of {self.cluster_size} does not fit a GPC of {arch.device}",
