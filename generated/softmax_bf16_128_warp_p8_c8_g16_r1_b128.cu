@@ -64,24 +64,6 @@ __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 // fit: eight 2-byte stores in place of one of 16 bytes made a kernel 3 times slower. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
-__device__ unsigned short load_word(const unsigned short* from) {
-  unsigned short word;
-  asm("ld.global.b16 %0, [%1];" : "=h"(word) : "l"(from));
-  return word;
-}
-
-__device__ unsigned int load_word(const unsigned int* from) {
-  unsigned int word;
-  asm("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from));
-  return word;
-}
-
-__device__ uint2 load_word(const uint2* from) {
-  uint2 word;
-  asm("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(word.x), "=r"(word.y) : "l"(from));
-  return word;
-}
-
 __device__ uint4 load_word(const uint4* from) {
   uint4 word;
   asm("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -90,21 +72,10 @@ __device__ uint4 load_word(const uint4* from) {
   return word;
 }
 
-__device__ void store_word(unsigned short* to, unsigned short word) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(word) : "memory");
-}
-
-__device__ void store_word(unsigned int* to, unsigned int word) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-
-__device__ void store_word(uint2* to, uint2 word) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
-}
-
 __device__ void store_word(uint4* to, uint4 word) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),
-               "r"(word.z), "r"(word.w)
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
                : "memory");
 }
 #endif
@@ -112,18 +83,6 @@ __device__ void store_word(uint4* to, uint4 word) {
 // The type that moves kBytes in one access.
 template <int kBytes>
 struct Word;
-template <>
-struct Word<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
 template <>
 struct Word<16> {
   using Type = uint4;

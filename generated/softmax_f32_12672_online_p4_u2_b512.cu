@@ -7,7 +7,7 @@
 //   each row starts on a multiple of 4 element(s)
 //
 // Strategy online: one block a row, two passes, (max, sum) pairs; any size and alignment.
-//   grid:    ceil(rows / 1) blocks, or fewer: blocks stride over the rows
+//   grid:    rows blocks, or fewer: blocks stride over the rows
 //   block:   512 threads, 128 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true
 //
@@ -46,24 +46,6 @@ __device__ Y narrow(Compute value) { return value; }
 // fit: eight 2-byte stores in place of one of 16 bytes made a kernel 3 times slower. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
-__device__ unsigned short load_word(const unsigned short* from) {
-  unsigned short word;
-  asm("ld.global.b16 %0, [%1];" : "=h"(word) : "l"(from));
-  return word;
-}
-
-__device__ unsigned int load_word(const unsigned int* from) {
-  unsigned int word;
-  asm("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from));
-  return word;
-}
-
-__device__ uint2 load_word(const uint2* from) {
-  uint2 word;
-  asm("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(word.x), "=r"(word.y) : "l"(from));
-  return word;
-}
-
 __device__ uint4 load_word(const uint4* from) {
   uint4 word;
   asm("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -72,21 +54,10 @@ __device__ uint4 load_word(const uint4* from) {
   return word;
 }
 
-__device__ void store_word(unsigned short* to, unsigned short word) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(word) : "memory");
-}
-
-__device__ void store_word(unsigned int* to, unsigned int word) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-
-__device__ void store_word(uint2* to, uint2 word) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
-}
-
 __device__ void store_word(uint4* to, uint4 word) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),
-               "r"(word.z), "r"(word.w)
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               :
+               : "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
                : "memory");
 }
 #endif
@@ -94,18 +65,6 @@ __device__ void store_word(uint4* to, uint4 word) {
 // The type that moves kBytes in one access.
 template <int kBytes>
 struct Word;
-template <>
-struct Word<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
 template <>
 struct Word<16> {
   using Type = uint4;
@@ -203,7 +162,11 @@ __device__ void walk(const X* row, Visit visit) {
 // differently from x's: then the elements of a pack move one by one.
 template <int N>
 __device__ void store(const Compute (&values)[N], Y* to) {
-  constexpr int kPack = N < kPackSize ? N : kPackSize;
+  if constexpr (N < kPackSize) {
+    *to = narrow(values[0]);
+    return;
+  }
+  constexpr int kPack = kPackSize;
   const bool whole = kAlignment >= kPackSize ||
                      reinterpret_cast<unsigned long long>(to) % Pack<Y, kPack>::kAccess == 0;
 #pragma unroll

@@ -7,7 +7,7 @@
 //   each row starts on a multiple of 4 element(s)
 //
 // Strategy safe: one block a row, three passes; any size and alignment; the oracle of the tuner.
-//   grid:    ceil(rows / 1) blocks, or fewer: blocks stride over the rows
+//   grid:    rows blocks, or fewer: blocks stride over the rows
 //   block:   256 threads, 32 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true
 //
@@ -39,112 +39,6 @@ __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m
 __device__ Compute widen(X value) { return value; }
 
 __device__ Y narrow(Compute value) { return value; }
-
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 3 times slower. The CPU
-// emulator brings its own.
-#ifndef SOFTGEN_EMULATOR
-__device__ unsigned short load_word(const unsigned short* from) {
-  unsigned short word;
-  asm("ld.global.b16 %0, [%1];" : "=h"(word) : "l"(from));
-  return word;
-}
-
-__device__ unsigned int load_word(const unsigned int* from) {
-  unsigned int word;
-  asm("ld.global.b32 %0, [%1];" : "=r"(word) : "l"(from));
-  return word;
-}
-
-__device__ uint2 load_word(const uint2* from) {
-  uint2 word;
-  asm("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(word.x), "=r"(word.y) : "l"(from));
-  return word;
-}
-
-__device__ uint4 load_word(const uint4* from) {
-  uint4 word;
-  asm("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(word.x), "=r"(word.y), "=r"(word.z), "=r"(word.w)
-      : "l"(from));
-  return word;
-}
-
-__device__ void store_word(unsigned short* to, unsigned short word) {
-  asm volatile("st.global.b16 [%0], %1;" ::"l"(to), "h"(word) : "memory");
-}
-
-__device__ void store_word(unsigned int* to, unsigned int word) {
-  asm volatile("st.global.b32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
-}
-
-__device__ void store_word(uint2* to, uint2 word) {
-  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
-}
-
-__device__ void store_word(uint4* to, uint4 word) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(word.x), "r"(word.y),
-               "r"(word.z), "r"(word.w)
-               : "memory");
-}
-#endif
-
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<2> {
-  using Type = unsigned short;
-};
-template <>
-struct Word<4> {
-  using Type = unsigned int;
-};
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
-
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
-
-template <int N>
-__device__ void load_pack(const X* from, Compute* to) {
-  using P = Pack<X, N>;
-  typename P::Access words[P::kAccesses];
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    words[i] = load_word(reinterpret_cast<const typename P::Access*>(from) + i);
-  }
-  X elements[N];
-  memcpy(elements, words, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
-__device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
-}
 
 __device__ Compute shuffle_xor(Compute value, int offset) {
   return __shfl_xor_sync(0xffffffff, value, offset);

@@ -31,11 +31,10 @@ def directory() -> Path:
     It is SOFTGEN_CACHE_DIR, else $XDG_CACHE_HOME/softgen, else ~/.cache/softgen.
     """
     explicit = os.environ.get("SOFTGEN_CACHE_DIR")
-    if explicit:
-        return Path(explicit).expanduser().absolute()
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    # os.path's expanduser leaves the ~ where a user has no home; the folder then cannot be made.
-    return Path(xdg or os.path.expanduser("~/.cache")) / "softgen"
+    xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    path = os.path.expanduser(explicit or os.path.join(xdg, "softgen"))
+    # expanduser leaves the ~ where a user has no home: that is no folder to make.
+    return Path(path) if path.startswith("~") else Path(path).absolute()
 
 
 def tuned_directory() -> Path:
@@ -65,6 +64,8 @@ def trusted_directory(create: bool) -> Path | None:
     """
     folder = tuned_directory()
     try:
+        if not folder.is_absolute():
+            raise FileNotFoundError("there is no home folder")
         if create:
             folder.parent.parent.mkdir(parents=True, exist_ok=True)
             for ours in (folder.parent, folder):
@@ -83,8 +84,11 @@ def trusted_directory(create: bool) -> Path | None:
     return None
 
 
-def load(key: Key, arch: Arch) -> Entry | None:
-    """Return the stored entry for `key`; None if there is none that can be used on `arch`."""
+def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
+    """Return the stored entry for `key`; None if there is none that can be used on `arch`.
+
+    One that cannot be used gives a warning, unless `quiet`.
+    """
     path = tuned_directory() / key.file_name
     if path in _memory:
         return _memory[path]
@@ -99,7 +103,8 @@ def load(key: Key, arch: Arch) -> Entry | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, IllegalVariantError) as error:
-        log.warning("ignoring the cache entry %s: %s", path, error)
+        if not quiet:
+            log.warning("ignoring the cache entry %s: %s", path, error)
         return None
     return entry
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,8 +70,11 @@ def compile_source(source: Source) -> Kernel:
     )
 
 
-def compile_many(sources: Iterable[Source]) -> list[Kernel | CompileError]:
-    """Compile sources in parallel threads (NVRTC releases the GIL); failures are returned."""
+def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
+    """Compile sources in parallel threads (NVRTC releases the GIL) and yield them in order.
+
+    A failure is yielded as its error. Closing the iterator drops what has not begun.
+    """
     cupy = require_device()
     device = cupy.cuda.runtime.getDevice()
 
@@ -82,8 +85,11 @@ def compile_many(sources: Iterable[Source]) -> list[Kernel | CompileError]:
             except CompileError as error:
                 return error
 
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        return list(pool.map(one, sources))
+    pool = ThreadPoolExecutor(min(16, os.cpu_count() or 1))
+    try:
+        yield from pool.map(one, sources)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @functools.cache

@@ -90,4 +90,6 @@ def _diff(path: Path, old: bytes | None, new: str | None) -> str:
     marked = (
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
+    if old is None or new is None:
+        return "".join(marked) or f"{path}: empty\n"
     return "".join(marked) or f"{path}: differs in its line ends\n"

@@ -63,7 +63,7 @@ def resolve_output(library: Library, x: Any, out: Any, dtype: DType) -> Output:
 def _check_out(
     library: Library, x: Any, out: Any, dtype: DType, shape: tuple[int, ...], elements: int
 ) -> None:
-    if type(out) is not type(x):
+    if not isinstance(out, type(x)) and not isinstance(x, type(out)):  # either may be a subclass
         raise InvalidTypeError(
             f"out must be of x's library ({type(x).__module__}.{type(x).__qualname__}), got "
             f"{type(out).__module__}.{type(out).__qualname__}"
@@ -81,10 +81,10 @@ def _check_out(
         )
     if not elements:
         return
-    strides = library.byte_strides(out)
-    if any(length > 1 and stride == 0 for length, stride in zip(shape, strides, strict=True)):
+    if _repeats(shape, library.byte_strides(out), dtype.itemsize):
         raise InvalidValueError(
-            "out repeats its elements (a stride is 0, as after broadcast_to); pass a real array"
+            "out repeats its elements (a stride is 0, as after broadcast_to, or too small, as in a "
+            "sliding window); pass a real array"
         )
     # An array that is not contiguous is copied before or after the launch, so that only two
     # contiguous ones can meet in memory.
@@ -98,3 +98,13 @@ def _check_out(
                 "out overlaps x without being x; pass x itself (in place) or an array of its own "
                 "memory"
             )
+
+
+def _repeats(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Whether two indices may meet: an axis steps over less than the axes inside it cover."""
+    span = itemsize
+    for stride, length in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride < span:
+            return True
+        span += stride * (length - 1)
+    return False

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Iterator
 
 from softgen import cache
 from softgen.device import arch_of, environment
@@ -82,24 +80,16 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
             return stored.winner
         if mode == "cached":
             return best_guess(problem, rows_bucket(rows), arch)
-    with _one_at_a_time(key) as waited:
-        # A thread that waited finds what the other one stored.
-        stored = cache.load(key, arch) if waited and mode == "on" else None
+    with _lock_of(key):
+        # Another thread may have finished a tuning since this one looked.
+        stored = cache.load(key, arch, quiet=True) if mode == "on" else None
         return (stored or _tune_and_log(problem, rows)).winner
 
 
-@contextlib.contextmanager
-def _one_at_a_time(key: Key) -> Iterator[bool]:
-    """Let one thread a key in; yields whether this one had to wait."""
+def _lock_of(key: Key) -> threading.Lock:
+    """Return the lock that lets one thread a key tune."""
     with _locks_guard:
-        lock = _locks.setdefault(key, threading.Lock())
-    waited = not lock.acquire(blocking=False)
-    if waited:
-        lock.acquire()
-    try:
-        yield waited
-    finally:
-        lock.release()
+        return _locks.setdefault(key, threading.Lock())
 
 
 def _tune_and_log(problem: Problem, rows: int) -> Entry:

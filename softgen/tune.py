@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -77,7 +75,7 @@ def tune(
     buffers = Buffers.allocate(problem, rows, arch)
     found = list(candidates(problem, rows, arch))
     screen = _Screen(problem, buffers, len(found), progress)
-    for kernel in _compiled(found, screen.failures, screening_end):
+    for kernel in _compiled(found, screen.failures):
         screen.look_at(kernel)
         if time.perf_counter() > screening_end:
             break
@@ -92,22 +90,15 @@ def tune(
     return entry
 
 
-def _compiled(found: list[Variant], failures: dict[str, str], end: float) -> Iterator[Kernel]:
-    """Compile the candidates in parallel, a batch at a time, and yield what can be timed."""
-    batch_size = 2 * min(16, os.cpu_count() or 1)
-    remaining = iter(found)
-    while batch := list(itertools.islice(remaining, batch_size)):
-        for variant, made in zip(batch, compile_many(map(render, batch)), strict=True):
-            if isinstance(made, CompileError):
-                failures[variant.name] = str(made)
-            elif made.local_bytes:
-                failures[variant.name] = (
-                    f"spills: {made.local_bytes} bytes of local memory a thread"
-                )
-            else:
-                yield made
-        if time.perf_counter() > end:
-            return
+def _compiled(found: list[Variant], failures: dict[str, str]) -> Iterator[Kernel]:
+    """Compile the candidates in parallel and yield, in order, what can be timed."""
+    for variant, made in zip(found, compile_many(map(render, found)), strict=True):
+        if isinstance(made, CompileError):
+            failures[variant.name] = str(made)
+        elif made.local_bytes:
+            failures[variant.name] = f"spills {made.local_bytes} bytes of registers a thread"
+        else:
+            yield made
 
 
 class _Screen:

@@ -68,7 +68,8 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
 
 _NAME = re.compile(
     r"(?P<algorithm>softmax|log_softmax)_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
-    r"_(?P<cols>\d+)(?:_align(?P<align>\d+))?_(?P<strategy>[a-z]+)(?P<knobs>(?:_[a-z]+\d*)*)"
+    r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?_(?P<strategy>[a-z]+)"
+    r"(?P<knobs>(?:_[a-z]+\d{0,9})*)"
 )
 
 

@@ -1,0 +1,286 @@
+"""Emitted texts become machine code for every GPU, without a GPU; nothing spills.
+
+NVRTC comes with the [test] extra, so nothing here is skipped.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from softgen import compile as compiling
+from softgen.arch import KNOWN, Arch, arch_named
+from softgen.compile import Compiled, compile_offline, toolkit_headers
+from softgen.errors import CompileError, MissingDependencyError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.render import Source, render
+from softgen.strategies import all_strategies
+from softgen.strategies.online import Online
+from softgen.strategies.safe import Safe
+from softgen.variants import Variant, best_guess, candidates
+
+H200 = arch_named("sm_90")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+
+# NVRTC releases the GIL; under pytest-xdist every core has a worker already.
+THREADS = 1 if "PYTEST_XDIST_WORKER" in os.environ else 2
+
+
+def complaint(variant: Variant, arch: Arch) -> str | None:
+    """Return what is wrong with the machine code of `variant`, if anything is."""
+    try:
+        made = compile_offline(render(variant), arch)
+    except CompileError as error:
+        return str(error)
+    launch = variant.launch
+    problems = {
+        f"spills {made.spill_bytes} bytes at {made.registers} registers": made.spill_bytes,
+        f"{made.shared_bytes} bytes shared, not {launch.shared_bytes}": (
+            made.shared_bytes != launch.shared_bytes
+        ),
+        f"{made.registers} registers do not fit {launch.block_size} threads": (
+            not 0 < made.registers * launch.block_size <= arch.registers_per_multiprocessor
+        ),
+        "no machine code": not made.cubin.startswith(b"\x7fELF"),
+        f"warned: {made.log}": "warning" in made.log,
+    }
+    found = [message for message, wrong in problems.items() if wrong]
+    return f"{variant.name} for {arch.name}: {'; '.join(found)}" if found else None
+
+
+def complaints(variants: Iterable[Variant], arch: Arch) -> list[str]:
+    with ThreadPoolExecutor(THREADS) as pool:
+        found = pool.map(lambda variant: complaint(variant, arch), variants)
+        return [message for message in found if message is not None]
+
+
+def firsts(problem: Problem, arch: Arch) -> list[Variant]:
+    """Return each strategy's best guess."""
+    found = [next(candidates(problem, 4096, arch, kind.name), None) for kind in all_strategies()]
+    return [variant for variant in found if variant is not None]
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
+    """Compile each candidate for each architecture, softmax and log_softmax in turn.
+
+    The turns shift by one from one architecture to the next, so that both meet every candidate.
+    """
+    known, start = KNOWN[arch], list(KNOWN).index(arch)
+    by_algorithm: list[list[Variant]] = [
+        list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in Algorithm
+    ]
+    pairs = enumerate(zip(*by_algorithm, strict=True), start)
+    chosen = [pair[number % len(pair)] for number, pair in pairs]
+    assert {"online", "safe"} <= {variant.strategy.name for variant in chosen}
+    assert complaints(chosen, known) == []
+
+
+WIDTHS = (1, 7, 33, 256, 2048, 4096, 50257, 131072, 3_000_000_000)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("cols", WIDTHS)
+def test_first_choices_for_other_widths(cols: int, dtype: DType) -> None:
+    algorithm = list(Algorithm)[cols % 2]
+    assert complaints(firsts(Problem.of(algorithm, dtype, cols), H200), H200) == []
+
+
+def most_held(variant: Variant) -> tuple[int, int]:
+    """Return the elements that a thread holds and the size of the block, to compare variants."""
+    knobs = variant.strategy.knobs
+    names = ("cols_per_thread", "rows_per_access", "pack_size", "unroll")
+    kept = names[:2] if "cols_per_thread" in knobs else names[2:]
+    return math.prod(knobs.get(name, 1) for name in kept), knobs["block_size"]
+
+
+@pytest.mark.parametrize("out", list(DType))
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize(("strategy", "cols"), [("warp", 512), ("online", 50257), ("safe", 50257)])
+def test_the_first_and_the_greediest_choice_for_all_pairs_of_types(
+    strategy: str, cols: int, dtype: DType, out: DType
+) -> None:
+    found = list(candidates(Problem.of("softmax", dtype, cols, out_dtype=out), 64, H200, strategy))
+    assert complaints({found[0]: 1, max(found, key=most_held): 2}, H200) == []
+
+
+def test_what_the_log_says_is_read() -> None:
+    source = render(best_guess(THOUSAND, 4096, H200, "online"))
+    made = compile_offline(source, H200)
+    assert isinstance(made, Compiled)
+    assert f"Used {made.registers} registers" in made.log
+    assert f"{made.shared_bytes} bytes smem" in made.log
+    assert made.shared_bytes == 32
+    assert source.symbol.encode() in made.cubin
+    without = compile_offline(render(best_guess(THOUSAND, 4096, H200, "warp")), H200)
+    assert without.shared_bytes == 0
+    assert "bytes smem" not in without.log
+
+
+def test_spilled_registers_are_counted() -> None:
+    """Ask for 4 blocks of 512 threads at once, which leaves 32 registers: the kernel must spill."""
+    source = render(Variant(THOUSAND, Online(4, 4, 512)))
+    assert compile_offline(source, H200).spill_bytes == 0
+    bounds = "__launch_bounds__(kBlockSize, 1)"
+    assert bounds in source.text
+    squeezed = source.text.replace(bounds, "__launch_bounds__(kBlockSize, 4)")
+    made = compile_offline(replace(source, text=squeezed), H200)
+    assert made.registers <= 32
+    stores, loads = (
+        int(re.findall(rf"(\d+) bytes spill {kind}", made.log)[0]) for kind in ("stores", "loads")
+    )
+    assert stores > 0
+    assert made.spill_bytes == stores + loads
+
+
+def test_static_asserts_repeat_the_rules() -> None:
+    source = render(next(candidates(THOUSAND, 4096, H200, "warp")))
+    for good, bad, message in (
+        ("kPadding = true", "kPadding = false", "a group covers a row"),
+        ("kPackSize = 4", "kPackSize = 3", "a lane holds whole packs"),
+        ("kThreadGroupWidth = 32", "kThreadGroupWidth = 33", "groups do not straddle warps"),
+        ("kCols = 1000", "kCols = 1001", "a row is whole packs"),
+    ):
+        assert good in source.text
+        with pytest.raises(CompileError, match=message):
+            compile_offline(replace(source, text=source.text.replace(good, bad)), H200)
+
+
+def test_an_error_carries_nvrtcs_log() -> None:
+    source = render(Variant(THOUSAND, Safe(256)))
+    broken = replace(source, text=source.text.replace("using X = float;", "using X = flaot;"))
+    with pytest.raises(CompileError) as caught:
+        compile_offline(broken, H200)
+    message = str(caught.value)
+    assert message.startswith("NVRTC refused softmax_f32_1000_safe_b256 for sm_90:\n")
+    assert "softmax_f32_1000_safe_b256.cu(" in message
+    assert 'identifier "flaot" is undefined' in message
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_an_architecture_that_nvrtc_does_not_know() -> None:
+    strange = replace(H200, compute_capability=(1, 0))
+    with pytest.raises(CompileError, match=r"for sm_10:\n.*invalid value.*gpu-architecture"):
+        compile_offline(render(Variant(THOUSAND, Safe(256))), strange)
+
+
+def test_a_log_without_the_figures_is_an_error() -> None:
+    source = render(Variant(THOUSAND, Safe(256)))
+    nothing = Source(source.variant, source.name, source.symbol, "__device__ int unused;\n")
+    with pytest.raises(CompileError, match="NVRTC's log does not say"):
+        compile_offline(nothing, H200)
+
+
+@pytest.fixture
+def fresh_look(monkeypatch: pytest.MonkeyPatch) -> Iterable[None]:
+    """Let compile look for NVRTC and the headers again, and forget what it found."""
+    caches = (compiling._nvrtc, toolkit_headers)
+    for cache in caches:
+        cache.cache_clear()
+    yield
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def without_imports(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
+    """Make the import of `packages` fail."""
+    real = builtins.__import__
+
+    def refuse(name: str, *arguments: Any, **options: Any) -> ModuleType:
+        if name.split(".")[0] in packages:
+            raise ImportError(f"No module named {name!r}")
+        return real(name, *arguments, **options)
+
+    monkeypatch.setattr(builtins, "__import__", refuse)
+    for name in [name for name in sys.modules if name.split(".")[0] in packages]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+PIP = re.escape("pip install 'softgen[cuda13]'")
+
+
+@pytest.mark.usefixtures("fresh_look")
+def test_without_cupy_the_message_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = render(Variant(THOUSAND, Safe(256)))
+    without_imports(monkeypatch, "cupy", "cupy_backends")
+    with pytest.raises(MissingDependencyError, match=rf"NVRTC cannot be loaded .*cupy.*{PIP}"):
+        compile_offline(source, H200)
+
+
+@pytest.mark.usefixtures("fresh_look")
+def test_without_the_nvrtc_library_the_message_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from cupy_backends.cuda.libs import nvrtc
+
+    def fail() -> None:
+        raise RuntimeError("CuPy failed to load libnvrtc.so.13")
+
+    fake = ModuleType("nvrtc")
+    vars(fake).update({**vars(nvrtc), "getVersion": fail})
+    import cupy_backends.cuda.libs as libs
+
+    monkeypatch.setattr(libs, "nvrtc", fake)
+    with pytest.raises(MissingDependencyError, match=rf"libnvrtc\.so\.13\); .*{PIP}"):
+        compile_offline(render(Variant(THOUSAND, Safe(256))), H200)
+
+
+def hide_headers(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+    without_imports(monkeypatch, "nvidia")
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    monkeypatch.setenv("CUDA_HOME", str(home))
+
+
+@pytest.mark.usefixtures("fresh_look")
+def test_without_headers_the_message_says_how_to_get_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hide_headers(monkeypatch, tmp_path)
+    with pytest.raises(MissingDependencyError, match=rf"cuda_fp16\.h\) were not found; .*{PIP}"):
+        toolkit_headers()
+
+
+@pytest.mark.usefixtures("fresh_look")
+@pytest.mark.parametrize("variable", ["CUDA_HOME", "CUDA_PATH"])
+def test_headers_of_an_installed_toolkit(
+    variable: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    hide_headers(monkeypatch, tmp_path)
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda_fp16.h").touch()
+    assert toolkit_headers() == tmp_path / "include"
+
+
+@pytest.mark.usefixtures("fresh_look")
+@pytest.mark.parametrize(
+    ("folders", "chosen"),
+    [
+        (["cu12/include", "cu13/include"], "cu13/include"),
+        (["cuda_runtime/include"], "cuda_runtime/include"),
+    ],
+)
+def test_headers_of_the_toolkit_wheels(
+    folders: Sequence[str], chosen: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake: Any = ModuleType("nvidia")
+    fake.__path__ = [str(tmp_path)]
+    monkeypatch.setitem(sys.modules, "nvidia", fake)
+    for folder in folders:
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "cuda_fp16.h").touch()
+    assert toolkit_headers() == tmp_path / chosen

@@ -1,0 +1,67 @@
+"""Emitted files are clang-format clean under the repository's own .clang-format."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from softgen.arch import arch_named
+from softgen.problem import Algorithm, DType, Problem
+from softgen.render import render
+from softgen.strategies import all_strategies
+from softgen.variants import Variant, candidates
+
+STYLE = Path(__file__).parents[2] / ".clang-format"
+
+
+def check_format(files: list[Path]) -> str:
+    """Return clang-format's complaints about `files`."""
+    executable = shutil.which("clang-format", path=sysconfig.get_path("scripts"))
+    assert executable, "clang-format comes with the [test] extra"
+    ran = subprocess.run(
+        [executable, "--dry-run", "-Werror", f"--style=file:{STYLE}", *map(str, files)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode != 0) == bool(ran.stderr)
+    return ran.stderr
+
+
+def sample(algorithm: Algorithm) -> list[Variant]:
+    """Return variants spread over types, widths and knobs: the first, a middle one, the last."""
+    found: dict[str, Variant] = {}
+    wide = [(8, 1), (1000, None), (1024, 2), (50257, None), (1_000_000_000_000, None)]
+    for dtype in DType:
+        for number, (cols, alignment) in enumerate(wide):
+            out = dtype if number % 2 == 0 else DType.FLOAT32
+            problem = Problem.of(algorithm, dtype, cols, out_dtype=out, alignment=alignment)
+            for kind in all_strategies():
+                some = list(candidates(problem, 64, arch_named("sm_90"), kind.name))
+                for variant in some[:: max(1, len(some) - 1)]:
+                    found[variant.name] = variant
+    return list(found.values())
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+def test_emitted_files_are_formatted(algorithm: Algorithm, tmp_path: Path) -> None:
+    variants = sample(algorithm)
+    assert len(variants) >= 60
+    assert {v.strategy.name for v in variants} == {kind.name for kind in all_strategies()}
+    files = []
+    for variant in variants:
+        files.append(tmp_path / f"{variant.name}.cu")
+        files[-1].write_text(render(variant).text)
+    assert check_format(files) == ""
+
+
+def test_the_check_sees_a_badly_formatted_line(tmp_path: Path) -> None:
+    problem = Problem.of("softmax", "float32", 1000)
+    text = render(next(candidates(problem, 64, arch_named("sm_90")))).text
+    bad = tmp_path / "bad.cu"
+    bad.write_text(text.replace("constexpr int kPackSize", "constexpr  int kPackSize"))
+    assert "code should be clang-formatted" in check_format([bad])

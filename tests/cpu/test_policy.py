@@ -1,0 +1,354 @@
+"""Which variant a call uses, and that it is tuned for once."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softgen import cache, policy
+from softgen.arch import Arch, arch_named
+from softgen.entry import Entry, Key, Timing
+from softgen.errors import InvalidValueError, VerificationError
+from softgen.policy import MODES, batch_invariant_default, choose, tune_budget, tune_mode
+from softgen.problem import Problem
+from softgen.strategies.safe import Safe
+from softgen.variants import Variant, best_guess
+
+H200 = arch_named("sm_90")
+T4 = arch_named("sm_75")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+WINNER = Variant(THOUSAND, Safe(512))
+
+
+# Options and environment variables
+
+
+def test_the_mode_is_the_argument_then_the_environments_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert MODES == ("on", "cached", "off", "force")
+    assert tune_mode(None) == "on"
+    for mode in MODES:
+        assert tune_mode(mode) == mode
+        monkeypatch.setenv("SOFTGEN_TUNE", mode)
+        assert tune_mode(None) == mode
+        assert tune_mode("off") == "off"
+    monkeypatch.setenv("SOFTGEN_TUNE", "")
+    assert tune_mode(None) == "on"
+    monkeypatch.setenv("SOFTGEN_TUNE", "never")
+    assert tune_mode("cached") == "cached"
+
+
+@pytest.mark.parametrize("bad", ["ON", "true", "1", "maybe", " on"])
+def test_other_modes_say_where_they_come_from(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(InvalidValueError) as caught:
+        tune_mode(bad)
+    assert str(caught.value) == f"tune must be one of on, cached, off, force; got {bad!r}"
+    monkeypatch.setenv("SOFTGEN_TUNE", bad)
+    with pytest.raises(InvalidValueError) as caught:
+        tune_mode(None)
+    assert str(caught.value) == (
+        f"the environment variable SOFTGEN_TUNE must be one of on, cached, off, force; got {bad!r}"
+    )
+
+
+def test_an_empty_argument_is_no_mode() -> None:
+    with pytest.raises(InvalidValueError, match=r"tune must be one of on, .*; got ''"):
+        tune_mode("")
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("", 2), ("0.5", 0.5), ("30", 30), ("1e3", 1000)])
+def test_the_budget(text: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tune_budget() == 2
+    monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", text)
+    assert tune_budget() == seconds
+
+
+@pytest.mark.parametrize("bad", ["0", "-1", "nan", "inf", "-inf", "2s", "two", "1e400"])
+def test_other_budgets(bad: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", bad)
+    with pytest.raises(
+        InvalidValueError, match=f"SOFTGEN_TUNE_BUDGET must be seconds above 0, got '{bad}'"
+    ):
+        tune_budget()
+
+
+def test_batch_invariance(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert batch_invariant_default() is False
+    for text, wanted in (("", False), ("0", False), ("1", True)):
+        monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", text)
+        assert batch_invariant_default() is wanted
+    for bad in ("true", "yes", "2", " 1"):
+        monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", bad)
+        with pytest.raises(
+            InvalidValueError, match=f"SOFTGEN_BATCH_INVARIANT must be 0 or 1, got '{bad}'"
+        ):
+            batch_invariant_default()
+
+
+# choose, with a tuner that only counts
+
+
+class FakeTuner:
+    """Stands for softgen.tune.tune: stores `winner` as the real one does."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Problem, int, float | None]] = []
+        self.winner = WINNER
+        self.failure: Exception | None = None
+        self.counting = threading.Lock()
+        self.running = 0
+        self.most_at_once = 0
+        self.hold: threading.Event | None = None
+        self.release_at = 0  # as many at once set `hold`, if above 0
+
+    def __call__(self, problem: Problem, rows: int, *, budget: float | None = None) -> Entry:
+        with self.counting:
+            self.calls.append((problem, rows, budget))
+            self.running += 1
+            self.most_at_once = max(self.most_at_once, self.running)
+        if self.hold is not None:
+            if self.running == self.release_at:
+                self.hold.set()
+            came = self.hold.wait(timeout=10)
+            self.hold.set()  # where they never come, only the first waits in vain
+            assert came
+        with self.counting:
+            self.running -= 1
+        if self.failure is not None:
+            raise self.failure
+        entry = Entry(
+            Key.of(problem, rows, fake_environment(0)),
+            Variant(problem, self.winner.strategy),
+            (Timing(self.winner.name, 3.0, 2.0, 4.0),),
+        )
+        cache.store(entry)
+        return entry
+
+
+def fake_environment(device: int) -> dict[str, str | int]:
+    return {"device": "fake", "number": device}
+
+
+def fake_arch(device: int) -> Arch:
+    return (H200, T4)[device]
+
+
+@pytest.fixture
+def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[FakeTuner]:
+    fake = FakeTuner()
+    monkeypatch.setattr(policy, "tune", fake)
+    monkeypatch.setattr(policy, "environment", fake_environment)
+    monkeypatch.setattr(policy, "arch_of", fake_arch)
+    policy._locks.clear()
+    cache._memory.clear()
+    cache._warn_once.cache_clear()
+    yield fake
+    policy._locks.clear()
+    cache._memory.clear()
+
+
+def stored(rows: int = 4096, device: int = 0, strategy: Safe | None = None) -> None:
+    """Put a choice into the cache."""
+    key = Key.of(THOUSAND, rows, fake_environment(device))
+    cache.store(Entry(key, Variant(THOUSAND, strategy or Safe(1024)), ()))
+
+
+def test_on_tunes_once_and_then_knows(
+    tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "7")
+    with caplog.at_level(logging.INFO, "softgen"):
+        assert [choose(THOUSAND, rows, 0, "on") for rows in (4000, 4096, 2049)] == [WINNER] * 3
+    assert tuner.calls == [(THOUSAND, 4000, 7.0)]
+    (record,) = caplog.records
+    assert record.levelno == logging.INFO
+    message = record.getMessage()
+    assert message.startswith("tuned softmax_f32_1000 for 4000 rows in 0.")
+    assert message.endswith(" s: safe_b512 (1 candidates timed)")
+
+
+def test_on_tunes_again_for_other_rows_problems_and_devices(tuner: FakeTuner) -> None:
+    for problem, rows, device in (
+        (THOUSAND, 4096, 0),
+        (THOUSAND, 4097, 0),
+        (Problem.of("softmax", "float32", 1000, alignment=1), 4096, 0),
+        (Problem.of("log_softmax", "float32", 1000), 4096, 0),
+        (THOUSAND, 4096, 1),
+    ):
+        before = len(tuner.calls)
+        choose(problem, rows, device, "on")
+        assert len(tuner.calls) == before + 1
+
+
+def test_cached_never_tunes(tuner: FakeTuner) -> None:
+    guess = best_guess(THOUSAND, 4096, H200)
+    assert choose(THOUSAND, 4096, 0, "cached") == guess != WINNER
+    stored()
+    assert choose(THOUSAND, 4096, 0, "cached").strategy == Safe(1024)
+    assert choose(THOUSAND, 8, 0, "cached") == best_guess(THOUSAND, 8, H200)
+    assert tuner.calls == []
+
+
+def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> None:
+    stored()
+
+    def look(*arguments: object) -> None:
+        raise AssertionError("off must not read the cache")
+
+    monkeypatch.setattr(cache, "load", look)
+    monkeypatch.setattr(policy, "environment", look)
+    assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
+    assert tuner.calls == []
+
+
+def test_force_tunes_every_time(tuner: FakeTuner) -> None:
+    stored()
+    assert choose(THOUSAND, 4096, 0, "force") == WINNER
+    tuner.winner = Variant(THOUSAND, Safe(128))
+    assert choose(THOUSAND, 4096, 0, "force").strategy == Safe(128)
+    assert len(tuner.calls) == 2
+    assert choose(THOUSAND, 4096, 0, "on").strategy == Safe(128)
+    assert len(tuner.calls) == 2
+
+
+@pytest.mark.parametrize("mode", ["off", "cached"])
+def test_a_guess_is_made_for_the_bucket_of_rows(
+    mode: str, tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All rows of a bucket share one kernel, so all must be guessed alike."""
+    asked: list[tuple[int, Arch]] = []
+
+    def note(problem: Problem, rows: int, arch: Arch) -> Variant:
+        asked.append((rows, arch))
+        return WINNER
+
+    monkeypatch.setattr(policy, "best_guess", note)
+    for rows in (1, 2, 3, 1000, 1024):
+        choose(THOUSAND, rows, 1, mode)
+    assert asked == [(1, T4), (2, T4), (4, T4), (1024, T4), (1024, T4)]
+
+
+def test_a_stored_choice_must_be_legal_on_the_device(
+    tuner: FakeTuner, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored(strategy=Safe(33))
+    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+    assert "block_size must be a multiple of 32" in caplog.text
+
+
+def test_a_damaged_entry_is_tuned_over(tuner: FakeTuner, own_cache: Path) -> None:
+    stored()
+    (path,) = (own_cache / "tuned").iterdir()
+    path.write_text("{")
+    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert len(tuner.calls) == 1
+
+
+def test_a_damaged_entry_is_warned_of_once(
+    tuner: FakeTuner, own_cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stored()
+    (path,) = (own_cache / "tuned").iterdir()
+    path.write_text("{")
+    choose(THOUSAND, 4096, 0, "on")
+    assert len([r for r in caplog.records if str(path) in r.getMessage()]) == 1
+
+
+def test_a_tuning_that_fails_can_be_tried_again(tuner: FakeTuner) -> None:
+    tuner.failure = VerificationError("no candidate works")
+    for _ in range(2):
+        with pytest.raises(VerificationError):
+            choose(THOUSAND, 4096, 0, "on")
+    tuner.failure = None
+    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert len(tuner.calls) == 3
+
+
+def test_a_bad_budget_is_found_before_tuning(
+    tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "soon")
+    with pytest.raises(InvalidValueError, match="SOFTGEN_TUNE_BUDGET"):
+        choose(THOUSAND, 4096, 0, "on")
+    assert tuner.calls == []
+    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+
+
+def wait_for_misses(monkeypatch: pytest.MonkeyPatch, threads: int) -> threading.Event:
+    """Return an event that is set when so many threads have found nothing stored."""
+    missed: set[int] = set()
+    enough = threading.Event()
+    load = cache.load
+
+    def counting(key: Key, arch: Arch, **options: Any) -> Any:
+        found = load(key, arch, **options)
+        if found is None:
+            missed.add(threading.get_ident())
+            if len(missed) >= threads:
+                enough.set()
+        return found
+
+    monkeypatch.setattr(cache, "load", counting)
+    return enough
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_threads_that_want_one_key_wait_for_one_tuning(
+    in_memory: bool, tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    if in_memory:
+        (own_cache / "tuned").write_text("in the way of the folder")
+    tuner.hold = wait_for_misses(monkeypatch, 8)  # all of them, before the first tuning ends
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: choose(THOUSAND, 4096, 0, "on"), range(8)))
+    assert answers == [WINNER] * 8
+    assert tuner.most_at_once == 1
+    assert len(tuner.calls) == 1
+
+
+def test_a_thread_that_missed_before_a_tuning_ended_does_not_tune_again(
+    tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread looks, another looks, tunes and is done, and only then the first goes on."""
+    missed, done = threading.Event(), threading.Event()
+    load, main = cache.load, threading.get_ident()
+
+    def late(key: Key, arch: Arch, **options: Any) -> Any:
+        found = load(key, arch, **options)
+        if threading.get_ident() != main and not missed.is_set():
+            missed.set()
+            assert done.wait(timeout=10)
+        return found
+
+    monkeypatch.setattr(cache, "load", late)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(choose, THOUSAND, 4096, 0, "on")
+        assert missed.wait(timeout=10)
+        assert choose(THOUSAND, 4096, 0, "on") == WINNER
+        done.set()
+        assert slow.result(timeout=10) == WINNER
+    assert len(tuner.calls) == 1
+
+
+def test_threads_that_want_different_keys_do_not_wait(tuner: FakeTuner) -> None:
+    tuner.hold, tuner.release_at = threading.Event(), 4
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: choose(THOUSAND, 1 << number, 0, "on"), range(4)))
+    assert len(tuner.calls) == 4
+    assert tuner.most_at_once == 4
+
+
+def test_force_makes_threads_take_turns(tuner: FakeTuner) -> None:
+    """Two tunings at once would disturb each other's times."""
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: choose(THOUSAND, 4096, 0, "force"), range(12)))
+    assert len(tuner.calls) == 12
+    assert tuner.most_at_once == 1

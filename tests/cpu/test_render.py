@@ -1,0 +1,333 @@
+"""The emitted text: complete, clean, and a function of the variant alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+import pytest
+from hypothesis import given, settings
+
+from softgen import render as rendering
+from softgen.arch import Arch, arch_named
+from softgen.errors import SoftgenError
+from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem
+from softgen.render import COMPILE_OPTIONS, _spell, constant_lines, environment, render
+from softgen.strategies import all_strategies
+from softgen.strategies.online import Online
+from softgen.strategies.safe import Safe
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant, best_guess, candidates
+from tests.cpu.drawn import archs, problems
+
+ROOT = Path(__file__).parents[2]
+H200 = arch_named("sm_90")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+
+
+def firsts_of_strategies(problem: Problem, arch: Arch) -> list[Variant]:
+    """Return the first candidate of each strategy that has one."""
+    found = [next(candidates(problem, 64, arch, kind.name), None) for kind in all_strategies()]
+    return [variant for variant in found if variant is not None]
+
+
+def sample() -> Iterator[Variant]:
+    """Yield a few of everything: algorithms, types, alignments, widths, strategies."""
+    for algorithm in Algorithm:
+        for dtype in DType:
+            for out in DType:
+                for cols, alignment in ((1, None), (1000, None), (1024, 1), (2**32, None)):
+                    problem = Problem.of(algorithm, dtype, cols, out_dtype=out, alignment=alignment)
+                    yield from firsts_of_strategies(problem, H200)
+
+
+def code_of(text: str) -> str:
+    """Return `text` without its // comments."""
+    return re.sub("//.*", "", text)
+
+
+def expected_constants(variant: Variant) -> dict[str, int | bool]:
+    camel = {
+        name: "k" + name.title().replace("_", "") for name in variant.strategy.knobs
+    }  # pack_size -> kPackSize
+    knobs = variant.strategy.knobs
+    return {"kCols": variant.problem.cols, **{camel[name]: knobs[name] for name in knobs}}
+
+
+def declared_constants(text: str) -> dict[str, int | bool]:
+    """Return the constants that are declared with a literal."""
+    words = {"true": True, "false": False}
+    found = re.findall(r"^constexpr (Col|int|bool) (k\w+) = (\d+|true|false);", text, re.MULTILINE)
+    assert all((kind == "bool") == (value in words) for kind, _, value in found)
+    return {name: words[value] if value in words else int(value) for _, name, value in found}
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems, archs)
+def test_a_text_is_clean_whatever_is_asked(problem: Problem, arch: Arch) -> None:
+    for variant in firsts_of_strategies(problem, arch):
+        check_clean(variant)
+
+
+def test_a_text_is_clean_for_every_type() -> None:
+    for variant in sample():
+        check_clean(variant)
+
+
+def check_clean(variant: Variant) -> None:
+    source = render(variant)
+    text, lines = source.text, source.text.split("\n")
+    code = code_of(text)
+
+    assert text.startswith(f"// {variant.name}\n")
+    assert text.endswith("}\n")
+    assert not text.endswith("\n\n")
+    assert not re.search(r"/\*|\*/|\$\{|Undefined|None", text), "what Jinja leaves behind"
+    assert "\n\n\n" not in text
+    assert "\t" not in text
+    assert text.isascii()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert [line for line in lines if len(line) > 100] == []
+    assert "__restrict__" not in code
+
+    assert text.count('extern "C"') == 1
+    assert text.count("__global__") == 1
+    assert re.fullmatch(r"[a-z_][a-z0-9_]*", source.symbol)
+    entry = rf"\n    {source.symbol}\(const X\* x, Y\* y, long long rows\) {{\n"
+    assert re.search(rf'extern "C" __global__ void __launch_bounds__\([^)]*\){entry}', text)
+
+    declared = {**declared_constants(text)}
+    if "kAlignment" in declared:
+        assert declared.pop("kAlignment") == variant.problem.alignment
+    assert declared == expected_constants(variant)
+
+    includes = set(re.findall(r"#include (.*)", text))
+    types = {variant.problem.dtype, variant.problem.out_dtype}
+    headers = {DType.FLOAT16: "<cuda_fp16.h>", DType.BFLOAT16: "<cuda_bf16.h>"}
+    assert includes == {headers[dtype] for dtype in types & headers.keys()}
+    assert f"using X = {variant.problem.dtype.cuda};" in text
+    assert f"using Y = {variant.problem.out_dtype.cuda};" in text
+    assert f"using Compute = {variant.problem.compute_dtype.cuda};" in text
+
+
+def test_the_header_says_what_the_launch_is() -> None:
+    for variant in sample():
+        head, _, _ = render(variant).text.partition("\n\nusing ")
+        head, _, _ = head.partition("\n#include")
+        launch, problem = variant.launch, variant.problem
+        assert all(line.startswith("//") for line in head.strip().splitlines())
+        steps = "rows" if launch.rows_per_block == 1 else f"ceil(rows / {launch.rows_per_block})"
+        assert f"grid:    {steps} blocks" in head
+        assert f"{launch.block_size} threads, {launch.shared_bytes} bytes of static shared" in head
+        assert f"y = {problem.algorithm.value}(x), row by row." in head
+        assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
+        assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head
+        assert f"arithmetic in {problem.compute_dtype.value}" in head
+        assert f"starts on a multiple of {problem.alignment} element" in head
+        assert f"nvcc {' '.join(COMPILE_OPTIONS)}" in head
+
+
+def test_only_the_algorithm_that_is_asked_for_is_pasted() -> None:
+    for dtype in DType:
+        softmax = Problem.of("softmax", dtype, 1000)
+        log_softmax = Problem.of("log_softmax", dtype, 1000)
+        for problem, inside, outside in (
+            (softmax, ["// softmax: exp(x", "return 1 / sum;"], ["log_softmax", "log("]),
+            (log_softmax, ["// log_softmax: (x", "return log(sum);"], ["1 / sum", "// softmax"]),
+        ):
+            for variant in firsts_of_strategies(problem, H200):
+                text = render(variant).text
+                assert all(words in text for words in inside)
+                assert not any(words in text for words in outside)
+                assert text.count("Compute finish(") == 1
+
+
+@pytest.mark.parametrize(
+    ("cols", "index"),
+    [(1000, "int"), (MAX_INT32_COLS, "int"), (MAX_INT32_COLS + 1, "long long")],
+)
+def test_columns_are_counted_in_64_bits_only_where_they_must(cols: int, index: str) -> None:
+    for name in ("online", "safe"):
+        variant = best_guess(Problem.of("softmax", "float32", cols), 1, H200, name)
+        assert f"using Col = {index};\n" in render(variant).text
+
+
+def test_constants_are_lined_up_with_their_meaning() -> None:
+    assert constant_lines(Variant(THOUSAND, Warp(4, 32, 32, 1, True, 128))) == [
+        "constexpr Col kCols = 1000;            // elements in a row",
+        "constexpr int kPackSize = 4;           // elements moved by one load or store",
+        "constexpr int kColsPerThread = 32;     // elements of a row held by one lane",
+        "constexpr int kThreadGroupWidth = 32;  // lanes that share a row",
+        "constexpr int kRowsPerAccess = 1;      // rows that a thread group holds at once",
+        "constexpr bool kPadding = true;        // whether the group covers more columns than the "
+        "row has",
+        "constexpr int kBlockSize = 128;        // threads in a block",
+    ]
+
+
+def test_one_variant_one_text() -> None:
+    texts: dict[str, str] = {}
+    for variant in sample():
+        texts[variant.name] = render(variant).text
+    render.cache_clear()
+    environment.cache_clear()
+    assert {variant.name: render(variant).text for variant in sample()} == texts
+    assert len(set(texts.values())) == len(texts)
+
+
+IN_ANOTHER_PLACE = """
+import hashlib, os, softgen
+os.environ.clear()
+names = ("softmax", "float16", 1000), ("log_softmax", "float64", 5000)
+for name in names:
+    print(hashlib.sha256(softgen.generate(*name).text.encode()).hexdigest())
+"""
+
+
+def test_the_text_does_not_depend_on_place_or_environment(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "somewhere" / "else"
+    for folder in ("softgen", "templates"):
+        shutil.copytree(
+            ROOT / folder, elsewhere / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    digests = []
+    for root, seed in ((ROOT, "1"), (elsewhere, "2")):
+        ran = subprocess.run(
+            [sys.executable, "-c", IN_ANOTHER_PLACE],
+            cwd=root,
+            env={"PYTHONHASHSEED": seed, "TZ": "Asia/Tokyo", "HOME": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        digests.append(ran.stdout.split())
+    assert digests[0] == digests[1]
+    assert len(set(digests[0])) == 2
+
+
+def test_the_text_names_no_path_date_or_person() -> None:
+    for variant in sample():
+        text = render(variant).text
+        assert not re.search(r"\b20\d\d-\d\d|\b\d\d:\d\d\b", text)
+        assert not re.search(r"/(home|root|tmp|usr|work|Users|opt|var)\b", text)
+        assert str(ROOT) not in text
+
+
+@pytest.mark.parametrize("value", [None, float("inf"), float("-inf"), float("nan")])
+def test_values_without_a_spelling_are_refused(value: object) -> None:
+    with pytest.raises(SoftgenError, match=f"a template tried to print {value!r}"):
+        _spell(value)
+    with pytest.raises(SoftgenError, match="a template tried to print"):
+        environment().from_string("${ value }").render(value=value)
+
+
+@pytest.mark.parametrize(
+    ("value", "spelled"),
+    [(True, "true"), (False, "false"), (0.5, "0.5f"), (-2.0, "-2.0f"), (7, "7"), ("X", "X")],
+)
+def test_values_are_spelled_as_in_cpp(value: object, spelled: str) -> None:
+    assert environment().from_string("${ value }").render(value=value) == spelled
+
+
+def test_cpp_that_looks_like_jinja_is_left_alone() -> None:
+    text = 'float2 a[1] = {{0, 0}};\n{#pragma unroll\nasm("{%0, %1}" :: "r"(a[0]));  // {% x %}\n'
+    assert environment().from_string(text).render() == text
+
+
+@pytest.mark.parametrize(
+    "template", ["${ cosl }", "${ problem.colums }", "/*% if pairs %*/x/*% endif %*/"]
+)
+def test_an_undefined_name_fails(template: str) -> None:
+    with pytest.raises(jinja2.UndefinedError):
+        environment().from_string(template).render(problem=THOUSAND)
+
+
+@pytest.fixture
+def own_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a copy of the templates the ones in use."""
+    folder = tmp_path / "templates"
+    shutil.copytree(rendering.template_directory(), folder)
+    caches = (environment, render, rendering.digest)
+    monkeypatch.setattr(rendering, "template_directory", lambda: folder)
+    for cache in caches:
+        cache.cache_clear()
+    yield folder
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def test_a_misspelt_name_in_a_template_fails(own_templates: Path) -> None:
+    variant = Variant(THOUSAND, Safe(256))
+    frame = own_templates / "kernel.cu.j2"
+    text = frame.read_text()
+    assert "${ symbol }" in text
+    frame.write_text(text.replace("${ symbol }", "${ symbl }"))
+    with pytest.raises(jinja2.UndefinedError, match="symbl"):
+        render(variant)
+
+
+def test_the_digest_changes_with_every_template_and_only_then(own_templates: Path) -> None:
+    digests = {rendering.digest()}
+    rendering.digest.cache_clear()
+    digests.add(rendering.digest())
+    assert len(digests) == 1
+    files = sorted(path for path in own_templates.rglob("*") if path.is_file())
+    assert len(files) >= 12
+    for path in files:
+        path.write_bytes(path.read_bytes() + b"\n")
+        rendering.digest.cache_clear()
+        digests.add(rendering.digest())
+    assert len(digests) == 1 + len(files)
+    files[0].rename(files[0].with_name("renamed.cu.j2"))
+    rendering.digest.cache_clear()
+    assert rendering.digest() not in digests
+    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in digests)
+
+
+def test_the_digest_changes_with_a_strategy(
+    own_templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = rendering.digest()
+    package = tmp_path / "softgen"
+    shutil.copytree(ROOT / "softgen" / "strategies", package / "strategies")
+    monkeypatch.setattr(rendering, "__file__", str(package / "render.py"))
+    rendering.digest.cache_clear()
+    assert rendering.digest() == before
+    with (package / "strategies" / "safe.py").open("a") as file:
+        file.write("# another heuristic\n")
+    rendering.digest.cache_clear()
+    assert rendering.digest() != before
+
+
+def test_missing_templates_say_where_they_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "__file__", str(tmp_path / "softgen" / "render.py"))
+    with pytest.raises(SoftgenError, match=r"no templates in .*softgen/templates nor .*install"):
+        rendering.template_directory()
+
+
+def test_templates_of_an_installed_package_come_before_a_neighbours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rendering, "__file__", str(tmp_path / "softgen" / "render.py"))
+    for folder in (tmp_path / "templates", tmp_path / "softgen" / "templates"):
+        folder.mkdir(parents=True)
+        (folder / "kernel.cu.j2").touch()
+        assert rendering.template_directory() == folder
+
+
+def test_sources_are_values_with_a_digest_of_their_text() -> None:
+    one = render(Variant(THOUSAND, Online(4, 2, 128)))
+    other = render(Variant(THOUSAND, Online(4, 2, 256)))
+    assert one.options == ("--std=c++17", "-ftz=true")
+    assert one.sha256 != other.sha256
+    assert re.fullmatch("[0-9a-f]{64}", one.sha256)
+    assert one.symbol == other.symbol == "softmax_f32_1000_online"
+    assert one.name == one.variant.name

@@ -1,0 +1,334 @@
+"""Each strategy's rules, candidates and launch shapes, and how strategies are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from softgen.arch import KNOWN, Arch, arch_named
+from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.strategies import Strategy, all_strategies, strategy_named
+from softgen.strategies.base import MAX_GRID
+from softgen.strategies.online import Online
+from softgen.strategies.safe import Safe
+from softgen.strategies.warp import Warp
+from softgen.variants import candidates
+from tests.cpu.drawn import archs, problems, row_counts
+
+ROOT = Path(__file__).parents[2]
+H200 = arch_named("sm_90")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+KIBI = Problem.of("softmax", "float32", 1024)
+ANYWHERE = Problem.of("softmax", "float32", 1024, alignment=1)
+HALVES = Problem.of("softmax", "float16", 4096)
+HALVES_TO_FLOAT = Problem.of("softmax", "float16", 4096, out_dtype="float32")
+HALVES_TO_DOUBLE = Problem.of("softmax", "float16", 4096, out_dtype="float64")
+DOUBLES = Problem.of("softmax", "float64", 512)
+NAMES = [kind.name for kind in all_strategies()]
+
+WARP = Warp(4, 32, 32, 1, False, 128)  # legal for 1024 columns of float32
+
+BROKEN: list[tuple[Strategy, Problem, str]] = [
+    (replace(WARP, pack_size=3), KIBI, "pack_size must be one of (1, 2, 4, 8, 16)"),
+    (replace(WARP, pack_size=0), KIBI, "pack_size must be one of (1, 2, 4, 8, 16)"),
+    (replace(WARP, pack_size=8), KIBI, "a pack is at most 16 bytes: 4 elements of float32"),
+    (replace(WARP, pack_size=4), ANYWHERE, "multiples of 1 elements, so that is the widest pack"),
+    (replace(WARP, thread_group_width=33), KIBI, "thread_group_width must be a power of two up to"),
+    (replace(WARP, thread_group_width=0), KIBI, "thread_group_width must be a power of two up to"),
+    (replace(WARP, rows_per_access=3), KIBI, "rows_per_access must be 1, 2 or 4"),
+    (replace(WARP, cols_per_thread=30), KIBI, "must be a positive multiple of pack_size"),
+    (replace(WARP, cols_per_thread=0), KIBI, "must be a positive multiple of pack_size"),
+    (replace(WARP, cols_per_thread=-4), KIBI, "must be a positive multiple of pack_size"),
+    (replace(WARP, padding=True), KIBI, "padding needs a group wider than 1024 columns"),
+    (WARP, THOUSAND, "without padding a group must cover just 1000 columns, not 1024"),
+    (replace(WARP, cols_per_thread=36), KIBI, "must cover just 1024 columns, not 1152"),
+    (replace(WARP, block_size=48), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (replace(WARP, block_size=0), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (replace(WARP, block_size=1056), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Warp(4, 256, 4, 1, False, 128), KIBI, "hold 256 registers of elements; at most 160 do not"),
+    (Warp(4, 64, 16, 4, False, 128), KIBI, "hold 256 registers of elements; at most 160 do not"),
+    (Warp(4, 64, 16, 1, False, 1024), KIBI, "hold 64 registers of elements; at most 32 do not"),
+    (Warp(2, 128, 4, 1, False, 128), DOUBLES, "hold 256 registers of elements; at most 160"),
+    (Online(5, 1, 128), KIBI, "pack_size must be one of (1, 2, 4, 8, 16)"),
+    (Online(16, 1, 128), HALVES, "a pack is at most 16 bytes: 8 elements of float16"),
+    (Online(4, 1, 128), DOUBLES, "a pack is at most 16 bytes: 2 elements of float64"),
+    (Online(4, 8, 128), KIBI, "unroll must be 1, 2 or 4"),
+    (Online(4, 3, 128), KIBI, "unroll must be 1, 2 or 4"),
+    (Online(4, 0, 128), KIBI, "unroll must be 1, 2 or 4"),
+    (Online(4, 1, 100), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Online(4, 1, 2048), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Online(8, 4, 1024), HALVES_TO_FLOAT, "hold 32 registers of elements; at most 24 do not spill"),
+    (Online(2, 4, 1024), DOUBLES, "hold 16 registers of elements; at most 8 do not spill"),
+    (Online(8, 4, 128), HALVES_TO_DOUBLE, "hold 64 registers of elements; at most 32 do not spill"),
+    (Safe(0), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Safe(-32), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Safe(33), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Safe(1056), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "problem", "message"), BROKEN, ids=lambda value: repr(value))
+def test_a_broken_rule_names_what_is_accepted(
+    strategy: Strategy, problem: Problem, message: str
+) -> None:
+    with pytest.raises(IllegalVariantError, match=re.escape(message)) as caught:
+        strategy.check(problem, H200)
+    assert str(caught.value).startswith(f"{strategy.label}: ")
+    assert isinstance(caught.value, ValueError)
+    assert not strategy.is_legal(problem, H200)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "problem"),
+    [
+        (WARP, KIBI),
+        (replace(WARP, padding=True), THOUSAND),
+        (Warp(1, 32, 32, 1, False, 128), ANYWHERE),
+        (Warp(4, 160, 32, 1, False, 128), Problem.of("softmax", "float32", 5120)),
+        (Warp(4, 32, 32, 1, False, 1024), KIBI),
+        (Warp(8, 128, 32, 1, False, 32), HALVES),
+        (Warp(2, 64, 8, 1, False, 256), DOUBLES),
+        (Warp(4, 4, 1, 4, False, 128), Problem.of("softmax", "float32", 4)),
+        (Online(4, 4, 1024), KIBI),
+        (Online(8, 2, 1024), HALVES_TO_FLOAT),
+        (Online(8, 2, 256), HALVES_TO_DOUBLE),
+        (Online(8, 4, 1024), HALVES),
+        (Online(2, 4, 512), DOUBLES),
+        (Online(2, 2, 1024), DOUBLES),
+        (Online(4, 4, 1024), ANYWHERE),
+        (Safe(32), KIBI),
+        (Safe(1024), ANYWHERE),
+    ],
+    ids=repr,
+)
+def test_the_last_setting_before_a_rule_is_legal(strategy: Strategy, problem: Problem) -> None:
+    strategy.check(problem, H200)
+    assert strategy.is_legal(problem, H200)
+
+
+def test_fewer_registers_make_fewer_settings_legal() -> None:
+    small = replace(H200, registers_per_multiprocessor=32768)
+    assert Online(8, 4, 1024).is_legal(HALVES, H200)
+    assert not Online(8, 4, 1024).is_legal(HALVES, small)
+    assert not Warp(4, 32, 32, 1, False, 1024).is_legal(KIBI, small)
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems, row_counts, archs)
+def test_candidates_are_legal_and_unique_and_never_missing(
+    problem: Problem, rows: int, arch: Arch
+) -> None:
+    found = list(candidates(problem, rows, arch))
+    assert found
+    assert len(set(found)) == len(found)
+    for variant in found:
+        variant.check(arch)
+        assert variant.problem is problem
+    assert {"online", "safe"} <= {variant.strategy.name for variant in found}
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems, row_counts, archs)
+def test_a_warp_covers_the_row(problem: Problem, rows: int, arch: Arch) -> None:
+    for setting in Warp.candidates(problem, rows, arch):
+        assert isinstance(setting, Warp)
+        covered = setting.cols_per_thread * setting.thread_group_width
+        spare = covered - problem.cols
+        # Less than one pack a lane is wasted, and nothing at all without padding.
+        assert 0 <= spare < setting.pack_size * setting.thread_group_width
+        assert setting.padding == (spare > 0)
+        assert problem.alignment % setting.pack_size == 0
+        assert problem.cols % setting.pack_size == 0
+        words = problem.compute_dtype.itemsize // 4
+        held = setting.cols_per_thread * setting.rows_per_access * words
+        assert setting.element_registers(problem) == held <= 64
+
+
+@pytest.mark.parametrize("name", ["online", "safe"])
+@pytest.mark.parametrize("cols", [1, 31, 2**31 - 1, 2**31 + 1, 3_000_000_000, 2**40])
+def test_some_strategies_take_any_width(name: str, cols: int) -> None:
+    for dtype in DType:
+        for arch in KNOWN.values():
+            problem = Problem.of("softmax", dtype, cols, alignment=1)
+            assert next(candidates(problem, 1, arch, name)).strategy.name == name
+
+
+@pytest.mark.parametrize(
+    ("dtype", "cols", "strategy", "first"),
+    [
+        ("float32", 1000, "warp", Warp(4, 32, 32, 1, True, 128)),
+        ("float32", 1024, "warp", Warp(4, 32, 32, 1, False, 128)),
+        ("float16", 1024, "warp", Warp(8, 32, 32, 1, False, 128)),
+        ("float32", 2048, "online", Online(4, 4, 128)),
+        ("float32", 131072, "online", Online(4, 4, 1024)),
+        ("bfloat16", 32000, "online", Online(8, 2, 1024)),
+        ("float32", 4096, "safe", Safe(256)),
+        ("float32", 4097, "safe", Safe(1024)),
+    ],
+)
+def test_first_choices_that_were_measured(
+    dtype: str, cols: int, strategy: str, first: Strategy
+) -> None:
+    problem = Problem.of("softmax", dtype, cols)
+    assert next(candidates(problem, 4096, H200, strategy)).strategy == first
+
+
+@pytest.mark.parametrize("kind", [Warp, Online])
+@settings(deadline=None, max_examples=60)
+@given(problem=problems, rows=row_counts, arch=archs)
+def test_the_best_guess_comes_first(
+    kind: type[Warp] | type[Online], problem: Problem, rows: int, arch: Arch
+) -> None:
+    scores = [
+        setting._badness(problem)
+        for setting in kind.candidates(problem, rows, arch)
+        if isinstance(setting, Warp | Online)
+    ]
+    assert scores == sorted(scores)
+
+
+@settings(deadline=None, max_examples=100)
+@given(problems, st.integers(1, 2**40), archs)
+def test_grids_reach_every_row_within_cudas_limits(problem: Problem, rows: int, arch: Arch) -> None:
+    for variant in candidates(problem, rows, arch):
+        launch = variant.launch
+        grid = launch.grid(rows)
+        assert 1 <= grid <= MAX_GRID == 2**31 - 1
+        assert grid * launch.rows_per_block >= rows or grid == MAX_GRID
+        assert (grid - 1) * launch.rows_per_block < rows
+        assert launch.block_size == variant.strategy.knobs["block_size"]
+        assert 32 <= launch.block_size <= 1024
+        assert launch.shared_bytes <= 48 * 1024  # what a block gets without opting in
+
+
+def test_launch_shapes() -> None:
+    warp = Warp(2, 2, 4, 4, False, 128).launch(Problem.of("softmax", "float32", 8))
+    assert (warp.block_size, warp.rows_per_block, warp.shared_bytes) == (128, 128, 0)
+    assert [warp.grid(rows) for rows in (0, 1, 128, 129, 2**40)] == [1, 1, 1, 2, 2**31 - 1]
+    online = Online(2, 1, 256).launch(DOUBLES)
+    assert (online.block_size, online.rows_per_block, online.shared_bytes) == (256, 1, 128)
+    safe = Safe(1024).launch(KIBI)
+    assert (safe.block_size, safe.rows_per_block, safe.shared_bytes) == (1024, 1, 128)
+    assert safe.grid(2**31) == 2**31 - 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_every_strategy_must_have(name: str) -> None:
+    kind = strategy_named(name)
+    assert re.fullmatch("[a-z]+", name), "variants.parse_name splits names at the underscores"
+    assert (ROOT / "templates" / f"{name}.cu.j2").is_file()
+    assert kind.summary
+    fields = dataclasses.fields(kind)
+    shorts = [field.metadata["short"] for field in fields]
+    assert len(set(shorts)) == len(shorts)
+    assert all(re.fullmatch("[a-z]+", short) for short in shorts)
+    assert all(len(field.metadata["meaning"]) > 10 for field in fields)
+
+
+def test_knobs_are_the_fields_in_order() -> None:
+    assert list(WARP.knobs.items()) == [
+        ("pack_size", 4),
+        ("cols_per_thread", 32),
+        ("thread_group_width", 32),
+        ("rows_per_access", 1),
+        ("padding", False),
+        ("block_size", 128),
+    ]
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidValueError, match=r"unknown strategy 'wrap'; .*: online, safe, warp"):
+        strategy_named("wrap")
+
+
+TWICE = '''
+"""A strategy that a newcomer added."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import Problem
+from softgen.strategies.base import Launch, Strategy, knob
+
+
+@dataclass(frozen=True)
+class Twice(Strategy):
+    """Safe, under another name."""
+
+    name = "twice"
+    summary = "twice as safe"
+
+    block_size: int = knob("b", "threads in a block")
+    careful: bool = knob("care", "whether to take care")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        self.require_block(self.block_size)
+
+    def launch(self, problem: Problem) -> Launch:
+        return Launch(self.block_size, 1, self.block_size // 8)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        yield cls(64, True)
+        yield cls(96, False)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        return 0.5
+'''
+
+USE_TWICE = """
+import softgen
+from softgen.arch import arch_named
+from softgen.problem import Problem
+from softgen.render import render
+from softgen.variants import best_guess, candidates, parse_name
+
+problem = Problem.of("softmax", "float32", 1000)
+first = best_guess(problem, 1, arch_named("sm_75"))
+assert first.name == "softmax_f32_1000_twice_b64_care", first.name
+assert parse_name(first.name) == first
+print(*(v.name for v in candidates(problem, 1, arch_named("sm_90"), "twice")))
+print(softgen.generate("softmax", "float32", 1000, strategy="twice").text)
+"""
+
+
+def run_in(folder: Path, *arguments: str) -> str:
+    command = [sys.executable, *arguments]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_new_strategy_is_one_file_and_one_template(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("softgen", "templates"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    (tmp_path / "softgen" / "strategies" / "twice.py").write_text(TWICE)
+    shutil.copy(tmp_path / "templates" / "safe.cu.j2", tmp_path / "templates" / "twice.cu.j2")
+    names, _, text = run_in(tmp_path, "-c", USE_TWICE).partition("\n")
+    assert names.split() == ["softmax_f32_1000_twice_b64_care", "softmax_f32_1000_twice_b96"]
+    assert "// Strategy twice: twice as safe." in text
+    assert "constexpr bool kCareful = true;" in text
+    listed = run_in(tmp_path, "-m", "softgen", "list", "--cols", "1000", "--json")
+    assert '"softmax_f32_1000_twice_b96"' in listed
+
+
+def test_algorithms_share_candidates() -> None:
+    for dtype in DType:
+        settings_of = [
+            [v.strategy for v in candidates(Problem.of(algorithm, dtype, 1000), 64, H200)]
+            for algorithm in Algorithm
+        ]
+        assert settings_of[0] == settings_of[1]

@@ -1,0 +1,168 @@
+"""Names of variants, and which variants there are."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+
+from softgen.arch import Arch, arch_named
+from softgen.errors import InvalidValueError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.strategies import all_strategies, strategy_named
+from softgen.strategies.online import Online
+from softgen.strategies.safe import Safe
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant, best_guess, candidates, parse_name
+from tests.cpu.drawn import archs, problems, row_counts
+
+H200 = arch_named("sm_90")
+THOUSAND = Problem.of("softmax", "float32", 1000)
+
+
+@settings(deadline=None, max_examples=150)
+@given(problems, row_counts, archs)
+def test_a_name_is_its_variant(problem: Problem, rows: int, arch: Arch) -> None:
+    found = list(candidates(problem, rows, arch))
+    assert [parse_name(variant.name) for variant in found] == found
+
+
+def test_names_are_unique_over_thousands() -> None:
+    texts: dict[str, Variant] = {}
+    for algorithm in Algorithm:
+        for dtype in DType:
+            for out in DType:
+                for cols in (1, 2, 31, 64, 100, 1000, 1024, 5000):
+                    for alignment in (1, None):
+                        problem = Problem.of(
+                            algorithm, dtype, cols, out_dtype=out, alignment=alignment
+                        )
+                        for variant in candidates(problem, 64, H200):
+                            assert texts.setdefault(variant.name, variant) == variant
+                            assert re.fullmatch(r"[a-z][a-z0-9_]{1,120}", variant.name)
+    assert len(texts) > 5000
+
+
+@pytest.mark.parametrize(
+    ("variant", "name"),
+    [
+        (
+            Variant(THOUSAND, Warp(4, 32, 32, 1, True, 128)),
+            "softmax_f32_1000_warp_p4_c32_g32_r1_pad_b128",
+        ),
+        (
+            Variant(THOUSAND, Warp(4, 40, 25, 2, False, 64)),
+            "softmax_f32_1000_warp_p4_c40_g25_r2_b64",
+        ),
+        (Variant(THOUSAND, Online(2, 4, 96)), "softmax_f32_1000_online_p2_u4_b96"),
+        (
+            Variant(
+                Problem.of("log_softmax", "float16", 64, out_dtype="float64", alignment=2), Safe(32)
+            ),
+            "log_softmax_f16_to_f64_64_align2_safe_b32",
+        ),
+    ],
+)
+def test_spelling(variant: Variant, name: str) -> None:
+    assert variant.name == name
+    assert parse_name(name) == variant
+
+
+GOOD = "softmax_f32_1000_warp_p4_c32_g32_r1_pad_b128"
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "",
+        "softmax",
+        "softmax_f32_1000",
+        "softmin_f32_1000_safe_b256",
+        "softmax_f8_1000_safe_b256",
+        "softmax_f32_01000_safe_b256",
+        "softmax_f32_to_f32_1000_safe_b256",
+        "softmax_f32_1000_align4_safe_b256",  # 4 is what 1000 columns have anyway
+        "softmax_f32_1000_align8_safe_b256",
+        "softmax_f32_1000_safe",
+        "softmax_f32_1000_safe_b",
+        "softmax_f32_1000_safe_b256_b256",
+        "softmax_f32_1000_safe_b0256",
+        "softmax_f32_1000_safe_b256_u1",
+        "softmax_f32_1000_safe_b-256",
+        "softmax_f32_1000_online_u2_p4_b128",
+        GOOD.replace("_pad", "_pad1"),
+        GOOD.replace("_pad_b128", "_b128_pad"),
+        GOOD.upper(),
+        GOOD + "\n",
+        GOOD + ".cu",
+        " " + GOOD,
+        "softmax_f32_\u0661\u0660_safe_b256",  # Arabic digits
+    ],
+)
+def test_other_names_are_refused(bad: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"is not the name of a variant.*for example"):
+        parse_name(bad)
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ("softmax_f32_1000_best_b256", "unknown strategy 'best'; softgen knows: .*online.*safe"),
+        ("softmax_f32_0_safe_b256", "cols must be from 1"),
+        ("softmax_f32_1000_align3_safe_b256", "power of two"),
+        ("softmax_f32_1000_align0_safe_b256", "power of two"),
+    ],
+)
+def test_names_whose_parts_are_wrong_say_which(bad: str, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        parse_name(bad)
+
+
+def test_an_endless_number_is_refused_like_any_other_name() -> None:
+    caught: ValueError | None = None
+    try:
+        parse_name(f"softmax_f32_{'9' * 5000}_safe_b256")
+    except InvalidValueError as error:
+        caught = error
+    assert caught is not None
+
+
+@settings(deadline=None, max_examples=60)
+@given(problems, row_counts, archs)
+def test_the_filter_keeps_one_strategys_candidates_in_order(
+    problem: Problem, rows: int, arch: Arch
+) -> None:
+    everything = list(candidates(problem, rows, arch))
+    parts = {
+        kind.name: list(candidates(problem, rows, arch, kind.name)) for kind in all_strategies()
+    }
+    for name, part in parts.items():
+        assert part == [v for v in everything if v.strategy.name == name]
+    # Strategies follow each other whole, the one with the best estimate first.
+    estimates = [strategy_named(v.strategy.name).estimate(problem, rows, arch) for v in everything]
+    assert estimates == sorted(estimates)
+    assert sum(map(len, parts.values())) == len(everything)
+    assert best_guess(problem, rows, arch) == everything[0]
+
+
+def test_an_unknown_strategy_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidValueError, match=r"unknown strategy 'warpp'; .*online, safe, warp"):
+        next(candidates(THOUSAND, 1, H200, "warpp"))
+
+
+def test_a_best_guess_of_a_strategy_that_has_none() -> None:
+    wide = Problem.of("softmax", "float32", 100_000)
+    with pytest.raises(InvalidValueError) as caught:
+        best_guess(wide, 1, H200, "warp")
+    message = str(caught.value)
+    assert "'warp'" in message
+    assert "softmax_f32_100000" in message
+    assert "sm_90" in message
+    assert "softgen list" in message
+
+
+def test_check_is_the_strategys() -> None:
+    Variant(THOUSAND, Safe(256)).check(H200)
+    with pytest.raises(ValueError, match=r"^safe_b33: block_size"):
+        Variant(THOUSAND, Safe(33)).check(H200)
