@@ -27,7 +27,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def verify(**options: Any) -> SimpleNamespace:
         seen.update(options)
         options["progress"](SimpleNamespace(done=5, total=5, variant="softmax_f32_8_safe_b256"))
-        return SimpleNamespace(**{**REPORT, "failed": seen["failed"]})
+        failures = [f"variant {number}: off" for number in range(seen["failed"])]
+        return SimpleNamespace(**{**REPORT, "failed": len(failures), "failures": failures})
 
     module = ModuleType("softgen.verify")
     vars(module)["verify"] = verify
@@ -65,7 +66,9 @@ def test_people_get_tables(asked: dict[str, Any]) -> None:
 
 def test_a_failure_exits_with_4(asked: dict[str, Any]) -> None:
     asked["failed"] = 2
-    assert cli("verify").exit_code == group.WRONG_RESULT
+    told = cli("verify")
+    assert told.exit_code == group.WRONG_RESULT
+    assert "variant 0: off\nvariant 1: off\n" in told.output
     result = cli("verify", "--json")
     assert result.exit_code == group.WRONG_RESULT
     assert document(result) == {
