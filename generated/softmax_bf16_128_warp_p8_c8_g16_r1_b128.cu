@@ -72,10 +72,10 @@ __device__ uint4 load_word(const uint4* from) {
   return word;
 }
 
-__device__ void store_word(uint4* to, uint4 word) {
+__device__ void store_word(uint4* target, uint4 word) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
                :
-               : "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
+               : "l"(target), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
                : "memory");
 }
 #endif
@@ -97,18 +97,27 @@ struct Pack {
   static constexpr int kAccesses = kBytes / kAccess;
 };
 
+// An input pack as it was loaded.
 template <int N>
-__device__ void load_pack(const X* from, Compute* to) {
-  using P = Pack<X, N>;
-  typename P::Access words[P::kAccesses];
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    words[i] = load_word(reinterpret_cast<const typename P::Access*>(from) + i);
-  }
+using Raw = typename Pack<X, N>::Access;
+
+template <int N>
+__device__ Raw<N> load_raw(const X* from) {
+  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
+  return load_word(reinterpret_cast<const Raw<N>*>(from));
+}
+
+template <int N>
+__device__ void widen_pack(Raw<N> raw, Compute* to) {
   X elements[N];
-  memcpy(elements, words, sizeof(elements));
+  memcpy(elements, &raw, sizeof(elements));
 #pragma unroll
   for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
+}
+
+template <int N>
+__device__ void load_pack(const X* from, Compute* to) {
+  widen_pack<N>(load_raw<N>(from), to);
 }
 
 template <int N>

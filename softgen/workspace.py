@@ -1,7 +1,7 @@
 """Global memory that a kernel needs beside its arrays: one zeroed buffer per device and stream.
 
-Kernels leave it zero, so that it is cleared once, when it is allocated. It grows by powers of two, and
-what it outgrows is kept: a captured graph may hold its address.
+Kernels leave it zero, so that it is cleared once, when it is allocated. It grows by powers of two,
+and what it outgrows is kept: a captured graph may hold its address.
 """
 
 from __future__ import annotations

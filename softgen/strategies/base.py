@@ -10,11 +10,21 @@ from typing import Any, ClassVar
 
 from softgen.arch import Arch
 from softgen.errors import IllegalVariantError
-from softgen.problem import Problem
+from softgen.problem import DType, Problem
 
 WARP_SIZE = 32
 MAX_GRID = 2**31 - 1
 PACK_SIZES = (1, 2, 4, 8, 16)
+
+# Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
+# float64's exp wants many for itself.
+OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
+
+
+def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
+    """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
+    blocks = arch.registers_per_multiprocessor // (block_size * ((registers + 7) // 8 * 8))
+    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size))
 
 
 def knob(short: str, meaning: str) -> Any:
@@ -125,6 +135,23 @@ class Strategy(abc.ABC):
             pack_size <= dtype.max_pack,
             f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}",
         )
+
+    def require_registers(
+        self, held: int, min_blocks: int, block_size: int, problem: Problem, arch: Arch, spare: int
+    ) -> None:
+        """Raise IllegalVariantError unless `min_blocks` blocks fit an SM without a spill.
+
+        A thread needs `held` registers for elements, `spare` for what a strategy does besides, and
+        those that every kernel needs.
+        """
+        threads = min_blocks * block_size
+        self.require(
+            min_blocks >= 1 and threads <= arch.threads_per_multiprocessor,
+            f"min_blocks must be at least 1, with {arch.threads_per_multiprocessor} threads an SM",
+        )
+        registers = min(arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, 255)
+        limit = registers - OTHER_REGISTERS[problem.compute_dtype] - spare
+        self.require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
 
     def require(self, rule: bool, message: str) -> None:
         """Raise IllegalVariantError with `message` unless `rule` holds."""

@@ -12,8 +12,15 @@ from dataclasses import dataclass
 
 from softgen.arch import Arch
 from softgen.problem import Problem
-from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
-from softgen.strategies.block import OTHER_REGISTERS
+from softgen.strategies.base import (
+    OTHER_REGISTERS,
+    WARP_SIZE,
+    Launch,
+    Strategy,
+    knob,
+    most_blocks,
+)
+from softgen.strategies.block import UNALIGNED_REGISTERS
 
 COUNTER_BYTES = 4  # chunks of a row that are written
 
@@ -41,15 +48,14 @@ class Split(Strategy):
             self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
             "cols_per_thread must be a positive multiple of pack_size",
         )
-        held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
-        require(
-            self.min_blocks >= 1
-            and self.min_blocks * self.block_size <= arch.threads_per_multiprocessor,
-            f"min_blocks must be at least 1, for {arch.threads_per_multiprocessor} threads an SM",
+        self.require_registers(
+            self.cols_per_thread * problem.compute_dtype.itemsize // 4,
+            self.min_blocks,
+            self.block_size,
+            problem,
+            arch,
+            spare=self.spare_registers(problem),
         )
-        registers = arch.registers_per_multiprocessor // (self.min_blocks * self.block_size)
-        limit = min(registers // 8 * 8, 255) - OTHER_REGISTERS[problem.compute_dtype]
-        require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
         require(self.chunks(problem) < 2**31, "a row must be fewer than 2**31 chunks")
 
     def chunks(self, problem: Problem) -> int:
@@ -75,15 +81,19 @@ class Split(Strategy):
         """Yield chunks of 4 or 8 packs a thread, for rows of two chunks or more."""
         pack = problem.dtype.max_pack
         words = problem.compute_dtype.itemsize // 4
-        for packs in (4, 8, 2):
-            for block in (256, 512, 128):
-                need = (packs * pack * words + OTHER_REGISTERS[problem.compute_dtype] + 7) // 8 * 8
-                blocks = arch.registers_per_multiprocessor // (block * need)
-                blocks = max(1, min(blocks, arch.threads_per_multiprocessor // block))
-                for reverse in (False, True):
-                    setting = cls(pack, packs * pack, block, blocks, reverse, False)
+        for packs in (8, 4):
+            for block in (128, 256, 512):
+                setting = cls(pack, packs * pack, block, 1, True, False)
+                need = packs * pack * words + OTHER_REGISTERS[problem.compute_dtype]
+                full = most_blocks(need + setting.spare_registers(problem), block, arch)
+                for reverse in (True, False):
+                    setting = cls(pack, packs * pack, block, full, reverse, False)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 1:
                         yield setting
+
+    def spare_registers(self, problem: Problem) -> int:
+        """Return the registers of a thread for the task and for rows that start anywhere."""
+        return 4 if problem.alignment >= self.pack_size else 4 + UNALIGNED_REGISTERS
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -89,7 +89,7 @@ def test_result_dtype(dtype: str, out: str, strategy: str, algorithm: Algorithm)
     assert error_over_bound(y, x, algorithm, DType(out)) <= 1.0
 
 
-@pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
+@pytest.mark.parametrize("strategy", ["online", "safe", "warp", "block"])
 @pytest.mark.parametrize("cols", [500, 501])
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
 def test_bases_that_start_anywhere(dtype: DType, cols: int, strategy: str) -> None:
@@ -133,12 +133,57 @@ def test_rows_with_special_values(strategy: str) -> None:
     np.testing.assert_allclose(z[4:], -math.log(300), rtol=2e-6)
 
 
-@pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
+@pytest.mark.parametrize("strategy", ["online", "safe", "warp", "block", "split"])
 def test_in_place(strategy: str) -> None:
     x = device_normal(33, 1001, DType.FLOAT32)
     given = x.copy()
     assert softgen.softmax(x, out=x, variant=strategy) is x
     assert error_over_bound(x, given, Algorithm.SOFTMAX, DType.FLOAT32) <= 1.0
+
+
+@pytest.mark.parametrize("strategy", ["block", "cluster", "split"])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
+def test_wide_rows_that_start_anywhere(dtype: DType, strategy: str) -> None:
+    import cupy
+
+    rows, cols = 9, 12671
+    values = device_normal(1, rows * cols, dtype)[0].reshape(rows, cols)
+    for x_offset, y_offset in ((0, 0), (1, 1), (3, 0), (0, 5)):
+        x = cupy.empty(rows * cols + 8, values.dtype)[x_offset:][: rows * cols].reshape(rows, cols)
+        x[...] = values
+        canvas = cupy.full(rows * cols + 8, 77, values.dtype)
+        y = canvas[y_offset : y_offset + rows * cols].reshape(rows, cols)
+        softgen.softmax(x, out=y, variant=strategy)
+        assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1.0
+        assert (canvas[:y_offset] == 77).all()
+        assert (canvas[y_offset + rows * cols :] == 77).all()
+
+
+@pytest.mark.parametrize("strategy", ["block", "cluster", "split"])
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda a: a.value)
+def test_wide_rows_with_special_values(strategy: str, algorithm: Algorithm) -> None:
+    import cupy
+
+    x = device_normal(8, 12672, DType.FLOAT32)
+    x[0, 12671] = math.nan
+    x[1, 7] = math.inf
+    x[2, :] = -math.inf
+    x[3, :9000] = -math.inf
+    x[4, 1:] = -math.inf
+    x[5, :] = np.finfo(np.float32).min
+    x[6, 6336:] = -math.inf
+    y = CALLS[algorithm](x, variant=strategy)
+    assert error_over_bound(y, x, algorithm, DType.FLOAT32) <= 1.0
+    assert cupy.isnan(y[:3]).all()
+    assert not cupy.isnan(y[3:]).any()
+
+
+def test_workspaces_stay_zero_between_shapes() -> None:
+    """Launches of other shapes lay the workspace out otherwise."""
+    for rows, cols in ((128, 65536), (4, 262144), (128, 131072), (3, 1_000_003), (128, 65536)):
+        x = device_normal(rows, cols, DType.FLOAT32)
+        y = softgen.softmax(x, variant="split")
+        assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1.0
 
 
 def test_results_repeat_to_the_bit() -> None:
