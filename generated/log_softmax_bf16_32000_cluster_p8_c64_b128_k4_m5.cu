@@ -16,18 +16,20 @@
 
 #include <cuda_bf16.h>
 
+// Internal linkage, so that a program may hold many such files.
+namespace {
+
 using X = __nv_bfloat16;
 using Y = __nv_bfloat16;
 using Compute = float;
 using Col = int;
 
-constexpr Col kCols = 32000;         // elements in a row
-constexpr int kPackSize = 8;         // elements moved by one load or store
-constexpr int kColsPerThread = 64;   // elements of a row held by one thread
-constexpr int kBlockSize = 128;      // threads in a block
-constexpr int kClusterSize = 4;      // blocks that share a row
-constexpr int kMinBlocks = 5;        // blocks that an SM must hold; caps the registers
-constexpr bool kEvictFirst = false;  // whether loads and stores leave the caches first
+constexpr Col kCols = 32000;        // elements in a row
+constexpr int kPackSize = 8;        // elements moved by one load or store
+constexpr int kColsPerThread = 64;  // elements of a row held by one thread
+constexpr int kBlockSize = 128;     // threads in a block
+constexpr int kClusterSize = 4;     // blocks that share a row
+constexpr int kMinBlocks = 5;       // blocks that an SM must hold; caps the registers
 
 constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kThreadGroupWidth = kBlockSize;
@@ -345,10 +347,13 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept - factor; 
 // Makes `factor` fit what was kept against another maximum m: a part of the row's own.
 __device__ Compute rebase(Compute factor, Compute m, Compute shift) { return factor + (shift - m); }
 
-// x and y carry no __restrict__, because y may be x.
+}  // namespace
+
+// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
+// it, and before. That is also why its loads may move.
 extern "C" __global__ void __cluster_dims__(kClusterSize, 1, 1)
     __launch_bounds__(kBlockSize, kMinBlocks)
-        log_softmax_bf16_32000_cluster(const X* x, Y* y, long long rows) {
+        log_softmax_bf16_32000_cluster_p8_c64_b128_k4_m5(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kClusterSize * kWarps];
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();

@@ -15,6 +15,9 @@
 
 #include <cuda_bf16.h>
 
+// Internal linkage, so that a program may hold many such files.
+namespace {
+
 using X = __nv_bfloat16;
 using Y = __nv_bfloat16;
 using Compute = float;
@@ -161,9 +164,12 @@ __device__ Compute factor_of(Compute sum) { return 1 / sum; }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// x and y carry no __restrict__, because y may be x.
+}  // namespace
+
+// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
+// it, and before. That is also why its loads may move.
 extern "C" __global__ void __launch_bounds__(kBlockSize)
-    softmax_bf16_1024_warp(const X* x, Y* y, long long rows) {
+    softmax_bf16_1024_warp_p8_c32_g32_r1_b128(const X* x, Y* y, long long rows) {
   const int lane = threadIdx.x % kThreadGroupWidth;
   const int warp = threadIdx.x / 32;
   const int group_of_warp = threadIdx.x % 32 / kThreadGroupWidth;

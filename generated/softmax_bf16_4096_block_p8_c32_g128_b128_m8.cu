@@ -15,6 +15,9 @@
 
 #include <cuda_bf16.h>
 
+// Internal linkage, so that a program may hold many such files.
+namespace {
+
 using X = __nv_bfloat16;
 using Y = __nv_bfloat16;
 using Compute = float;
@@ -26,7 +29,6 @@ constexpr int kColsPerThread = 32;      // elements of a row held by one thread
 constexpr int kThreadGroupWidth = 128;  // threads that share a row
 constexpr int kBlockSize = 128;         // threads in a block
 constexpr int kMinBlocks = 8;           // blocks that an SM must hold; caps the registers
-constexpr bool kEvictFirst = false;     // whether loads and stores leave the caches first
 
 constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
@@ -222,8 +224,6 @@ struct MaxSum {
   Compute d;
 };
 
-__device__ MaxSum nothing() { return {negative_infinity(), 0}; }
-
 // One exponential, for the part with the smaller maximum. The result does not depend on the order
 // of the arguments, so all lanes of a butterfly agree to the last bit.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
@@ -286,9 +286,12 @@ __device__ Compute rebase(Compute factor, Compute m, Compute shift) {
   return factor * scale;
 }
 
-// x and y carry no __restrict__, because y may be x.
+}  // namespace
+
+// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
+// it, and before. That is also why its loads may move.
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
-    softmax_bf16_4096_block(const X* x, Y* y, long long rows) {
+    softmax_bf16_4096_block_p8_c32_g128_b128_m8(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kRowsPerBlock][kWarpsPerRow];
   const int thread = threadIdx.x % kThreadGroupWidth;
   const int row_of_block = threadIdx.x / kThreadGroupWidth;

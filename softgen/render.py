@@ -20,6 +20,9 @@ from softgen.variants import Variant
 COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
+LINE = 100  # columns of an emitted line at most, as in .clang-format
+
+
 @dataclass(frozen=True)
 class Source:
     """An emitted CUDA file. Its text is the whole truth: no include but the toolkit's own.
@@ -27,7 +30,8 @@ class Source:
     Attributes:
         variant: what it computes and how.
         name: stem of the file.
-        symbol: name of the one `extern "C"` kernel, which takes (x, y, long long rows).
+        symbol: name of the one `extern "C"` kernel, the file's stem. It takes (x, y, long long rows)
+            and, if the launch says so, a workspace.
         text: the CUDA C++ text.
         options: what NVRTC or nvcc must be given.
     """
@@ -95,6 +99,8 @@ def constant_lines(variant: Variant) -> list[str]:
     """Return one C++ constant a line for the width and each knob, comments aligned."""
     rows = [("Col kCols", variant.problem.cols, "elements in a row")]
     for field in dataclasses.fields(variant.strategy):
+        if not field.metadata["constant"]:
+            continue
         value = getattr(variant.strategy, field.name)
         kind = "bool" if isinstance(value, bool) else "int"
         constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
@@ -104,22 +110,39 @@ def constant_lines(variant: Variant) -> list[str]:
     return [f"{code:<{width}}  // {row[2]}" for code, row in zip(declared, rows, strict=True)]
 
 
+def signature(variant: Variant, symbol: str, indent: int) -> str:
+    """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
+    parameters = ["const X* x", "Y* y", "long long rows"]
+    if variant.launch.workspace_bytes_per_row:
+        parameters.append("unsigned char* workspace")
+    opening = " " * indent + symbol + "("
+    lines = [opening + parameters[0]]
+    for parameter in parameters[1:]:
+        end = ", " if parameter is not parameters[-1] else ") {"
+        if len(f"{lines[-1]}, {parameter}{end.rstrip()}") <= LINE:
+            lines[-1] += f", {parameter}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * len(opening) + parameter)
+    return "\n".join(lines) + ") {"
+
+
 @functools.lru_cache(maxsize=4096)
 def render(variant: Variant) -> Source:
     """Return the source of `variant`: the same text on every machine and day."""
     problem = variant.problem
-    symbol = f"{problem.function}_{problem.cols}_{variant.strategy.name}"
     template = environment().get_template(f"{variant.strategy.name}.cu.j2")
     text = template.render(
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
         constants=constant_lines(variant),
-        symbol=symbol,
+        symbol=variant.name,
+        signature=functools.partial(signature, variant),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )
-    return Source(variant, variant.name, symbol, text)
+    return Source(variant, variant.name, variant.name, text)
 
 
 @functools.cache

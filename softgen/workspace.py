@@ -25,9 +25,10 @@ def workspace(device: int, stream: RawStream, size: int) -> int:
     buffers = _buffers.get((device, stream.ptr))
     if buffers is None or buffers[-1].nbytes < size:
         with _lock:
-            buffers = _buffers.setdefault((device, stream.ptr), [])
+            buffers = _buffers.get((device, stream.ptr), [])
             if not buffers or buffers[-1].nbytes < size:
-                buffers.append(_allocate(stream, size))
+                buffers = [*buffers, _allocate(stream, size)]
+                _buffers[device, stream.ptr] = buffers
     return int(buffers[-1].data.ptr)
 
 
@@ -38,5 +39,6 @@ def _allocate(stream: RawStream, size: int) -> Any:
             f"the kernel needs a workspace of {size} bytes, and nothing may be allocated while a "
             "stream is captured; call it once before the capture, on the same stream and shape"
         )
-    with cupy.cuda.ExternalStream(stream.ptr):
-        return cupy.zeros(1 << (size - 1).bit_length(), "uint8")
+    buffer = cupy.empty(1 << (size - 1).bit_length(), "uint8")
+    cupy.cuda.runtime.memsetAsync(buffer.data.ptr, 0, buffer.nbytes, stream.ptr)
+    return buffer

@@ -27,9 +27,12 @@ def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     return max(1, min(blocks, arch.threads_per_multiprocessor // block_size))
 
 
-def knob(short: str, meaning: str) -> Any:
-    """Declare a field of a Strategy: its letter in kernel names and its meaning in one line."""
-    return dataclasses.field(metadata={"short": short, "meaning": meaning})
+def knob(short: str, meaning: str, *, constant: bool = True) -> Any:
+    """Declare a field of a Strategy: its letter in kernel names and its meaning in one line.
+
+    It becomes a constant of the emitted file, unless it only decides which text there is.
+    """
+    return dataclasses.field(metadata={"short": short, "meaning": meaning, "constant": constant})
 
 
 @dataclass(frozen=True)

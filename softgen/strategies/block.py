@@ -41,7 +41,9 @@ class Block(Strategy):
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
-    evict_first: bool = knob("ef", "whether loads and stores leave the caches first")
+    evict_first: bool = knob(
+        "ef", "whether loads and stores leave the caches first", constant=False
+    )
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""

@@ -42,7 +42,9 @@ class Cluster(Strategy):
     block_size: int = knob("b", "threads in a block")
     cluster_size: int = knob("k", "blocks that share a row")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
-    evict_first: bool = knob("ef", "whether loads and stores leave the caches first")
+    evict_first: bool = knob(
+        "ef", "whether loads and stores leave the caches first", constant=False
+    )
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""

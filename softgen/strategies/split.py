@@ -37,7 +37,9 @@ class Split(Strategy):
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     reverse: bool = knob("rev", "whether chunks are written last one first")
-    evict_first: bool = knob("ef", "whether loads and stores leave the caches first")
+    evict_first: bool = knob(
+        "ef", "whether loads and stores leave the caches first", constant=False
+    )
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
