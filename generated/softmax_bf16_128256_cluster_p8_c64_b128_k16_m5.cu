@@ -353,9 +353,8 @@ __device__ Compute rebase(Compute factor, Compute m, Compute shift) {
 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
 // it, and before. That is also why its loads may move.
-extern "C" __global__ void __cluster_dims__(kClusterSize, 1, 1)
-    __launch_bounds__(kBlockSize, kMinBlocks)
-        softmax_bf16_128256_cluster_p8_c64_b128_k16_m5(const X* x, Y* y, long long rows) {
+extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
+    softmax_bf16_128256_cluster_p8_c64_b128_k16_m5(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kClusterSize * kWarps];
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();

@@ -82,7 +82,8 @@ def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Rep
     """Make `folder` hold `sources` and their manifest; return what that took.
 
     Raises InvalidValueError if the folder, or a file to write or read, is a symbolic link, or if
-    the folder holds a manifest.json of somebody else. Nothing is written then.
+    the folder holds a manifest.json, or a file of an emitted name, that softgen did not write or
+    that was edited since. Nothing is written then.
     """
     refuse_links(folder)
     if folder.exists() and not folder.is_dir():
@@ -92,6 +93,7 @@ def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Rep
     wanted = plan(sources, previous, owns)
     for name in [*wanted.texts, *wanted.stale]:
         _refuse_odd_file(folder / name)
+    _refuse_edited(folder, wanted.texts, previous)
     folder.mkdir(parents=True, exist_ok=True)
 
     # The manifest goes last: a run that dies on the way leaves one that still lists every file.
@@ -148,6 +150,21 @@ def _refuse_odd_file(path: Path) -> None:
         )
     if path.exists() and not path.is_file():
         raise InvalidValueError(f"{path} is not a regular file; remove it or choose another folder")
+
+
+def _refuse_edited(folder: Path, texts: dict[str, str], previous: Entries) -> None:
+    """Raise InvalidValueError if a file to be replaced is not as its manifest says we wrote it."""
+    for name, text in texts.items():
+        path = folder / name
+        if name == MANIFEST or not path.is_file():
+            continue
+        data = path.read_bytes()
+        ours = {hashlib.sha256(text.encode()).hexdigest(), previous.get(name, {}).get("sha256")}
+        if hashlib.sha256(data).hexdigest() not in ours:
+            raise InvalidValueError(
+                f"{path} was edited, or is not softgen's; nothing was written. Move or delete it, "
+                "or emit into another folder"
+            )
 
 
 def _remove(path: Path, sha256: str) -> bool:

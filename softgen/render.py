@@ -30,8 +30,8 @@ class Source:
     Attributes:
         variant: what it computes and how.
         name: stem of the file.
-        symbol: name of the one `extern "C"` kernel, the file's stem. It takes (x, y, long long rows)
-            and, if the launch says so, a workspace.
+        symbol: name of the one `extern "C"` kernel, the file's stem. It takes (x, y, long long
+            rows) and, if the launch says so, a workspace.
         text: the CUDA C++ text.
         options: what NVRTC or nvcc must be given.
     """
@@ -110,12 +110,12 @@ def constant_lines(variant: Variant) -> list[str]:
     return [f"{code:<{width}}  // {row[2]}" for code, row in zip(declared, rows, strict=True)]
 
 
-def signature(variant: Variant, symbol: str, indent: int) -> str:
+def signature(variant: Variant, symbol: str) -> str:
     """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
     parameters = ["const X* x", "Y* y", "long long rows"]
     if variant.launch.workspace_bytes_per_row:
         parameters.append("unsigned char* workspace")
-    opening = " " * indent + symbol + "("
+    opening = f"    {symbol}("
     lines = [opening + parameters[0]]
     for parameter in parameters[1:]:
         end = ", " if parameter is not parameters[-1] else ") {"

@@ -99,14 +99,15 @@ class Cluster(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield clusters whose threads hold 8 to 64 registers of elements."""
+        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements."""
         pack = problem.dtype.max_pack
         found = []
         for cluster in CLUSTER_SIZES:
             for block in (128, 256, 512, 1024):
-                packs = -(-cls(pack, pack, block, cluster, 1, False).slice_packs(problem) // block)
+                slice_packs = cls(pack, pack, block, cluster, 1, False).slice_packs(problem)
+                packs = -(-slice_packs // block)
                 held = packs * pack * problem.compute_dtype.itemsize // 4
-                if not 8 <= held <= 64:
+                if slice_packs < block or not 8 <= held <= 64:
                     continue
                 need = held + OTHER_REGISTERS[problem.compute_dtype]
                 need += UNALIGNED_REGISTERS if problem.alignment < pack else 0

@@ -88,6 +88,8 @@ class Split(Strategy):
                 setting = cls(pack, packs * pack, block, 1, True, False)
                 need = packs * pack * words + OTHER_REGISTERS[problem.compute_dtype]
                 full = most_blocks(need + setting.spare_registers(problem), block, arch)
+                if words > 1:  # float64 spills at 128 registers
+                    full = 1
                 for reverse in (True, False):
                     setting = cls(pack, packs * pack, block, full, reverse, False)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 1:

@@ -51,7 +51,7 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
     assert list(manifest["files"]) == [SAFE_FILE, ONLINE_FILE]
     assert manifest["files"][ONLINE_FILE] == {
         "name": "softmax_f32_1000_online_p4_u2_b128",
-        "symbol": "softmax_f32_1000_online",
+        "symbol": ONLINE.name,
         "problem": {
             "algorithm": "softmax",
             "dtype": "float32",
@@ -90,11 +90,24 @@ def test_a_second_run_touches_nothing(folder: Path) -> None:
 
 
 def test_only_the_changed_file_is_written_again(folder: Path) -> None:
-    with (folder / SAFE_FILE).open("ab") as file:
-        file.write(b"\n")
+    (folder / SAFE_FILE).unlink()
     report = write(folder, [ONLINE, SAFE])
     assert report.written == (SAFE_FILE,)
     assert (folder / SAFE_FILE).read_text() == SAFE.text
+
+
+def test_an_edited_file_is_not_overwritten(folder: Path) -> None:
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    before[folder / SAFE_FILE] += b"// mine"
+    (folder / SAFE_FILE).write_bytes(before[folder / SAFE_FILE])
+    with pytest.raises(InvalidValueError, match=rf"{SAFE_FILE} was edited, or is not softgen's"):
+        write(folder, [ONLINE, SAFE])
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_file_of_an_older_version_is_written_again(folder: Path) -> None:
+    write(folder, [ONLINE, dataclasses.replace(SAFE, text="// older")])
+    assert write(folder, [ONLINE, SAFE]).written == (SAFE_FILE, "manifest.json")
 
 
 def test_check_accepts_what_was_written(folder: Path) -> None:
@@ -281,7 +294,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
     def full_disk(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    (folder / SAFE_FILE).write_text("old\n")
+    write(folder, [ONLINE, dataclasses.replace(SAFE, text="old\n")])
     monkeypatch.setattr(os, "replace", full_disk)
     with pytest.raises(OSError, match="No space left"):
         write(folder, [ONLINE, SAFE])

@@ -204,8 +204,11 @@ def test_grids_reach_every_row_within_cudas_limits(problem: Problem, rows: int, 
         launch = variant.launch
         grid = launch.grid(rows)
         assert 1 <= grid <= MAX_GRID == 2**31 - 1
-        assert grid * launch.rows_per_block >= rows or grid == MAX_GRID
-        assert (grid - 1) * launch.rows_per_block < rows
+        per_step = launch.cluster_size * launch.blocks_per_row
+        steps, rest = divmod(grid, per_step)
+        assert rest == 0
+        assert steps * launch.rows_per_block >= rows or steps == MAX_GRID // per_step
+        assert (steps - 1) * launch.rows_per_block < rows
         assert launch.block_size == variant.strategy.knobs["block_size"]
         assert 32 <= launch.block_size <= 1024
         assert launch.shared_bytes <= 48 * 1024  # what a block gets without opting in
@@ -247,7 +250,10 @@ def test_knobs_are_the_fields_in_order() -> None:
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidValueError, match=r"unknown strategy 'wrap'; .*: online, safe, warp"):
+    with pytest.raises(
+        InvalidValueError,
+        match=r"unknown strategy 'wrap'; .*: block, cluster, online, safe, split, warp",
+    ):
         strategy_named("wrap")
 
 

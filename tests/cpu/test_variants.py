@@ -147,7 +147,10 @@ def test_the_filter_keeps_one_strategys_candidates_in_order(
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidValueError, match=r"unknown strategy 'warpp'; .*online, safe, warp"):
+    with pytest.raises(
+        InvalidValueError,
+        match=r"unknown strategy 'warpp'; .*block, cluster, online, safe, split, warp",
+    ):
         next(candidates(THOUSAND, 1, H200, "warpp"))
 
 
