@@ -83,6 +83,7 @@ class Split(Strategy):
         """Yield chunks of 4 or 8 packs a thread, for rows of two chunks or more."""
         pack = problem.dtype.max_pack
         words = problem.compute_dtype.itemsize // 4
+        found = []
         for packs in (8, 4):
             for block in (128, 256, 512):
                 setting = cls(pack, packs * pack, block, 1, True, False)
@@ -93,7 +94,10 @@ class Split(Strategy):
                 for reverse in (True, False):
                     setting = cls(pack, packs * pack, block, full, reverse, False)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 1:
-                        yield setting
+                        found.append(setting)
+        # Every writer combines the pairs of all chunks: 4096 of them made 4 x 16777216 float32 1.6
+        # times slower than 1024 on an H200.
+        yield from sorted(found, key=lambda s: s.chunks(problem) > 1024)
 
     def spare_registers(self, problem: Problem) -> int:
         """Return the registers of a thread for the task and for rows that start anywhere."""
