@@ -24,7 +24,8 @@ OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
 def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
     blocks = arch.registers_per_multiprocessor // (block_size * ((registers + 7) // 8 * 8))
-    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size))
+    # sm_75 and sm_86 hold 16 blocks an SM; ptxas warns of more, and no kernel here gains by it.
+    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, 16))
 
 
 def knob(short: str, meaning: str, *, constant: bool = True) -> Any:
