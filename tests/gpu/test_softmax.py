@@ -135,8 +135,14 @@ def test_rows_with_special_values(strategy: str) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "cols"),
-    [("online", 1001), ("safe", 1001), ("warp", 1001), ("block", 5001), ("cluster", 20001)]
-    + [("split", 50257)],
+    [
+        ("online", 1001),
+        ("safe", 1001),
+        ("warp", 1001),
+        ("block", 5001),
+        ("cluster", 20001),
+        ("split", 50257),
+    ],
 )
 def test_in_place(strategy: str, cols: int) -> None:
     x = device_normal(33, cols, DType.FLOAT32)
