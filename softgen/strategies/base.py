@@ -28,6 +28,12 @@ def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, 16))
 
 
+def row_packs(problem: Problem, pack_size: int) -> int:
+    """Return the packs that cover a row, which may start behind the boundary of its first pack."""
+    overhang = 0 if problem.alignment >= pack_size else pack_size - 1
+    return -(-(problem.cols + overhang) // pack_size)
+
+
 def knob(short: str, meaning: str, *, constant: bool = True) -> Any:
     """Declare a field of a Strategy: its letter in kernel names and its meaning in one line.
 

@@ -21,6 +21,7 @@ from softgen.strategies.base import (
     Strategy,
     knob,
     most_blocks,
+    row_packs,
 )
 
 WIDTHS = (64, 128, 256, 512, 1024)
@@ -116,8 +117,7 @@ class Block(Strategy):
     @classmethod
     def _covering(cls, problem: Problem, pack: int, width: int) -> Block:
         """Return the setting with the fewest packs a thread, one row a block."""
-        overhang = 0 if problem.alignment >= pack else pack - 1
-        packs = -(-(problem.cols + overhang) // (pack * width))
+        packs = -(-row_packs(problem, pack) // width)
         return cls(pack, packs * pack, width, width, min_blocks=1, evict_first=False)
 
     def _badness(self, problem: Problem, few_rows: bool) -> tuple[float, ...]:

@@ -21,6 +21,7 @@ from softgen.strategies.base import (
     Strategy,
     knob,
     most_blocks,
+    row_packs,
 )
 from softgen.strategies.block import UNALIGNED_REGISTERS
 
@@ -78,9 +79,7 @@ class Cluster(Strategy):
 
     def slice_packs(self, problem: Problem) -> int:
         """Return the packs of a row that one block holds: an even split over the cluster."""
-        overhang = 0 if problem.alignment >= self.pack_size else self.pack_size - 1
-        packs = -(-(problem.cols + overhang) // self.pack_size)
-        return -(-packs // self.cluster_size)
+        return -(-row_packs(problem, self.pack_size) // self.cluster_size)
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""

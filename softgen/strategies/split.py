@@ -19,6 +19,7 @@ from softgen.strategies.base import (
     Strategy,
     knob,
     most_blocks,
+    row_packs,
 )
 from softgen.strategies.block import UNALIGNED_REGISTERS
 
@@ -62,8 +63,8 @@ class Split(Strategy):
 
     def chunks(self, problem: Problem) -> int:
         """Return the number of chunks of a row."""
-        overhang = 0 if problem.alignment >= self.pack_size else self.pack_size - 1
-        return -(-(problem.cols + overhang) // (self.cols_per_thread * self.block_size))
+        packs_per_chunk = self.cols_per_thread // self.pack_size * self.block_size
+        return -(-row_packs(problem, self.pack_size) // packs_per_chunk)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: two tasks a chunk, a block a task."""
