@@ -16,6 +16,7 @@ from softgen.device import INSTALL_CUPY, require_device
 from softgen.errors import CompileError, MissingDependencyError
 from softgen.kernel import Kernel
 from softgen.render import Source
+from softgen.strategies import Launch
 
 # CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
 NVRTC_ONLY = ("--device-as-default-execution-space",)
@@ -23,6 +24,9 @@ NVRTC_ONLY = ("--device-as-default-execution-space",)
 # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, and the largest cluster that needs no leave.
 NON_PORTABLE_CLUSTER = 14
 PORTABLE_CLUSTER = 8
+# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and what a block gets without asking.
+DYNAMIC_SHARED = 8
+FREE_SHARED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -56,8 +60,7 @@ def compile_source(source: Source) -> Kernel:
         module = cupy.RawModule(code=source.text, backend="nvrtc")
         raw = module.get_function(source.symbol)
         attributes = raw.attributes  # the first look compiles and loads
-        if source.variant.launch.cluster_size > PORTABLE_CLUSTER:
-            cupy.cuda.driver.funcSetAttribute(raw.kernel.ptr, NON_PORTABLE_CLUSTER, 1)
+        _opt_in(source.variant.launch, raw.kernel.ptr)
     except cupy.cuda.compiler.CompileException as error:
         raise CompileError(f"NVRTC refused {source.name}: {error}") from error
     return Kernel(
@@ -68,6 +71,27 @@ def compile_source(source: Source) -> Kernel:
         registers=attributes["num_regs"],
         local_bytes=attributes["local_size_bytes"],
     )
+
+
+def _opt_in(launch: Launch, function: int) -> None:
+    """Ask the driver for what a kernel does not get by default, and check that the grid fits."""
+    cupy = require_device()
+    driver = cupy.cuda.driver
+    if launch.cluster_size > PORTABLE_CLUSTER:
+        driver.funcSetAttribute(function, NON_PORTABLE_CLUSTER, 1)
+    if launch.dynamic_shared_bytes > FREE_SHARED:
+        driver.funcSetAttribute(function, DYNAMIC_SHARED, launch.dynamic_shared_bytes)
+    if launch.cooperative:
+        # CuPy would shrink a grid that does not fit, without a word.
+        fit = driver.occupancyMaxActiveBlocksPerMultiprocessor(
+            function, launch.block_size, launch.dynamic_shared_bytes
+        )
+        resident = fit * cupy.cuda.Device().attributes["MultiProcessorCount"]
+        if resident < launch.most_blocks:
+            raise CompileError(
+                f"all {launch.most_blocks} blocks have to be resident together, and this device "
+                f"holds {resident}"
+            )
 
 
 def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:

@@ -99,4 +99,11 @@ class Kernel:
         size = launch.workspace_bytes(rows)
         if size:
             arguments += (workspace(self.device, stream, size),)
-        self.function((launch.grid(rows),), (launch.block_size,), arguments, stream=stream)
+        self.function(
+            (launch.grid(rows),),
+            (launch.block_size,),
+            arguments,
+            launch.dynamic_shared_bytes,
+            stream,
+            launch.cooperative,
+        )

@@ -86,12 +86,13 @@ def resources(variant: Variant, arch: Arch) -> tuple[dict[str, Any] | None, str 
         return None, str(error)
     from softgen.occupancy import blocks_per_multiprocessor
 
-    blocks = blocks_per_multiprocessor(variant.launch, made.registers, made.shared_bytes, arch)
+    shared = made.shared_bytes + variant.launch.dynamic_shared_bytes
+    blocks = blocks_per_multiprocessor(variant.launch, made.registers, shared, arch)
     threads = blocks * variant.launch.block_size
     return {
         "registers": made.registers,
         "spill_bytes": made.spill_bytes,
-        "shared_bytes": made.shared_bytes,
+        "shared_bytes": shared,
         "blocks_per_multiprocessor": blocks,
         "occupancy": threads / arch.threads_per_multiprocessor,
     }, None

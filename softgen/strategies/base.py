@@ -49,9 +49,13 @@ class Launch:
     Attributes:
         block_size: threads in a block.
         rows_per_block: rows that a block finishes in one step of its loop.
-        shared_bytes: static shared memory of one block in bytes.
+        static_shared_bytes: static shared memory of one block in bytes.
+        dynamic_shared_bytes: dynamic shared memory of one block in bytes; above 48 KB the host has
+            to opt in.
         cluster_size: blocks of a thread block cluster, which then share one row.
         blocks_per_row: blocks that each step takes, where that is more than one.
+        most_blocks: where blocks stride over the rows, the largest grid.
+        cooperative: whether all blocks of the grid have to be resident together.
         workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row.
             It is zero before the first launch, and every launch leaves it zero.
         strides: whether a smaller grid than grid(rows) computes all rows too.
@@ -59,11 +63,19 @@ class Launch:
 
     block_size: int
     rows_per_block: int
-    shared_bytes: int
+    static_shared_bytes: int
+    dynamic_shared_bytes: int = 0
     cluster_size: int = 1
     blocks_per_row: int = 1
+    most_blocks: int = MAX_GRID
+    cooperative: bool = False
     workspace_bytes_per_row: int = 0
     strides: bool = True
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of one block in bytes, static and dynamic."""
+        return self.static_shared_bytes + self.dynamic_shared_bytes
 
     def workspace_bytes(self, rows: int) -> int:
         """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""
@@ -73,7 +85,7 @@ class Launch:
         """Return the number of blocks for `rows` rows: one step each, within the grid's limit."""
         steps = -(-rows // self.rows_per_block)
         blocks = self.cluster_size * self.blocks_per_row
-        return max(1, min(steps, MAX_GRID // blocks)) * blocks
+        return max(1, min(steps, self.most_blocks // blocks)) * blocks
 
 
 @dataclass(frozen=True)

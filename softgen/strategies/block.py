@@ -88,7 +88,7 @@ class Block(Strategy):
         return Launch(
             self.block_size,
             self.block_size // self.thread_group_width,
-            shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
         )
 
     @classmethod

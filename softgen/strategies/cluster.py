@@ -91,7 +91,7 @@ class Cluster(Strategy):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            shared_bytes=2 * warps * problem.compute_dtype.itemsize + 8,
+            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize + 8,
             cluster_size=self.cluster_size,
             strides=False,
         )

@@ -52,7 +52,9 @@ class Online(Strategy):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp in shared memory."""
         warps = self.block_size // WARP_SIZE
-        return Launch(self.block_size, 1, shared_bytes=2 * warps * problem.compute_dtype.itemsize)
+        return Launch(
+            self.block_size, 1, static_shared_bytes=2 * warps * problem.compute_dtype.itemsize
+        )
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

@@ -30,7 +30,9 @@ class Safe(Strategy):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one partial result per warp in shared memory."""
         warps = self.block_size // WARP_SIZE
-        return Launch(self.block_size, 1, shared_bytes=warps * problem.compute_dtype.itemsize)
+        return Launch(
+            self.block_size, 1, static_shared_bytes=warps * problem.compute_dtype.itemsize
+        )
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

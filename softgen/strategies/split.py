@@ -73,7 +73,7 @@ class Split(Strategy):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            shared_bytes=pairs,
+            static_shared_bytes=pairs,
             blocks_per_row=2 * chunks,
             workspace_bytes_per_row=COUNTER_BYTES + chunks * 2 * problem.compute_dtype.itemsize,
             strides=False,

@@ -82,7 +82,7 @@ class Warp(Strategy):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: as many thread groups as fit the block."""
         groups = self.block_size // self.thread_group_width
-        return Launch(self.block_size, groups * self.rows_per_access, shared_bytes=0)
+        return Launch(self.block_size, groups * self.rows_per_access, static_shared_bytes=0)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

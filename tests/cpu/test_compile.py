@@ -46,8 +46,8 @@ def complaint(variant: Variant, arch: Arch) -> str | None:
     launch = variant.launch
     problems = {
         f"spills {made.spill_bytes} bytes at {made.registers} registers": made.spill_bytes,
-        f"{made.shared_bytes} bytes shared, not {launch.shared_bytes}": (
-            made.shared_bytes != launch.shared_bytes
+        f"{made.shared_bytes} bytes shared, not {launch.static_shared_bytes}": (
+            made.shared_bytes != launch.static_shared_bytes
         ),
         f"{made.registers} registers do not fit {launch.block_size} threads": (
             not 0 < made.registers * launch.block_size <= arch.registers_per_multiprocessor

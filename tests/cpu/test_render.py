@@ -132,7 +132,7 @@ def test_the_header_says_what_the_launch_is() -> None:
         grid = f"{steps} blocks, or fewer" if launch.strides else f"{steps} * {blocks} blocks\n"
         assert f"grid:    {grid}" in head
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
-        assert f"{launch.block_size} threads, {launch.shared_bytes} bytes of static shared" in head
+        assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head
         assert f"y = {problem.algorithm.value}(x), row by row." in head
         assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
         assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head

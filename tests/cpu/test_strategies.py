@@ -207,11 +207,12 @@ def test_grids_reach_every_row_within_cudas_limits(problem: Problem, rows: int, 
         per_step = launch.cluster_size * launch.blocks_per_row
         steps, rest = divmod(grid, per_step)
         assert rest == 0
-        assert steps * launch.rows_per_block >= rows or steps == MAX_GRID // per_step
+        assert steps * launch.rows_per_block >= rows or steps == launch.most_blocks // per_step
         assert (steps - 1) * launch.rows_per_block < rows
         assert launch.block_size == variant.strategy.knobs["block_size"]
         assert 32 <= launch.block_size <= 1024
-        assert launch.shared_bytes <= 48 * 1024  # what a block gets without opting in
+        assert launch.shared_bytes <= arch.shared_per_block
+        assert launch.static_shared_bytes <= 48 * 1024  # what a block gets without opting in
 
 
 def test_launch_shapes() -> None:
