@@ -1,0 +1,173 @@
+"""A row in the shared memory of a group of blocks that are all resident: a pipeline over the rows.
+
+In each block one thread keeps a ring of chunks full by bulk copies, most warps reduce and write
+them, and three warps exchange the block's (max, sum) pair with the group's through global memory.
+While a row is on its way out the next ones come in and are reduced, so that neither the exchange
+nor a trip to memory is waited for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import Arch
+from softgen.problem import Problem
+from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, row_packs
+
+HELPERS = 4 * WARP_SIZE  # threads of the warps that load, post, combine and receive
+LINE = 128  # bytes of a line of L2
+BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
+
+# What a row's slice of a block should be at least: 4 chunks of 8 KB. Shorter ones leave the
+# exchange too little to hide behind: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
+# slices of 64 KB and 1.31 in slices of 32 KB.
+LEAST_SLICE = 32 * 1024
+
+
+@dataclass(frozen=True)
+class Cooperative(Strategy):
+    """Groups of `group_size` resident blocks that each hold a row, and load the next ones."""
+
+    name = "cooperative"
+    summary = "a row in the shared memory of resident blocks, the next rows on their way"
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    cols_per_thread: int = knob("c", "elements of a chunk held by one thread")
+    block_size: int = knob("b", "threads in a block, four warps of which only help")
+    group_size: int = knob("k", "blocks that share a row")
+    groups: int = knob("n", "rows worked on at once, at most", constant=False)
+    stages: int = knob("s", "chunks in the ring")
+    in_flight: int = knob("f", "stages that are kept for loads on their way")
+    prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the blocks are resident and their rings fit."""
+        require = self.require
+        require(arch.compute_capability >= (9, 0), f"bulk copies need sm_90, not {arch.name}")
+        self.require_pack(self.pack_size, problem)
+        require(
+            self.pack_size * problem.dtype.itemsize == 16
+            and problem.alignment >= self.pack_size
+            and problem.cols % self.pack_size == 0,
+            "rows must be whole packs of 16 bytes, on 16-byte boundaries",
+        )
+        self.require_block(self.block_size)
+        require(self.block_size > HELPERS, f"block_size must be above {HELPERS}")
+        require(
+            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
+            "cols_per_thread must be a positive multiple of pack_size",
+        )
+        require(self.group_size > 0 and self.groups > 0, "group_size and groups must be positive")
+        require(
+            self.group_size * self.groups <= arch.multiprocessors,
+            f"{arch.device} holds {arch.multiprocessors} such blocks at once",
+        )
+        require(0 < self.in_flight < self.stages, "in_flight must be from 1 to stages - 1")
+        require(self.prefetch >= 0, "prefetch must not be negative")
+        need, limit = self.launch(problem).shared_bytes, arch.shared_per_block
+        require(need <= limit, f"the ring needs {need} bytes of shared memory, of {limit}")
+        self.require_registers(
+            self.cols_per_thread * problem.compute_dtype.itemsize // 4,
+            1,
+            self.block_size,
+            problem,
+            arch,
+            spare=16,
+        )
+
+    def chunk_packs(self) -> int:
+        """Return the packs of a chunk, which is what a stage of the ring holds."""
+        return (self.block_size - HELPERS) * (self.cols_per_thread // self.pack_size)
+
+    def chunks(self, problem: Problem) -> int:
+        """Return the number of chunks of a block's slice of a row."""
+        slice_packs = -(-row_packs(problem, self.pack_size) // self.group_size)
+        return -(-slice_packs // self.chunk_packs())
+
+    def depth(self, problem: Problem) -> int:
+        """Return how many rows may be reduced and not yet written."""
+        chunks = self.chunks(problem)
+        ahead = max(0, self.stages - chunks - self.in_flight)
+        return 1 + -(-ahead // chunks)
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a block an SM, all resident."""
+        pair = 2 * problem.compute_dtype.itemsize
+        warps = (self.block_size - HELPERS) // WARP_SIZE
+        depth = self.depth(problem)
+        beside_ring = (self.stages + depth) * BARRIERS + depth * (warps + 1) * pair
+        return Launch(
+            self.block_size,
+            rows_per_block=1,
+            static_shared_bytes=-(-beside_ring // 16) * 16,
+            dynamic_shared_bytes=self.stages * self.chunk_packs() * 16,
+            blocks_per_row=self.group_size,
+            most_blocks=self.group_size * self.groups,
+            cooperative=True,
+            workspace_bytes_per_row=LINE + -(-self.group_size * pair // LINE) * LINE,
+            strides=False,
+        )
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield all SMs a row, or so many of them that a slice is long and stays on the chip.
+
+        Chunks of 8 KB for slices that fill the ring, of 16 KB for shorter ones, and of 12 and 24 KB
+        where the ring holds no slice: the fastest of some 200 settings on an H200.
+        """
+        processors = arch.multiprocessors
+        row_bytes = problem.cols * problem.dtype.itemsize
+        pack = problem.dtype.max_pack
+        whole = row_bytes <= processors * arch.shared_per_block * 3 // 4
+        sizes = (processors, processors // 2, 32, 16, 8, 4) if whole else (processors,)
+        shapes = ((512, 1), (512, 2)) if whole else ((768, 1), (640, 2), (384, 2))
+        waits = ((3, 3), (2, 2), (4, 0)) if whole else ((1, 0), (1, 2))
+        found = []
+        for size in dict.fromkeys(min(size, processors) for size in sizes):
+            slice_bytes = row_bytes // size
+            if slice_bytes < LEAST_SLICE or (
+                whole and slice_bytes > arch.shared_per_block * 3 // 4
+            ):
+                continue
+            groups = max(1, min(processors // size, rows))
+            for threads, packs in shapes:
+                for in_flight, prefetch in waits:
+                    setting = cls(
+                        pack, packs * pack, threads + HELPERS, size, groups, 2, in_flight, prefetch
+                    )._with_full_ring(problem, arch)
+                    if setting.is_legal(problem, arch):
+                        found.append(setting)
+        yield from sorted(found, key=lambda s: s._badness(problem))
+
+    def _with_full_ring(self, problem: Problem, arch: Arch) -> Cooperative:
+        """Return this setting with as many stages as shared memory holds."""
+        stages = arch.shared_per_block // (self.chunk_packs() * 16) + 1
+        ring = self
+        while stages > 1 and (
+            ring is self or ring.launch(problem).shared_bytes > arch.shared_per_block
+        ):
+            stages -= 1
+            ring = dataclasses.replace(self, stages=stages)
+        return ring
+
+    def _badness(self, problem: Problem) -> tuple[float, ...]:
+        """Order candidates: slices of 64 KB, and 16 KB chunks where the ring holds two of them."""
+        slice_bytes = self.chunks(problem) * self.chunk_packs() * 16
+        short = 2 * self.chunks(problem) <= self.stages
+        return (
+            abs(math.log(slice_bytes / 65536)),
+            short != (self.chunk_packs() > 512),
+            self.in_flight != 2,
+        )
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """A few percent above a copy where many rows overlap; two reads and a write beyond."""
+        row_bytes = problem.cols * problem.dtype.itemsize
+        if row_bytes > arch.multiprocessors * arch.shared_per_block * 3 // 4:
+            return 1.55
+        at_once = max(1, arch.multiprocessors * arch.shared_per_block // (2 * row_bytes))
+        return 1.12 + 0.8 * min(1.0, at_once / rows)
