@@ -40,7 +40,7 @@ class Job:
         grid: number of blocks; what the variant's launch says by default.
         x_offset: elements that x starts after a 16-byte boundary.
         y_offset: the same of y.
-        dynamic_shared: bytes of dynamic shared memory.
+        dynamic_shared: bytes of dynamic shared memory; what the launch says by default.
         seconds: after which the launch counts as hung.
     """
 
@@ -50,7 +50,7 @@ class Job:
     grid: int | None = None
     x_offset: int = 0
     y_offset: int = 0
-    dynamic_shared: int = 0
+    dynamic_shared: int | None = None
     seconds: int = _SECONDS
 
     def __post_init__(self) -> None:
@@ -69,6 +69,9 @@ class Job:
             raise InvalidValueError(
                 f"the blocks of {self.source.name} do not stride: grid is fixed"
             )
+        launch = self.source.variant.launch
+        if launch.cooperative and launch.cluster_size > 1:
+            raise InvalidValueError("the emulator runs no cooperative grid of clusters")
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""
@@ -76,14 +79,17 @@ class Job:
         rows = self.x.shape[0]
         # Only float32 arithmetic has a -ftz on the GPU, but the CPU's switch is for doubles too.
         flush = "-ftz=true" in self.source.options and problem.compute_dtype is DType.FLOAT32
+        shared = self.dynamic_shared
+        if shared is None:
+            shared = launch.dynamic_shared_bytes
         sizes = problem.dtype.itemsize, problem.out_dtype.itemsize
         head = struct.pack(
-            "15q",
+            "16q",
             *(index, self.grid or launch.grid(rows), launch.block_size, rows, problem.cols),
             *sizes,
             *(self.x_offset * sizes[0] % 16, self.y_offset * sizes[1] % 16),
-            *(self.in_place, self.dynamic_shared),
-            *(launch.cluster_size, launch.workspace_bytes(rows), flush, self.seconds),
+            *(self.in_place, shared, launch.cluster_size, launch.cooperative),
+            *(launch.workspace_bytes(rows), flush, self.seconds),
         )
         return head + np.ascontiguousarray(self.x).tobytes()
 

@@ -76,6 +76,16 @@ inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
           pc);
 }
 
+inline Accessor accessor() {
+  const Block& block = *launch.block;
+  return {launch.current, block.epoch, &block.clocks, this_thread().arrived};
+}
+
+inline void fail_if(const std::string& wrong) {
+  if (wrong.empty()) return;
+  fail(format("block %lld: ", static_cast<long long>(launch.block->index)) + wrong);
+}
+
 inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
   Block& block = *launch.block;
@@ -91,13 +101,8 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   }
   for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
     if (!region->covers(at)) continue;
-    const Accessor by{launch.current, block.epoch, &block.clocks[launch.current / 32],
-                      block.threads[launch.current].arrived, &block.mbarriers};
-    const std::string wrong = region->access(at, size, write, by, pc);
-    if (!wrong.empty()) {
-      fail(format("block %lld: ", static_cast<long long>(block.index)) + wrong);
-    }
-    return;
+    const Accessor by = accessor();
+    return fail_if(write ? region->write(at, size, by, pc) : region->read(at, size, by, pc));
   }
   // The kernels have no other variables, and compilers do not instrument reads of constants.
   const bool in_program = at - reinterpret_cast<uintptr_t>(__executable_start) <
@@ -108,8 +113,9 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   }
 }
 
-// Other threads come to run while one of them reads the same from the same place again and again.
-constexpr int kPatience = 64;
+// Other threads come to run while one of them reads the same from the same places again and again.
+constexpr size_t kPatience = 64;
+constexpr size_t kMostPolls = 64;
 
 inline uint64_t bits_at(const void* at, size_t size) {
   uint64_t bits = 0;
@@ -117,13 +123,30 @@ inline uint64_t bits_at(const void* at, size_t size) {
   return bits;
 }
 
+inline bool has_news(const Poll& poll) { return bits_at(poll.at, poll.size) != poll.found; }
+
+// Whether the read is one more of those that found nothing new.
+inline bool is_idle(Spin& spin, const Poll& poll) {
+  for (size_t i = 0; i < spin.polls.size(); ++i) {
+    if (spin.polls[i].at != poll.at || spin.polls[i].size != poll.size) continue;
+    spin.last = i;
+    if (spin.polls[i].found == poll.found) return true;
+    spin.polls[i].found = poll.found;
+    return false;
+  }
+  if (spin.polls.size() == kMostPolls) spin.polls.clear();
+  spin.last = spin.polls.size();
+  spin.polls.push_back(poll);
+  return false;
+}
+
 inline void on_volatile_read(const void* at, size_t size, const void* pc) {
   on_access(reinterpret_cast<uintptr_t>(at), size, false, pc);
   if (!workspace_array || !workspace_array->near(reinterpret_cast<uintptr_t>(at))) return;
-  Spin& spin = launch.block->threads[launch.current].spin;
-  const uint64_t found = bits_at(at, size);
-  if (spin.at != at || spin.size != size || spin.found != found) spin = {at, size, found, 0, pc};
-  if (++spin.count < kPatience) return;
+  Spin& spin = this_thread().spin;
+  spin.pc = pc;
+  spin.count = is_idle(spin, {at, size, bits_at(at, size)}) ? spin.count + 1 : 0;
+  if (spin.count < kPatience * spin.polls.size()) return;
   spin.count = 0;
   wait(State::kSpinning);
 }

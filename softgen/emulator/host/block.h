@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "../include/simt_interface.h"
 #include "fiber.h"
@@ -12,8 +13,6 @@
 #include "shared.h"
 
 namespace simt {
-
-constexpr int kMaxCluster = 16;  // sm_90 and later
 
 enum class State : uint8_t {
   kReady,
@@ -36,13 +35,56 @@ struct Waiting {
   uint64_t bits;  // what the lane gives, then what it gets
 };
 
-// Volatile reads of one place that keep finding the same: the thread waits for somebody.
-struct Spin {
+// What a volatile read found.
+struct Poll {
   const void* at;
   size_t size;
   uint64_t found;
-  int count;
-  const void* pc;
+};
+
+// Volatile reads, of some places in turn, that keep finding the same: the thread waits for somebody.
+struct Spin {
+  std::vector<Poll> polls;
+  size_t last = 0;   // the poll that came last
+  size_t count = 0;  // polls since one found anything new
+  const void* pc = nullptr;
+};
+
+// A barrier in the shared memory of a block. It counts arrivals and bytes, phase by phase.
+struct Mbarrier {
+  uintptr_t at;
+  int number;           // in the block, from 0
+  const char* made_by;  // mbarrier_init or mbarrier_expect: what follows is of that call
+  int by;
+  uint32_t arrived;  // cluster barriers that the thread had arrived at before
+  uint32_t epoch;    // of the block
+  uint32_t stamp;    // of the thread
+  const char* file;  // of that call, or the last that expected bytes
+  int line;
+  int needed;             // arrivals of each phase
+  int missing;            // that the phase in progress still waits for
+  Clock arriving;         // what those who arrived have seen
+  Clock released;         // the same when the last phase ended
+  int64_t expected = 0;   // bytes, of all phases so far
+  int64_t started = 0;    // of them those whose copy has begun
+  int64_t received = 0;   // and ended
+  int64_t before = 0;     // bytes of the phases that have ended
+  uint32_t phases = 0;    // that have ended
+  uint32_t counting = 0;  // the last phase, from 1, that had bytes
+  uint32_t awaited = 0;   // the last phase, from 1, that a thread has waited for
+
+  bool has_bytes() const { return received == expected; }
+};
+
+// A copy to shared memory that is on its way.
+struct Copy {
+  uintptr_t to;
+  const void* from;
+  size_t bytes;
+  int thread;
+  Mbarrier* mbarrier;  // null for copy_async
+  const char* file;
+  int line;
 };
 
 struct Thread {
@@ -55,32 +97,37 @@ struct Thread {
   int arrive_line;
   const Mbarrier* mbarrier;  // for State::kAtMbarrier
   Spin spin;
+  std::vector<Copy> copies;  // by copy_async
 };
 
 struct Block {
   int64_t index;
+  int rank;  // among the blocks that are alive
   int size;
   uint32_t epoch;  // number of barriers so far, in all blocks here: never repeats
   int at_barrier;
-  Thread threads[kMaxThreads];
-  WarpClock clocks[kMaxThreads / 32];
+  std::vector<Thread> threads;  // whole warps
+  Clocks clocks;
   SharedRegion static_shared;
   SharedRegion dynamic_shared;
-  std::deque<Mbarrier> mbarriers;  // in the order of their mbarrier_expect
+  std::deque<Mbarrier> mbarriers;  // in the order of their making
+  std::vector<Copy> copies;        // by bulk_load
   Stacks stacks;
 };
 
-// The launch in progress. The blocks of one cluster are alive at a time (one, without clusters); one
-// of them is at work, with its shared memory in place, and that of the others is parked.
+// The launch in progress. The blocks of one cluster, or of a cooperative grid, are alive at a time,
+// else a single one; one of them is at work, with its shared memory in place, and that of the others
+// is parked.
 struct Launch {
   const Kernel* kernel;
   const void* x;
   void* y;
   long long rows;
   unsigned char* workspace;  // null where the kernel takes none
-  Block blocks[kMaxCluster];
-  Block* block = blocks;  // at work
-  int cluster_size = 1;
+  std::deque<Block> blocks;  // at least those that are alive
+  Block* block;              // at work
+  int alive;
+  int cluster_size;
   uint32_t cluster_phase;  // barriers of the cluster that all threads reached
   int arrivals;            // threads that reached the next one
   int current = -1;        // the running thread, or -1 in the scheduler
@@ -89,6 +136,10 @@ struct Launch {
 
 extern Launch launch;
 
+inline Thread& this_thread() {
+  return launch.block->threads[static_cast<size_t>(launch.current)];
+}
+
 inline std::string current_thread() {
   return format("thread %d of block %lld", launch.current,
                 static_cast<long long>(launch.block->index));
@@ -96,11 +147,9 @@ inline std::string current_thread() {
 
 // Gives up the CPU until the scheduler finds the thread ready again.
 inline void wait(State state) {
-  Thread& thread = launch.block->threads[launch.current];
+  Thread& thread = this_thread();
   thread.state = state;
   simt_switch(&thread.context, launch.scheduler);
 }
-
-void run_cluster(int64_t first);
 
 }  // namespace simt

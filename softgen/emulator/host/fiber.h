@@ -120,9 +120,15 @@ inline void prepare(Context* context, char* top, void (*entry)()) {
 
 #endif
 
+// Blocks whose stacks have guards. All blocks run the same code, so one of these overflows first; and
+// the system allows 65530 mappings, of which a guard makes two.
+constexpr size_t kGuardedBlocks = 16;
+
 // The stacks of a block's threads, mapped once; the system gives memory to the pages touched.
 class Stacks {
  public:
+  void set_guarded(bool guarded) { guarded_ = guarded; }
+
   char* top(size_t thread) {
     if (!base_) map();
     // Equal offsets in all stacks would share few sets of the cache: a switch took twice the time.
@@ -145,10 +151,13 @@ class Stacks {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (mapped == MAP_FAILED) fail("the emulator could not map the stacks of 1024 threads");
     base_ = static_cast<char*>(mapped);
-    for (size_t i = 0; i < kMaxThreads; ++i) mprotect(base_ + i * kPitch, kGuard, PROT_NONE);
+    for (size_t i = 0; guarded_ && i < kMaxThreads; ++i) {
+      mprotect(base_ + i * kPitch, kGuard, PROT_NONE);
+    }
   }
 
   char* base_ = nullptr;
+  bool guarded_ = true;
 };
 
 }  // namespace simt

@@ -146,10 +146,14 @@ void set_up(const Job& job) {
   launch.rows = job.rows;
   set_up_workspace(job);
   launch.cluster_size = static_cast<int>(job.cluster);
-  launch.block = launch.blocks;
-  for (int rank = 0; rank < launch.cluster_size; ++rank) {
-    Block& block = launch.blocks[rank];
+  launch.alive = static_cast<int>(job.cooperative ? job.grid : job.cluster);
+  while (launch.blocks.size() < static_cast<size_t>(launch.alive)) {
+    launch.blocks.emplace_back().stacks.set_guarded(launch.blocks.size() <= kGuardedBlocks);
+  }
+  launch.block = &launch.blocks.front();
+  for (Block& block : launch.blocks) {
     block.size = static_cast<int>(job.block);
+    block.threads.resize(static_cast<size_t>(job.block + 31) / 32 * 32);
     block.static_shared.set("static shared memory", kernel.shared_begin,
                             static_cast<size_t>(kernel.shared_end - kernel.shared_begin));
     block.dynamic_shared.set("dynamic shared memory", simt_dynamic_shared,
@@ -164,7 +168,7 @@ void run(const Job& job) {
   time_limit = job.seconds;
   alarm(static_cast<unsigned>(job.seconds));
   flush_subnormals(job.flush_subnormals != 0);
-  for (int64_t first = 0; first < job.grid; first += job.cluster) run_cluster(first);
+  for (int64_t first = 0; first < job.grid; first += launch.alive) run_blocks(first);
   flush_subnormals(false);
   alarm(0);
   require_all_written();

@@ -1,8 +1,9 @@
-// Runs the threads of a cluster in turn, block-wide barriers, and what to say when all are stuck.
+// Runs the threads of the blocks that are alive in turn, block-wide barriers, and what to say when all are stuck.
 #pragma once
 
 #include "block.h"
 #include "cluster.h"
+#include "copies.h"
 #include "stuck.h"
 
 namespace simt {
@@ -17,41 +18,42 @@ inline void fail_if_unwritten_was_read(const Block& block) {
 
 inline void thread_main() {
   launch.kernel->call(launch.x, launch.y, launch.rows, launch.workspace);
+  require_own_copies_awaited();
   wait(State::kReturned);
   fail("a finished thread was resumed: a bug of the emulator");
 }
 
 extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, int line) {
   Block& block = *launch.block;
-  Waiting& mine = block.threads[launch.current].waiting;
+  Waiting& mine = this_thread().waiting;
   mine.file = file;
   mine.line = line;
   if (++block.at_barrier < block.size) return wait(State::kAtBarrier);
   for (int i = 0; i < block.size; ++i) {
-    const Waiting& other = block.threads[i].waiting;
+    const Waiting& other = block.threads[static_cast<size_t>(i)].waiting;
     if (other.line != line || std::strcmp(other.file, file) != 0) {
-      block.threads[launch.current].state = State::kAtBarrier;
+      this_thread().state = State::kAtBarrier;
       fail(format("divergent barrier: the threads of block %lld wait at different __syncthreads",
                   static_cast<long long>(block.index)) +
            where_all_wait(block));
     }
   }
   fail_if_unwritten_was_read(block);
-  for (int i = 0; i < block.size; ++i) block.threads[i].state = State::kReady;
+  for (int i = 0; i < block.size; ++i) block.threads[static_cast<size_t>(i)].state = State::kReady;
   block.at_barrier = 0;
   ++block.epoch;
+  block.clocks.synchronize_all();
 }
 
 inline void resume(int thread) {
   launch.current = thread;
   simt_builtins.thread.x = static_cast<unsigned>(thread);
-  simt_switch(&launch.scheduler, launch.block->threads[thread].context);
+  simt_switch(&launch.scheduler, this_thread().context);
   launch.current = -1;
 }
 
-// Puts the shared memory of the block of this rank in place.
-inline void go_to(int rank) {
-  Block* next = &launch.blocks[rank];
+// Puts the shared memory of a block in place.
+inline void go_to(Block* next) {
   if (next != launch.block) {
     launch.block->static_shared.park();
     launch.block->dynamic_shared.park();
@@ -69,61 +71,77 @@ inline void start() {
   block.static_shared.begin_block(block.epoch);
   block.dynamic_shared.begin_block(block.epoch);
   block.mbarriers.clear();
-  for (int i = 0; i < block.size; i += 32) block.clocks[i / 32].reset();
-  for (size_t i = 0; i < kMaxThreads; ++i) block.threads[i].state = State::kReturned;
-  for (int i = 0; i < block.size; ++i) {
+  block.copies.clear();
+  block.clocks.reset(block.size);
+  for (size_t i = 0; i < block.threads.size(); ++i) {
     Thread& thread = block.threads[i];
-    prepare(&thread.context, block.stacks.top(static_cast<size_t>(i)), thread_main);
-    thread.state = State::kReady;
+    thread.state = State::kReturned;
     thread.arrived = thread.waited = 0;
     thread.spin = {};
+    if (i >= static_cast<size_t>(block.size)) continue;
+    prepare(&thread.context, block.stacks.top(i), thread_main);
+    thread.state = State::kReady;
   }
 }
 
 // Whether a thread may run; one that spins, only when what it reads has changed.
 inline bool is_ready(Thread& thread) {
   if (thread.state != State::kSpinning) return thread.state == State::kReady;
-  if (bits_at(thread.spin.at, thread.spin.size) == thread.spin.found) return false;
+  std::vector<Poll>& polls = thread.spin.polls;
+  if (std::none_of(polls.begin(), polls.end(), has_news)) return false;
+  for (Poll& poll : polls) poll.found = bits_at(poll.at, poll.size);
   thread.state = State::kReady;
   return true;
+}
+
+inline bool run_ready_threads(Block& block) {
+  bool any = false;
+  for (int i = 0; i < block.size; ++i) {
+    if (!is_ready(block.threads[static_cast<size_t>(i)])) continue;
+    resume(i);
+    any = true;
+  }
+  return any;
 }
 
 // Runs the threads of the block in place until none can go on. Returns whether any did.
 inline bool run_block() {
   Block& block = *launch.block;
   bool any = false;
-  for (bool progress = true; progress;) {
-    progress = false;
-    for (int i = 0; i < block.size; ++i) {
-      if (!is_ready(block.threads[i])) continue;
-      resume(i);
-      progress = any = true;
-    }
-  }
+  while (run_ready_threads(block) || (!all_returned(block) && end_bulk_copies())) any = true;
   if (any && all_returned(block)) {
     fail_if_unwritten_was_read(block);
-    require_all_pushes_awaited(block);
+    require_all_bytes_awaited(block);
   }
   return any;
 }
 
-inline void run_cluster(int64_t first) {
+inline bool may_run(Block& block) {
+  return !block.copies.empty() || std::any_of(block.threads.begin(), block.threads.end(), is_ready);
+}
+
+// Runs the blocks that are alive together, of which block `first` of the grid is the first.
+inline void run_blocks(int64_t first) {
   launch.cluster_phase = 0;
   launch.arrivals = 0;
-  for (int rank = 0; rank < launch.cluster_size; ++rank) {
-    launch.blocks[rank].index = first + rank;
-    go_to(rank);
+  for (int rank = 0; rank < launch.alive; ++rank) {
+    Block& block = launch.blocks[static_cast<size_t>(rank)];
+    block.index = first + rank;
+    block.rank = rank;
+    go_to(&block);
     start();
   }
   for (bool progress = true; progress;) {
     progress = false;
-    for (int rank = 0; rank < launch.cluster_size; ++rank) {
-      go_to(rank);
+    for (int rank = 0; rank < launch.alive; ++rank) {
+      Block& block = launch.blocks[static_cast<size_t>(rank)];
+      if (!may_run(block)) continue;
+      go_to(&block);
       progress = run_block() || progress;
     }
   }
-  for (int rank = 0; rank < launch.cluster_size; ++rank) {
-    if (!all_returned(launch.blocks[rank])) fail(why_stuck());
+  for (int rank = 0; rank < launch.alive; ++rank) {
+    if (!all_returned(launch.blocks[static_cast<size_t>(rank)])) fail(why_stuck());
   }
 }
 

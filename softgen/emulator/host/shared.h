@@ -1,10 +1,12 @@
 // Shared memory of a block and a precise race check of it, byte by byte.
 //
-// Two accesses of which one writes must be ordered: by a __syncthreads of the block between them, or
+// Two accesses of which one writes must be ordered: by a __syncthreads of the block between them, by
+// an mbarrier at which one thread arrived after the first and the other waited before the second, or
 // for lanes of one warp by a __syncwarp that names both. A shuffle orders nothing (CUDA C++
-// Programming Guide, "Warp Shuffle Functions": no memory barrier is implied). What is pushed is ordered
-// by a wait at the mbarrier that counts it. A cluster barrier orders what the block itself did before
-// its arrival and pushes after the wait, and nothing else: cluster_arrive is relaxed.
+// Programming Guide, "Warp Shuffle Functions": no memory barrier is implied). What is pushed or
+// copied is ordered by a wait at the mbarrier that counts it. A cluster barrier orders what the block
+// itself did before its arrival and pushes after the wait, and nothing else: cluster_arrive is
+// relaxed.
 #pragma once
 
 #include <cstdint>
@@ -12,104 +14,57 @@
 #include <deque>
 #include <string>
 #include <sys/mman.h>
+#include <utility>
 #include <vector>
 
+#include "clocks.h"
 #include "fiber.h"
 
 namespace simt {
-
-// When a lane of a warp did something: stamps grow with every __syncwarp of the warp, and lane i has
-// seen all that lane k did up to known[i][k].
-struct WarpClock {
-  uint32_t stamp;
-  uint32_t known[32][32];
-
-  void reset() {
-    std::memset(known, 0, sizeof(known));
-    stamp = 1;
-  }
-
-  void synchronize(uint32_t mask) {
-    uint32_t joint[32] = {};
-    for (int lane = 0; lane < 32; ++lane) {
-      if (!(mask >> lane & 1)) continue;
-      for (int k = 0; k < 32; ++k) {
-        if (known[lane][k] > joint[k]) joint[k] = known[lane][k];
-      }
-    }
-    for (int k = 0; k < 32; ++k) {
-      if (mask >> k & 1) joint[k] = stamp;
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-      if (mask >> lane & 1) std::memcpy(known[lane], joint, sizeof(joint));
-    }
-    ++stamp;
-  }
-};
-
-// An mbarrier of a block: it counts the bytes that are pushed into the block's shared memory, and
-// orders them for the threads that wait at it.
-struct Mbarrier {
-  uintptr_t at;
-  int64_t expected;
-  int64_t received;
-  int by;            // the thread that called mbarrier_expect
-  uint32_t arrived;  // cluster barriers it had arrived at before
-  uint32_t epoch;    // of the block then
-  const char* file;
-  int line;
-  uint32_t passed[kMaxThreads];  // per thread of the block: its warp's stamp at its wait, or 0
-  uint32_t passed_epoch;         // of the block when the first thread passed, or 0
-
-  bool complete() const { return received == expected; }
-};
 
 // Who is at work now, for the shadow.
 struct Accessor {
   int thread;
   uint32_t epoch;  // of the block's barrier
-  const WarpClock* clock;
+  const Clocks* clocks;
   uint32_t arrived;  // cluster barriers that the thread arrived at
-  const std::deque<Mbarrier>* mbarriers;
-
-  // Whether the thread, or one that it is ordered after, waited at the block's mbarrier `number`.
-  bool waited_at(uint32_t number) const {
-    const Mbarrier& mbarrier = (*mbarriers)[number];
-    if (mbarrier.passed_epoch && mbarrier.passed_epoch < epoch) return true;
-    if (mbarrier.passed[thread]) return true;
-    for (int lane = 0; lane < 32; ++lane) {
-      const uint32_t stamp = mbarrier.passed[thread / 32 * 32 + lane];
-      if (stamp && clock->known[thread % 32][lane] >= stamp) return true;
-    }
-    return false;
-  }
 };
 
 // A store that another block of the cluster, or the block itself, sends to an mbarrier.
 struct Push {
-  uint32_t number;  // of the mbarrier in its block, from 0
-  int64_t block;    // of the pusher
+  int number;     // of the mbarrier in its block, from 0
+  int64_t block;  // of the pusher
   int thread;
   uint32_t waited;  // cluster barriers that the pusher waited for
   const void* pc;
 };
 
-// The history of one byte: its last writer, and its readers since the block's last barrier.
+enum class Writer : uint8_t { kThread, kPush, kBulkLoad, kCopyAsync };
+
+// What a write is, where it is not a plain store.
+struct Write {
+  Writer kind = Writer::kThread;
+  int number = 0;      // of the mbarrier that counts the bytes of a bulk_load
+  uint32_t phase = 0;  // of that mbarrier, from 1
+};
+
+// The history of one byte: its last writer, and its readers since that and since the block's last
+// __syncthreads.
 struct Cell {
   uint32_t write_epoch;
-  uint32_t write_stamp;
+  uint32_t write_stamp;  // of a push or bulk_load: the mbarrier's phase
+  uint32_t read_epoch;
+  uint32_t read_stamp;
   const void* write_pc;
   const void* read_pc;
-  uint32_t read_epoch;
-  uint32_t read_lanes;       // lanes of read_warp that read
-  uint32_t read_stamps[32];  // when, for the lanes in read_lanes
+  int64_t writer_block;  // of a push
+  int32_t phase;         // cluster barriers that the last of the block's own accesses came after
+  uint32_t others;       // 1 + index of the list of readers beside `reader`, or 0
   int16_t writer;
-  int16_t read_warp;
-  int16_t other_reader;  // a reader of another warp, or -1
-  uint32_t push;         // 1 + number of the mbarrier, if the last writer was a push
-  int32_t pusher;        // its thread
-  int64_t pusher_block;
-  uint32_t phase;  // cluster barriers that the last of the block's own accesses came after
+  int16_t reader;
+  int16_t number;  // of the mbarrier of a push or bulk_load
+  Writer kind;
+  bool mbarrier;  // one lies here
 };
 
 class SharedRegion {
@@ -118,6 +73,7 @@ class SharedRegion {
     name_ = name;
     begin_ = reinterpret_cast<uintptr_t>(begin);
     bytes_ = bytes;
+    parked_.clear();  // of the launch before
     if (bytes <= shadow_bytes_) return;
     if (cells_) munmap(cells_, shadow_bytes_ * sizeof(Cell));
     void* mapped = mmap(nullptr, bytes * sizeof(Cell), PROT_READ | PROT_WRITE,
@@ -131,11 +87,15 @@ class SharedRegion {
   uintptr_t begin() const { return begin_; }
   size_t bytes() const { return bytes_; }
   bool covers(uintptr_t address) const { return address - begin_ < bytes_; }
+  bool holds(uintptr_t address, size_t size) const {
+    return covers(address) && size <= bytes_ - (address - begin_);
+  }
 
   // Starts a block: `epoch` is its first, and larger than any before, so old cells count as empty.
   void begin_block(uint32_t epoch) {
     first_epoch_ = epoch;
     unwritten_.clear();
+    readers_.clear();
     std::memset(reinterpret_cast<void*>(begin_), 0xff, bytes_);
   }
 
@@ -143,54 +103,71 @@ class SharedRegion {
   // writes it before, the two race, which is the better report.
   const std::string& unwritten() const { return unwritten_; }
 
-  // Returns what is wrong with the access, or nothing.
-  std::string access(uintptr_t address, size_t size, bool write, const Accessor& by,
-                     const void* pc) {
-    const size_t first = address - begin_;
-    if (size > bytes_ - first) {
-      return format("thread %d %s %zu byte(s) past the end of %s at %s", by.thread,
-                    write ? "wrote" : "read", size - (bytes_ - first), name_, place(pc).c_str());
+  // These return what is wrong with the access, or nothing.
+  std::string read(uintptr_t address, size_t size, const Accessor& by, const void* pc) {
+    std::string wrong = past_the_end(address, size, "read", by, pc);
+    for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
+      Cell& cell = cell_at(i);
+      wrong = why_not(cell, i, "read", by, pc);
+      if (wrong.empty()) note_read(cell, i, by, pc);
     }
-    for (size_t i = first; i < first + size; ++i) {
-      Cell& cell = cells_[i];
-      if (!touched(cell)) cell.push = cell.phase = 0;
-      if (cell.push && !by.waited_at(cell.push - 1)) return unordered(cell, i, write, by, pc);
-      const std::string wrong = write ? on_write(cell, i, by, pc) : on_read(cell, i, by, pc);
-      if (!wrong.empty()) return wrong;
-      if (write) cell.push = 0;
-      if (by.arrived > cell.phase) cell.phase = by.arrived;
-    }
-    return {};
+    return wrong;
   }
 
-  // Records a push to [address, address + size), by any block. Returns what is wrong, or nothing.
+  std::string write(uintptr_t address, size_t size, const Accessor& by, const void* pc,
+                    const Write& as = {}) {
+    std::string wrong = past_the_end(address, size, "wrote", by, pc);
+    for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
+      Cell& cell = cell_at(i);
+      wrong = why_not(cell, i, "wrote", by, pc);
+      if (wrong.empty()) wrong = race_with_reader(cell, i, by, pc);
+      if (wrong.empty()) note_write(cell, by, pc, as);
+    }
+    return wrong;
+  }
+
+  // A copy_async of the thread has come to its end: from now on it is like a store of the thread.
+  void end_copy_async(uintptr_t address, size_t size, const Accessor& by) {
+    for (size_t i = address - begin_; i < address - begin_ + size; ++i) {
+      note_write(cells_[i], by, cells_[i].write_pc, {});
+    }
+  }
+
+  // Marks the bytes of an mbarrier, which only its own functions may touch.
+  void set_mbarrier(uintptr_t address, bool live) {
+    for (size_t i = 0; i < sizeof(uint64_t); ++i) cell_at(address - begin_ + i).mbarrier = live;
+  }
+
+  // Records a push to [address, address + size), by any block.
   std::string push(uintptr_t address, size_t size, const Push& push, uint32_t epoch) {
     for (size_t i = address - begin_; i < address - begin_ + size; ++i) {
-      Cell& cell = cells_[i];
-      if (!touched(cell)) cell.push = cell.phase = 0;
-      if (cell.push == push.number + 1) {
+      Cell& cell = cell_at(i);
+      if (cell.kind == Writer::kPush && cell.number == push.number) {
         return format("overwrote what thread %d of block %lld pushed (byte %zu of %s; before at %s)",
-                      cell.pusher, static_cast<long long>(cell.pusher_block), i, name_,
+                      cell.writer, static_cast<long long>(cell.writer_block), i, name_,
                       place(cell.write_pc).c_str());
       }
       const bool read = cell.read_epoch >= first_epoch_;
-      if (touched(cell) && !cell.push && cell.phase >= push.waited) {
+      if (touched(cell) && cell.kind != Writer::kPush &&
+          cell.phase >= static_cast<int32_t>(push.waited)) {
         return format("raced with a %s by the block's own threads, with no cluster barrier between "
                       "(byte %zu of %s; before at %s)",
                       read ? "read" : "write", i, name_,
                       place(read ? cell.read_pc : cell.write_pc).c_str());
       }
       cell.write_epoch = epoch;
+      cell.write_stamp = 1;  // the only phase of an mbarrier of a cluster
       cell.write_pc = push.pc;
       cell.read_epoch = 0;
-      cell.push = push.number + 1;
-      cell.pusher = push.thread;
-      cell.pusher_block = push.block;
+      cell.kind = Writer::kPush;
+      cell.number = static_cast<int16_t>(push.number);
+      cell.writer = static_cast<int16_t>(push.thread);
+      cell.writer_block = push.block;
     }
     return {};
   }
 
-  // While another block of the cluster works, this one's bytes are kept aside.
+  // While another of the blocks that are alive works, this one's bytes are kept aside.
   void park() {
     const auto* bytes = reinterpret_cast<const unsigned char*>(begin_);
     parked_.assign(bytes, bytes + bytes_);
@@ -208,89 +185,133 @@ class SharedRegion {
   }
 
  private:
+  using Readers = std::vector<std::pair<int16_t, uint32_t>>;  // thread and stamp, by thread
+
   bool touched(const Cell& cell) const {
     return cell.write_epoch >= first_epoch_ || cell.read_epoch >= first_epoch_;
   }
 
-  std::string unordered(const Cell& cell, size_t at, bool write, const Accessor& by,
-                        const void* pc) const {
-    return format("race on shared memory: thread %d %s what thread %d of block %lld pushed, with no "
-                  "mbarrier_wait between (byte %zu of %s; now at %s, before at %s)",
-                  by.thread, write ? "wrote" : "read", cell.pusher,
-                  static_cast<long long>(cell.pusher_block), at, name_, place(pc).c_str(),
-                  place(cell.write_pc).c_str());
+  Cell& cell_at(size_t i) {
+    Cell& cell = cells_[i];
+    if (!touched(cell)) cell = {};
+    return cell;
   }
 
-  static bool ordered(const Accessor& by, int thread, uint32_t stamp) {
-    return thread == by.thread ||
-           (thread / 32 == by.thread / 32 && by.clock->known[by.thread % 32][thread % 32] >= stamp);
+  std::string past_the_end(uintptr_t address, size_t size, const char* did, const Accessor& by,
+                           const void* pc) const {
+    if (holds(address, size)) return {};
+    return format("thread %d %s %zu byte(s) past the end of %s at %s", by.thread, did,
+                  size - (bytes_ - (address - begin_)), name_, place(pc).c_str());
   }
 
-  std::string on_read(Cell& cell, size_t at, const Accessor& by, const void* pc) {
-    if (cell.write_epoch < first_epoch_) {
-      if (unwritten_.empty()) {
-        unwritten_ = format("uninitialised shared memory: thread %d read byte %zu of %s, which no "
-                            "thread of the block had written, at %s",
-                            by.thread, at, name_, place(pc).c_str());
-      }
-    } else if (!cell.push && cell.write_epoch == by.epoch && !ordered(by, cell.writer, cell.write_stamp)) {
-      return race(by, "read", pc, cell.writer, "wrote", cell.write_pc, at);
+  // What is wrong with an access after the last write.
+  std::string why_not(const Cell& cell, size_t at, const char* did, const Accessor& by,
+                      const void* pc) const {
+    if (cell.mbarrier) {
+      return format("thread %d %s byte %zu of %s, where an mbarrier lies, at %s", by.thread, did, at,
+                    name_, place(pc).c_str());
     }
-    note_read(cell, by, pc);
-    return {};
+    switch (cell.kind) {
+      case Writer::kThread:
+        if (cell.write_epoch != by.epoch ||
+            by.clocks->ordered(by.thread, cell.writer, cell.write_stamp)) {
+          return {};
+        }
+        return race(by, did, pc, format("thread %d wrote", cell.writer), between(by, cell.writer),
+                    cell.write_pc, at);
+      case Writer::kCopyAsync:
+        return race(by, did, pc, format("thread %d copies by copy_async", cell.writer),
+                    "copy_async_wait", cell.write_pc, at);
+      default: break;
+    }
+    if (by.clocks->phases(by.thread, cell.number) >= cell.write_stamp) return {};
+    const std::string other =
+        cell.kind == Writer::kBulkLoad
+            ? format("thread %d copies by bulk_load", cell.writer)
+            : format("thread %d of block %lld pushed", cell.writer,
+                     static_cast<long long>(cell.writer_block));
+    return race(by, did, pc, other, "mbarrier_wait", cell.write_pc, at);
   }
 
-  static void note_read(Cell& cell, const Accessor& by, const void* pc) {
-    const int warp = by.thread / 32, lane = by.thread % 32;
-    if (cell.read_epoch != by.epoch) {
-      cell.read_epoch = by.epoch;
-      cell.read_warp = static_cast<int16_t>(warp);
-      cell.read_lanes = 0;
-      cell.other_reader = -1;
-    }
-    if (cell.read_warp == warp) {
-      cell.read_lanes |= 1u << lane;
-      cell.read_stamps[lane] = by.clock->stamp;
-    } else {
-      cell.other_reader = static_cast<int16_t>(by.thread);
-    }
-    cell.read_pc = pc;
-  }
-
-  std::string on_write(Cell& cell, size_t at, const Accessor& by, const void* pc) {
-    if (!cell.push && cell.write_epoch == by.epoch && !ordered(by, cell.writer, cell.write_stamp)) {
-      return race(by, "wrote", pc, cell.writer, "wrote", cell.write_pc, at);
-    }
+  std::string race_with_reader(const Cell& cell, size_t at, const Accessor& by,
+                               const void* pc) const {
     const int reader = cell.read_epoch == by.epoch ? unordered_reader(cell, by) : -1;
-    if (reader >= 0) return race(by, "wrote", pc, reader, "read", cell.read_pc, at);
-    cell.write_epoch = by.epoch;
-    cell.write_stamp = by.clock->stamp;
-    cell.writer = static_cast<int16_t>(by.thread);
-    cell.write_pc = pc;
-    cell.read_epoch = 0;  // whoever comes after this write comes after those reads
-    return {};
+    if (reader < 0) return {};
+    return race(by, "wrote", pc, format("thread %d read", reader), between(by, reader),
+                cell.read_pc, at);
   }
 
-  static int unordered_reader(const Cell& cell, const Accessor& by) {
-    if (cell.other_reader >= 0 && cell.other_reader / 32 != by.thread / 32) {
-      return cell.other_reader;
-    }
-    for (int lane = 0; lane < 32; ++lane) {
-      const int reader = cell.read_warp * 32 + lane;
-      if ((cell.read_lanes >> lane & 1) && !ordered(by, reader, cell.read_stamps[lane])) {
-        return reader;
-      }
+  int unordered_reader(const Cell& cell, const Accessor& by) const {
+    if (!by.clocks->ordered(by.thread, cell.reader, cell.read_stamp)) return cell.reader;
+    if (!cell.others) return -1;
+    for (const auto& [reader, stamp] : readers_[cell.others - 1]) {
+      if (!by.clocks->ordered(by.thread, reader, stamp)) return reader;
     }
     return -1;
   }
 
-  std::string race(const Accessor& by, const char* did, const void* pc, int other,
-                   const char* other_did, const void* other_pc, size_t at) const {
-    return format("race on shared memory: thread %d %s what thread %d %s, with no %s between "
-                  "(byte %zu of %s; now at %s, before at %s)",
-                  by.thread, did, other, other_did,
-                  by.thread / 32 == other / 32 ? "__syncwarp" : "__syncthreads", at, name_,
-                  place(pc).c_str(), place(other_pc).c_str());
+  void note_read(Cell& cell, size_t at, const Accessor& by, const void* pc) {
+    if (cell.write_epoch < first_epoch_ && unwritten_.empty()) {
+      unwritten_ = format("uninitialised shared memory: thread %d read byte %zu of %s, which no "
+                          "thread of the block had written, at %s",
+                          by.thread, at, name_, place(pc).c_str());
+    }
+    note_phase(cell, by);
+    const uint32_t now = by.clocks->now(by.thread);
+    cell.read_pc = pc;
+    const bool first = cell.read_epoch != by.epoch;
+    if (first && cell.others) readers_[cell.others - 1].clear();
+    // Whoever comes after this read comes after the one before too, if that is ordered before this.
+    if (first || by.clocks->ordered(by.thread, cell.reader, cell.read_stamp)) {
+      cell.read_epoch = by.epoch;
+      cell.reader = static_cast<int16_t>(by.thread);
+      cell.read_stamp = now;
+    } else {
+      note_other_reader(cell, by.thread, now);
+    }
+  }
+
+  void note_other_reader(Cell& cell, int thread, uint32_t now) {
+    if (!cell.others) {
+      readers_.emplace_back();
+      cell.others = static_cast<uint32_t>(readers_.size());
+    }
+    Readers& readers = readers_[cell.others - 1];
+    const std::pair<int16_t, uint32_t> mine(static_cast<int16_t>(thread), 0);
+    const auto it = std::lower_bound(readers.begin(), readers.end(), mine);
+    if (it != readers.end() && it->first == thread) {
+      it->second = now;
+    } else {
+      readers.insert(it, {mine.first, now});
+    }
+  }
+
+  static void note_phase(Cell& cell, const Accessor& by) {
+    cell.phase = std::max(cell.phase, static_cast<int32_t>(by.arrived));
+  }
+
+  void note_write(Cell& cell, const Accessor& by, const void* pc, const Write& as) {
+    note_phase(cell, by);
+    cell.write_epoch = by.epoch;
+    cell.write_stamp = as.kind == Writer::kBulkLoad ? as.phase : by.clocks->now(by.thread);
+    cell.writer = static_cast<int16_t>(by.thread);
+    cell.write_pc = pc;
+    cell.kind = as.kind;
+    cell.number = static_cast<int16_t>(as.number);
+    cell.read_epoch = 0;  // whoever comes after this write comes after those reads
+  }
+
+  static std::string between(const Accessor& by, int other) {
+    if (by.thread / 32 == other / 32) return "__syncwarp";
+    return by.clocks->wide() ? "__syncthreads or mbarrier" : "__syncthreads";
+  }
+
+  std::string race(const Accessor& by, const char* did, const void* pc, const std::string& other,
+                   const std::string& between, const void* other_pc, size_t at) const {
+    return format("race on shared memory: thread %d %s what %s, with no %s between (byte %zu of %s; "
+                  "now at %s, before at %s)",
+                  by.thread, did, other.c_str(), between.c_str(), at, name_, place(pc).c_str(),
+                  place(other_pc).c_str());
   }
 
   const char* name_ = "";
@@ -299,6 +320,7 @@ class SharedRegion {
   uint32_t first_epoch_ = 1;
   std::string unwritten_;
   std::vector<unsigned char> parked_;
+  std::deque<Readers> readers_;
   Cell* cells_ = nullptr;
   size_t shadow_bytes_ = 0;
 };

@@ -1,4 +1,4 @@
-// Words for a cluster in which no thread can go on.
+// Words for blocks in which no thread can go on.
 #pragma once
 
 #include <string>
@@ -24,9 +24,15 @@ inline const char* call_name(WarpCall call) {
 }
 
 inline std::string spin_place(const Spin& spin) {
-  const auto* base = launch.workspace;
-  return format("workspace[byte %lld]",
-                static_cast<long long>(static_cast<const unsigned char*>(spin.at) - base));
+  const auto* at = static_cast<const unsigned char*>(spin.polls[spin.last].at);
+  return format("workspace[byte %lld]", static_cast<long long>(at - launch.workspace));
+}
+
+// "4 of 8 bytes and 1 of 2 arrivals": what the phase in progress has got.
+inline std::string got(const Mbarrier& mbarrier, const char* of) {
+  return format("%lld of %s%lld bytes", static_cast<long long>(mbarrier.received - mbarrier.before),
+                of, static_cast<long long>(mbarrier.expected - mbarrier.before)) +
+         format(" and %d of %d arrivals", mbarrier.needed - mbarrier.missing, mbarrier.needed);
 }
 
 inline std::string doing(const Thread& thread) {
@@ -37,11 +43,10 @@ inline std::string doing(const Thread& thread) {
     case State::kAtBarrier: return "wait at __syncthreads (" + site(waiting) + ")";
     case State::kAtCluster: return "wait at cluster_wait (" + site(waiting) + ")";
     case State::kAtMbarrier:
-      return format("wait at mbarrier_wait, which got %lld of %lld bytes (",
-                    static_cast<long long>(thread.mbarrier->received),
-                    static_cast<long long>(thread.mbarrier->expected)) +
+      return "wait at mbarrier_wait, which got " + got(*thread.mbarrier, "") + " (" +
              site(waiting) + ")";
-    case State::kSpinning: return "spin on " + spin_place(thread.spin) + " (" + place(thread.spin.pc) + ")";
+    case State::kSpinning:
+      return "spin on " + spin_place(thread.spin) + " (" + place(thread.spin.pc) + ")";
     case State::kInWarpCall:
       return format("wait in %s(0x%08x) (", call_name(waiting.call), waiting.mask) +
              site(waiting) + ")";
@@ -67,11 +72,12 @@ std::string ranges(int count, Chosen chosen) {
 inline std::string where_all_wait(const Block& block) {
   std::string text;
   const std::string of =
-      launch.cluster_size > 1 ? format("of block %lld ", static_cast<long long>(block.index)) : "";
+      launch.alive > 1 ? format("of block %lld ", static_cast<long long>(block.index)) : "";
+  const auto what_does = [&](int i) { return doing(block.threads[static_cast<size_t>(i)]); };
   for (int i = 0; i < block.size;) {
-    const std::string what = doing(block.threads[i]);
+    const std::string what = what_does(i);
     int last = i;
-    while (last + 1 < block.size && doing(block.threads[last + 1]) == what) ++last;
+    while (last + 1 < block.size && what_does(last + 1) == what) ++last;
     text += last > i ? format("\n  threads %d-%d ", i, last) : format("\n  thread %d ", i);
     text += of + what;
     i = last + 1;
@@ -82,15 +88,20 @@ inline std::string where_all_wait(const Block& block) {
 inline std::string where_cluster_waits() {
   std::string text;
   for (int rank = 0; rank < launch.cluster_size; ++rank) {
-    text += where_all_wait(launch.blocks[rank]);
+    text += where_all_wait(launch.blocks[static_cast<size_t>(rank)]);
   }
   return text;
 }
 
+inline bool all_returned(const Block& block) {
+  return std::all_of(block.threads.begin(), block.threads.end(),
+                     [](const Thread& thread) { return thread.state == State::kReturned; });
+}
+
 // The first warp call that cannot finish, and the lanes of its mask that are missing from it.
 inline std::string stuck_warp_call(const Block& block, int thread) {
-  const Waiting& mine = block.threads[thread].waiting;
-  const Thread* lanes = block.threads + thread / 32 * 32;
+  const Thread* lanes = &block.threads[static_cast<size_t>(thread / 32 * 32)];
+  const Waiting& mine = lanes[thread % 32].waiting;
   const auto named = [&](int lane) { return (mine.mask >> lane & 1) != 0; };
   const auto missing_as = [&](int lane, State state) {
     return named(lane) && lanes[lane].state == state;
@@ -115,33 +126,39 @@ inline std::string stuck_warp_call(const Block& block, int thread) {
   if (!returned.empty()) text += " lane(s) " + returned + " returned from the kernel;";
   if (!barred.empty()) text += " lane(s) " + barred + " wait at __syncthreads;";
   if (!other.empty()) text += " lane(s) " + other + " wait in another call or with another mask;";
-  if (!away.empty()) text += " lane(s) " + away + " wait for the cluster;";
+  if (!away.empty()) text += " lane(s) " + away + " wait for the cluster or at an mbarrier;";
   text.back() = '.';
   return text;
 }
 
 inline std::string in_state(const Block& block, State state) {
-  return ranges(block.size, [&](int i) { return block.threads[i].state == state; });
+  return ranges(block.size,
+                [&](int i) { return block.threads[static_cast<size_t>(i)].state == state; });
+}
+
+inline const Thread& first_in(const Block& block, State state) {
+  size_t thread = 0;
+  while (block.threads[thread].state != state) ++thread;
+  return block.threads[thread];
 }
 
 inline std::string stuck_spin(const Block& block) {
-  int thread = 0;
-  while (block.threads[thread].state != State::kSpinning) ++thread;
-  const Spin& spin = block.threads[thread].spin;
-  return format("a spin that never ends: thread %d of block %lld waits for a change of ", thread,
+  const Thread& thread = first_in(block, State::kSpinning);
+  const bool all_alive = launch.alive == static_cast<int64_t>(simt_builtins.grid_size.x);
+  return format("a spin that never ends: thread %d of block %lld waits for a change of ",
+                static_cast<int>(&thread - &block.threads[0]),
                 static_cast<long long>(block.index)) +
-         spin_place(spin) + ", at " + place(spin.pc) +
-         "; blocks start in order, so it may only wait for what this block or one before it writes.";
+         spin_place(thread.spin) + ", at " + place(thread.spin.pc) +
+         (all_alive ? "; all blocks of the grid run, and none of them can go on."
+                    : "; blocks start in order, so it may only wait for what this block or one "
+                      "before it writes.");
 }
 
 inline std::string stuck_mbarrier(const Block& block) {
-  int thread = 0;
-  while (block.threads[thread].state != State::kAtMbarrier) ++thread;
-  const Mbarrier& mbarrier = *block.threads[thread].mbarrier;
-  return format("an mbarrier of block %lld that never completes: it got %lld of the %lld bytes "
-                "expected at %s:%d; thread(s) ",
-                static_cast<long long>(block.index), static_cast<long long>(mbarrier.received),
-                static_cast<long long>(mbarrier.expected), mbarrier.file, mbarrier.line) +
+  const Mbarrier& mbarrier = *first_in(block, State::kAtMbarrier).mbarrier;
+  return format("an mbarrier of block %lld that never completes: it got ",
+                static_cast<long long>(block.index)) +
+         got(mbarrier, "the ") + format(" (%s:%d); thread(s) ", mbarrier.file, mbarrier.line) +
          in_state(block, State::kAtMbarrier) + " wait for it.";
 }
 
@@ -156,9 +173,10 @@ inline std::string stuck_barrier(const Block& block) {
 inline std::string stuck_cluster() {
   std::string text = "a cluster barrier that not all threads of the cluster reach: missing";
   for (int rank = 0; rank < launch.cluster_size; ++rank) {
-    const Block& block = launch.blocks[rank];
-    const std::string missing = ranges(
-        block.size, [&](int i) { return block.threads[i].arrived <= launch.cluster_phase; });
+    const Block& block = launch.blocks[static_cast<size_t>(rank)];
+    const std::string missing = ranges(block.size, [&](int i) {
+      return block.threads[static_cast<size_t>(i)].arrived <= launch.cluster_phase;
+    });
     if (missing.empty()) continue;
     text += " thread(s) " + missing +
             format(" of block %lld,", static_cast<long long>(block.index));
@@ -167,14 +185,14 @@ inline std::string stuck_cluster() {
   return text;
 }
 
-// Why nobody in the cluster can go on: the cause first, where one kind of wait follows from another.
+// Why nobody can go on: the cause first, where one kind of wait follows from another.
 inline std::string why_stuck() {
   for (State state : {State::kSpinning, State::kInWarpCall, State::kAtBarrier, State::kAtCluster,
                       State::kAtMbarrier}) {
-    for (int rank = 0; rank < launch.cluster_size; ++rank) {
-      const Block& block = launch.blocks[rank];
+    for (int rank = 0; rank < launch.alive; ++rank) {
+      const Block& block = launch.blocks[static_cast<size_t>(rank)];
       for (int i = 0; i < block.size; ++i) {
-        if (block.threads[i].state != state) continue;
+        if (block.threads[static_cast<size_t>(i)].state != state) continue;
         switch (state) {
           case State::kSpinning: return stuck_spin(block) + where_all_wait(block);
           case State::kInWarpCall: return stuck_warp_call(block, i) + where_all_wait(block);

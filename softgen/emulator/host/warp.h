@@ -68,7 +68,7 @@ inline void finish_call(Thread* lanes, const Waiting& mine, int warp) {
     waiting.bits = waiting.call == WarpCall::kBallot ? ballot : given[source];
     lanes[lane].state = State::kReady;
   }
-  if (mine.call == WarpCall::kSync) launch.block->clocks[warp].synchronize(mine.mask);
+  if (mine.call == WarpCall::kSync) launch.block->clocks.synchronize(warp, mine.mask);
 }
 
 extern "C" inline __attribute__((used)) unsigned long long simt_warp_call(
@@ -76,7 +76,7 @@ extern "C" inline __attribute__((used)) unsigned long long simt_warp_call(
     const char* file, int line) {
   Block& block = *launch.block;
   const int warp = launch.current / 32, own = launch.current % 32;
-  Thread* lanes = block.threads + warp * 32;
+  Thread* lanes = &block.threads[static_cast<size_t>(warp * 32)];
   Waiting& mine = lanes[own].waiting;
   mine = {file, line, call, mask, operand, width, bits};
   check_own(mine);

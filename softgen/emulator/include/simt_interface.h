@@ -36,12 +36,22 @@ void simt_load_word(void* to, const void* from, int size);
 
 void simt_syncthreads(const char* file, int line);
 
+// See ../host/mbarrier.h.
+void simt_mbarrier_init(unsigned long long* barrier, int arrivals, const char* file, int line);
+void simt_mbarrier_expect(unsigned long long* barrier, int bytes, const char* file, int line);
+void simt_mbarrier_arrive(unsigned long long* barrier, int bytes, const char* file, int line);
+void simt_mbarrier_wait(unsigned long long* barrier, int parity, const char* file, int line);
+
+// See ../host/copies.h.
+void simt_bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
+                    const char* file, int line);
+void simt_copy_async(void* to, const void* from, const char* file, int line);
+void simt_copy_async_wait();
+
 // See ../host/cluster.h.
 int simt_cluster_rank();
 void simt_cluster_arrive(const char* file, int line);
 void simt_cluster_wait(const char* file, int line);
-void simt_mbarrier_expect(unsigned long long* barrier, int bytes, const char* file, int line);
-void simt_mbarrier_wait(unsigned long long* barrier, const char* file, int line);
 void simt_push(const void* part, void* slot, int size, unsigned long long* barrier, int rank,
                const char* file, int line);
 

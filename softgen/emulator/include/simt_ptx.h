@@ -34,9 +34,37 @@ inline void mbarrier_expect(unsigned long long* barrier, int bytes, SIMT_SITE) {
   simt::simt_mbarrier_expect(barrier, bytes, file, line);
 }
 
+// Of a cluster's barrier, which has one phase.
 inline void mbarrier_wait(unsigned long long* barrier, SIMT_SITE) {
-  simt::simt_mbarrier_wait(barrier, file, line);
+  simt::simt_mbarrier_wait(barrier, 0, file, line);
 }
+
+inline void mbarrier_init(unsigned long long* barrier, int arrivals, SIMT_SITE) {
+  simt::simt_mbarrier_init(barrier, arrivals, file, line);
+}
+
+inline void mbarrier_arrive(unsigned long long* barrier, SIMT_SITE) {
+  simt::simt_mbarrier_arrive(barrier, 0, file, line);
+}
+
+inline void mbarrier_arrive_expect(unsigned long long* barrier, int bytes, SIMT_SITE) {
+  simt::simt_mbarrier_arrive(barrier, bytes, file, line);
+}
+
+inline void mbarrier_wait(unsigned long long* barrier, int parity, SIMT_SITE) {
+  simt::simt_mbarrier_wait(barrier, parity, file, line);
+}
+
+__device__ void bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
+                          SIMT_SITE) {
+  simt::simt_bulk_load(to, from, bytes, barrier, file, line);
+}
+
+__device__ void copy_async(void* to, const void* from, SIMT_SITE) {
+  simt::simt_copy_async(to, from, file, line);
+}
+
+inline void copy_async_wait() { simt::simt_copy_async_wait(); }
 
 template <typename Part>
 __device__ void push(simt::Same<Part> part, Part* slot, unsigned long long* barrier,

@@ -1,0 +1,121 @@
+// Copies to shared memory that go on while the thread that began them does.
+//
+// They end as late as they may: bulk copies when nobody of the block can do anything else, so that a
+// kernel that does not wait for one, or changes its source before it has, is caught each time.
+#pragma once
+
+#include "mbarrier.h"
+
+namespace simt {
+
+constexpr size_t kCopyUnit = 16;
+
+inline std::string copying(const Copy& copy) {
+  return format("%s of thread %d of block %lld, at %s:%d",
+                copy.mbarrier ? "bulk_load" : "copy_async", copy.thread,
+                static_cast<long long>(launch.block->index), copy.file, copy.line);
+}
+
+// Ends the run unless x still has what it had at the launch.
+inline void require_source_intact(const Copy& copy) {
+  if (y_array) return;
+  const auto at = reinterpret_cast<uintptr_t>(copy.from);
+  for (int64_t i = x_array->element_at(at); i <= x_array->element_at(at + copy.bytes - 1); ++i) {
+    const uint32_t owner = written_by[static_cast<size_t>(i)];
+    if (!owner) continue;
+    fail(thread_called(owner) + " overwrote " + x_array->element_name(i) +
+         " before it was read by the " + copying(copy));
+  }
+}
+
+// Ends the run unless the running thread may start this copy; returns the region it goes to.
+inline SharedRegion& checked(const Copy& copy, const char* call) {
+  const std::string where = called_at(copy.file, copy.line);
+  const auto from = reinterpret_cast<uintptr_t>(copy.from);
+  const std::string what = current_thread() + " called " + call;
+  simt_require_aligned(reinterpret_cast<const void*>(copy.to), kCopyUnit, copy.file, copy.line);
+  simt_require_aligned(copy.from, kCopyUnit, copy.file, copy.line);
+  if (!x_array->near(from)) fail(what + " from what is not in x" + where);
+  if (!x_array->holds(from, copy.bytes)) {
+    fail(what + format(" for %zu bytes that reach ", copy.bytes) +
+         x_array->outside(from, copy.bytes) + where);
+  }
+  require_source_intact(copy);
+  SharedRegion* region =
+      region_of(*launch.block, reinterpret_cast<const void*>(copy.to), copy.bytes);
+  if (!region) {
+    fail(what + format(" to %zu bytes that are not all in the block's shared memory", copy.bytes) +
+         where);
+  }
+  return *region;
+}
+
+inline void finish(const Copy& copy) {
+  require_source_intact(copy);
+  std::memcpy(reinterpret_cast<void*>(copy.to), copy.from, copy.bytes);
+}
+
+// Ends the bulk copies of the block in place, the last one first. Returns whether there were any.
+inline bool end_bulk_copies() {
+  Block& block = *launch.block;
+  const bool any = !block.copies.empty();
+  while (!block.copies.empty()) {
+    const Copy copy = block.copies.back();
+    block.copies.pop_back();
+    finish(copy);
+    copy.mbarrier->received += static_cast<int64_t>(copy.bytes);
+    settle(block, *copy.mbarrier);
+  }
+  return any;
+}
+
+extern "C" {
+
+inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int bytes,
+                                                 unsigned long long* barrier, const char* file,
+                                                 int line) {
+  Block& block = *launch.block;
+  const std::string what = current_thread() + " called bulk_load", where = called_at(file, line);
+  if (bytes <= 0 || bytes % static_cast<int>(kCopyUnit) != 0) {
+    fail(what + format(" for %d bytes, which is no positive multiple of 16", bytes) + where);
+  }
+  Mbarrier& mbarrier = known_mbarrier(barrier, "bulk_load", where);
+  const Copy copy{reinterpret_cast<uintptr_t>(to), from, static_cast<size_t>(bytes),
+                  launch.current, &mbarrier, file, line};
+  SharedRegion& region = checked(copy, "bulk_load");
+  const Write write{Writer::kBulkLoad, mbarrier.number, mbarrier.phases + 1};
+  fail_if(region.write(copy.to, copy.bytes, accessor(), __builtin_return_address(0), write));
+  mbarrier.counting = mbarrier.phases + 1;
+  mbarrier.started += bytes;
+  require_expected(mbarrier, what, where);
+  block.copies.push_back(copy);
+}
+
+inline __attribute__((used)) void simt_copy_async(void* to, const void* from, const char* file,
+                                                  int line) {
+  const Copy copy{reinterpret_cast<uintptr_t>(to), from, kCopyUnit, launch.current, nullptr,
+                  file, line};
+  SharedRegion& region = checked(copy, "copy_async");
+  const Write write{Writer::kCopyAsync};
+  fail_if(region.write(copy.to, copy.bytes, accessor(), __builtin_return_address(0), write));
+  this_thread().copies.push_back(copy);
+}
+
+inline __attribute__((used)) void simt_copy_async_wait() {
+  for (const Copy& copy : this_thread().copies) {
+    finish(copy);
+    region_of(*launch.block, reinterpret_cast<const void*>(copy.to), copy.bytes)
+        ->end_copy_async(copy.to, copy.bytes, accessor());
+  }
+  this_thread().copies.clear();
+}
+}
+
+// What has to hold when a thread returns from the kernel.
+inline void require_own_copies_awaited() {
+  if (this_thread().copies.empty()) return;
+  fail(current_thread() + " returned without copy_async_wait: on its way is a " +
+       copying(this_thread().copies.front()));
+}
+
+}  // namespace simt
