@@ -58,9 +58,6 @@ __device__ Compute factor_of(Compute sum) { return 1 / sum; }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// Terms that are summed in one chain of additions. One of 131072 would round away more than 2e-6.
-constexpr int kChain = 1024;
-
 }  // namespace
 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
@@ -76,6 +73,8 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     for (Col col = 0; col < kCols; ++col) m = maximum(m, widen(row_x[col]));
     const Compute shift = shift_of(m);
 
+    // In parts: a chain of 131072 additions would be off by more than 2e-6.
+    constexpr Col kChain = 1024;
     Compute sum = 0;
     for (Col first = 0; first < kCols; first += kChain) {
       Compute part = 0;
