@@ -44,8 +44,8 @@ def softmax(
         tune: "on" times the candidates at the first call for a shape never seen before, stores the
             winner on disk and is fast ever after; "cached" uses a stored winner, else the best
             guess; "off" the best guess; "force" times again. By default SOFTGEN_TUNE, else "on".
-        variant: skip the choice: a strategy's name ("warp"), "oneflow", a variant's name, a
-            Strategy or a Variant.
+        variant: skip the choice: a strategy's name ("warp"), "oneflow", a step of the ladder
+            ("naive"), a variant's name, a Strategy or a Variant.
         batch_invariant: if True the number of rows never moves the choice, so a row's result has
             the same bits in any batch. By default SOFTGEN_BATCH_INVARIANT, else False.
 

@@ -57,6 +57,9 @@ EXHIBITS = (
     Exhibit("widest row of the FastSoftmax search", "softmax", "float32", 128, 131072),
     Exhibit("the three-pass oracle, shortest to read", "softmax", "float32", 128, 2048, "safe"),
     Exhibit("the two-pass online softmax", "softmax", "float32", 128, 2048, "online"),
+    Exhibit("the ladder's first step", "softmax", "float32", 128, 1024, "naive"),
+    Exhibit("the ladder's second, a tree", "softmax", "float32", 128, 1024, "tree"),
+    Exhibit("the authors' online softmax", "softmax", "float32", 128, 2048, "article_online"),
     Exhibit("scientific data", "softmax", "float64", 4096, 512),
     Exhibit("scientific data, log-likelihoods", "log_softmax", "float64", 4096, 2000),
 )

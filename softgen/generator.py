@@ -26,8 +26,8 @@ def generate(
         algorithm: "softmax" or "log_softmax".
         dtype: element type of the input: float16, bfloat16, float32 or float64.
         cols: elements in a row.
-        strategy: None for the best guess, the name of a strategy, "oneflow", the full name of a
-            variant, a Strategy or a Variant.
+        strategy: None for the best guess, the name of a strategy, "oneflow", a step of the ladder
+            ("naive"), the full name of a variant, a Strategy or a Variant.
         rows: how many rows the best guess is for; the kernel takes any number.
         arch: the architecture, for example "sm_90", or an Arch.
         out_dtype: element type of the result; `dtype` by default.

@@ -1,15 +1,28 @@
-"""From a caller's word to one variant: the best guess, a strategy, OneFlow's, or a full name."""
+"""From a caller's word to one variant: the best guess, a strategy, a named choice, a full name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from softgen.arch import Arch
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.ladder import ARTICLES, LADDER, step
 from softgen.oneflow import oneflow_dispatch
 from softgen.problem import Problem
 from softgen.strategies import Strategy, all_strategies
 from softgen.variants import Variant, best_guess, parse_name
 
-ONEFLOW = "oneflow"
+
+def _step(name: str, problem: Problem, rows: int) -> Strategy:
+    return step(name, problem)
+
+
+# Settings of other people's kernels by name: what OneFlow's dispatch takes, FastSoftmax's steps.
+NAMED: dict[str, Callable[[Problem, int], Strategy]] = {
+    "oneflow": oneflow_dispatch,
+    **{name: partial(_step, name) for name in (*LADDER, *ARTICLES)},
+}
 
 # Enough rows to fill any GPU, as batches of attention scores or logits usually are.
 DEFAULT_ROWS = 4096
@@ -24,8 +37,8 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
         problem: the request.
         rows: number of rows, which moves the best guess and OneFlow's.
         arch: the architecture to be legal on.
-        choice: None for the best guess, the name of a strategy for its best guess, "oneflow" for
-            what OneFlow would launch, the full name of a variant, a Strategy or a Variant.
+        choice: None for the best guess, the name of a strategy for its best guess, a name of NAMED
+            for that setting, the full name of a variant, a Strategy or a Variant.
 
     Raises InvalidValueError for an unknown name or one that belongs to another problem,
     IllegalVariantError if the setting cannot compute `problem` on `arch`.
@@ -64,11 +77,11 @@ def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Var
         raise InvalidTypeError(
             f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
         )
-    if choice == ONEFLOW:
-        return Variant(problem, oneflow_dispatch(problem, rows))
+    if choice in NAMED:
+        return Variant(problem, NAMED[choice](problem, rows))
     if "_" not in choice:
         raise InvalidValueError(
-            f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, ONEFLOW])}, "
+            f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, *NAMED])}, "
             "and full names such as softmax_f32_1000_online_p4_u2_b128"
         )
     return parse_name(choice)

@@ -45,12 +45,13 @@ def candidates(
         problem: the request.
         rows: number of rows, which moves the best guess but never the legality.
         arch: the architecture to be legal on.
-        strategy: only this strategy's; all by default.
+        strategy: only this strategy's; by default all that are tuned.
     """
     if strategy is not None:
         chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
     else:
-        chosen = tuple(sorted(all_strategies(), key=lambda s: s.estimate(problem, rows, arch)))
+        tuned = [kind for kind in all_strategies() if kind.tuned]
+        chosen = tuple(sorted(tuned, key=lambda s: s.estimate(problem, rows, arch)))
     for kind in chosen:
         for setting in kind.candidates(problem, rows, arch):
             yield Variant(problem, setting)

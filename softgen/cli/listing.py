@@ -7,7 +7,7 @@ from typing import Any
 from softgen.arch import DEFAULT_ARCH, arch_named
 from softgen.cli import options, output
 from softgen.problem import Algorithm, DType, Problem
-from softgen.select import DEFAULT_ROWS, ONEFLOW, describe, select
+from softgen.select import DEFAULT_ROWS, NAMED, describe, select
 from softgen.variants import Variant, candidates, parse_name
 
 EXAMPLE_COLS = 1000
@@ -46,7 +46,7 @@ def list_variants(
 def matching(problem: Problem, rows: int, arch: str, strategy: str | None) -> list[Variant]:
     """Return every candidate, those of one strategy, or the one that a name stands for."""
     known = arch_named(arch)
-    if strategy == ONEFLOW or (strategy is not None and is_full_name(strategy)):
+    if strategy is not None and (strategy in NAMED or is_full_name(strategy)):
         return [select(problem, rows, known, strategy)]
     return list(candidates(problem, rows, known, strategy))
 

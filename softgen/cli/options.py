@@ -41,7 +41,9 @@ ArchOption = Annotated[
 StrategyOption = Annotated[
     str | None,
     typer.Option(
-        "--strategy", help='Only this strategy, "oneflow", or the full name of a variant.'
+        "--strategy",
+        help='Only this strategy, a named choice such as "oneflow" or "naive" (docs/ladder.md), or '
+        "the full name of a variant.",
     ),
 ]
 JsonOption = Annotated[

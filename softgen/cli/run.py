@@ -60,7 +60,11 @@ def run(
     ] = options.Device.AUTO,
     variant: Annotated[
         str | None,
-        typer.Option("--variant", help='A strategy, "oneflow", or the full name of a variant.'),
+        typer.Option(
+            "--variant",
+            help='A strategy, a named choice such as "oneflow" or "naive" (docs/ladder.md), or the '
+            "full name of a variant.",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,

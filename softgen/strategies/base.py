@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -98,6 +99,7 @@ class Strategy(abc.ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
 
     @abc.abstractmethod
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -179,3 +181,15 @@ class Strategy(abc.ABC):
         """Raise IllegalVariantError with `message` unless `rule` holds."""
         if not rule:
             raise IllegalVariantError(f"{self.label}: {message}")
+
+
+@dataclass(frozen=True)
+class Lesson(Strategy):
+    """Base of strategies for teaching and comparison: nothing times or chooses them unasked."""
+
+    tuned = False
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Never the first choice."""
+        return math.inf

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import Arch
-from softgen.problem import DType, Problem
+from softgen.problem import Problem
 from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob
+from softgen.strategies.walk import require_walk
 
 
 @dataclass(frozen=True)
@@ -28,26 +29,7 @@ class Online(Strategy):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
-        require = self.require
-        self.require_pack(self.pack_size, problem)
-        require(self.unroll in (1, 2, 4), "unroll must be 1, 2 or 4")
-        self.require_block(self.block_size)
-        held = self.pack_size * self.unroll * problem.compute_dtype.itemsize // 4
-        limit = self.most_element_registers(problem, arch)
-        require(
-            held <= limit,
-            f"a thread would hold {held} registers of elements; at most {limit} do not spill",
-        )
-
-    def most_element_registers(self, problem: Problem, arch: Arch) -> int:
-        """Return the registers of elements with which ptxas does not spill (1,476 settings tried).
-
-        float64's exp wants many registers for itself; so does the compensation in softmax.
-        """
-        if problem.compute_dtype is DType.FLOAT64:
-            return min(32, 8192 // self.block_size)
-        others = 32 if problem.out_dtype.itemsize == 2 else 40
-        return min(arch.registers_per_multiprocessor // self.block_size, 255) - others
+        require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp in shared memory."""

@@ -56,8 +56,9 @@ def expected_constants(variant: Variant) -> dict[str, int | bool]:
         name: "k" + name.title().replace("_", "") for name in variant.strategy.knobs
     }  # pack_size -> kPackSize
     knobs = variant.strategy.knobs
-    # Evicting first changes instructions, in PTX, and needs no constant.
-    shown = {camel[name]: knobs[name] for name in knobs if name != "evict_first"}
+    # What only decides which text there is (PTX instructions, a reduction) needs no constant.
+    textual = ("evict_first", "shuffle")
+    shown = {camel[name]: knobs[name] for name in knobs if name not in textual}
     return {"kCols": variant.problem.cols, **shown}
 
 

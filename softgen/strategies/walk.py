@@ -1,0 +1,33 @@
+"""The rule that strategies share whose template walks a row in packs (lib/row_walk.cuh.j2)."""
+
+from __future__ import annotations
+
+from softgen.arch import Arch
+from softgen.problem import DType, Problem
+from softgen.strategies.base import Strategy
+
+
+def require_walk(
+    strategy: Strategy, pack_size: int, unroll: int, block_size: int, problem: Problem, arch: Arch
+) -> None:
+    """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
+    strategy.require_pack(pack_size, problem)
+    strategy.require(unroll in (1, 2, 4), "unroll must be 1, 2 or 4")
+    strategy.require_block(block_size)
+    held = pack_size * unroll * problem.compute_dtype.itemsize // 4
+    limit = _most_element_registers(problem, arch, block_size)
+    strategy.require(
+        held <= limit,
+        f"a thread would hold {held} registers of elements; at most {limit} do not spill",
+    )
+
+
+def _most_element_registers(problem: Problem, arch: Arch, block_size: int) -> int:
+    """Return the registers of elements with which ptxas does not spill (1,476 settings tried).
+
+    float64's exp wants many registers for itself; so does the compensation in softmax.
+    """
+    if problem.compute_dtype is DType.FLOAT64:
+        return min(32, 8192 // block_size)
+    others = 32 if problem.out_dtype.itemsize == 2 else 40
+    return min(arch.registers_per_multiprocessor // block_size, 255) - others
