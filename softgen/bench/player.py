@@ -1,0 +1,70 @@
+"""Replays of launches that CuPy cannot capture: PyTorch's, and those that nobody can."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from softgen.replay import Launch, Player, Work
+
+
+class TorchPlayer:
+    """Captures work of PyTorch on a player's stream.
+
+    A graph of PyTorch's own brings a pool of memory: what is allocated in the capture stays with
+    the graph. `torch.cuda.graph` would collect garbage at every capture, about 0.1 s; hence the
+    calls beneath it.
+    """
+
+    def __init__(self, player: Player, stream: Any) -> None:
+        import torch
+
+        self.torch = torch
+        self.player = player
+        self.stream = stream
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the stream PyTorch's current one, and record nothing for gradients."""
+        with self.torch.cuda.stream(self.stream), self.torch.no_grad():
+            yield
+
+    def capture(self, launch: Launch, launches: int) -> Work:
+        """Return a graph of launch(0), launch(1), ... as a callable."""
+        graph = self.torch.cuda.CUDAGraph()
+        with self.current():
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                for i in range(launches):
+                    launch(i)
+            finally:
+                # A stream that is left in capture is lost to every later use.
+                graph.capture_end()
+
+        def run() -> None:
+            with self.torch.cuda.stream(self.stream):
+                graph.replay()
+
+        return run
+
+
+def eager(
+    launch: Launch, current: Callable[[], contextlib.AbstractContextManager[object]]
+) -> Callable[[int], Work]:
+    """Return a maker of loops over `launch`, for what cannot be captured.
+
+    Args:
+        launch: enqueues one launch.
+        current: returns a context in which the stream is current.
+    """
+
+    def make(launches: int) -> Work:
+        def run() -> None:
+            with current():
+                for i in range(launches):
+                    launch(i)
+
+        return run
+
+    return make
