@@ -76,9 +76,11 @@ def bench(
 
         require_matplotlib()
     if source:
-        if suite or shape or dtype or peers or csv or quick:
-            raise typer.BadParameter("--from goes with --plot and --json only: it measures nothing")
-        records, interrupted = _read(source), False
+        if shape or dtype or peers or csv or quick:
+            raise typer.BadParameter(
+                "--from measures nothing: it goes with --suite, --plot, --json"
+            )
+        records, interrupted = _read(source, suite), False
     else:
         wanted = _shapes(suite, shape, dtype, quick)
         names = _names(peers)
@@ -118,10 +120,15 @@ def _names(peers: str | None) -> list[str] | None:
     return names
 
 
-def _read(paths: Sequence[Path]) -> list[Record]:
+def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
     from softgen.bench.record import read_csv
+    from softgen.bench.suites import CUSTOM, suite_named
 
-    return [record for path in paths for record in read_csv(path)]
+    for name in suites or []:
+        if name != CUSTOM:
+            suite_named(name)  # refuses an unknown one
+    records = [record for path in paths for record in read_csv(path)]
+    return [record for record in records if not suites or record.suite in suites]
 
 
 def _measure(

@@ -156,7 +156,7 @@ def test_copies_cover_the_data() -> None:
                 assert grid * copy.block_size <= arch.multiprocessors * 2048
             else:
                 assert grid * tile >= size
-    assert len({copy.label for copy in limit.settings()}) == len(list(limit.settings())) == 32
+    assert len({copy.label for copy in limit.settings()}) == len(list(limit.settings())) == 48
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
@@ -218,7 +218,7 @@ def test_admitted_peers_are_timed_in_turns(arena: Any) -> None:
         ("two", Status.TIMED, 1.0),
     ]
     assert found[1].note == "as it is"
-    finals = arena.player.turns[32:]
+    finals = arena.player.turns[48:]
     assert len(finals) == 4 * 5  # four rounds of three copies and two peers
     assert finals[:5] == finals[5:10]
 

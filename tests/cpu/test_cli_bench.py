@@ -114,7 +114,8 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),
         (("--csv", "no/such/folder.csv"), "its folder does not exist"),
-        (("--from", "x.csv", "--suite", "triton"), "--from goes with --plot and --json only"),
+        (("--from", "x.csv", "--csv", "y.csv"), "--from measures nothing"),
+        (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
         (("--seconds", "0"), "--seconds"),
     ],
@@ -136,6 +137,19 @@ def test_a_plot_can_be_drawn_again_from_the_table(tmp_path: Path) -> None:
     assert lines == [record.as_document() for record in read_csv(table)]
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_report_may_be_of_one_suite_of_several_tables(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    words = ("bench", "--peers", "softgen", "--csv")
+    ok(*words, first, "--suite", "oneflow", "--suite", "online")
+    ok(*words, second, "--shape", "4x8")
+    sources = ("--from", first, "--from", second)
+    whole = document(ok("bench", *sources, "--json"))
+    assert {line["suite"] for line in whole} == {"oneflow", "online", "custom"}
+    part = document(ok("bench", *sources, "--suite", "online", "--suite", "custom", "--json"))
+    assert part == [line for line in whole if line["suite"] != "oneflow"]
 
 
 def table_of(**findings: Any) -> list[Record]:
