@@ -41,6 +41,7 @@ def max_relative_error(y: Any, x: Any, dtype: DType) -> float:
     import cupy
 
     rows, cols = x.shape
+    bits = f"uint{8 * dtype.itemsize}"  # gathers move bits, whatever CuPy knows of the type
     chosen = checked_rows(rows, cols)
     step = max(1, CHUNK // cols)
     worst = 0.0
@@ -49,11 +50,11 @@ def max_relative_error(y: Any, x: Any, dtype: DType) -> float:
         # A slice is a view; a list of rows would be gathered into a copy.
         dense = part[-1] - part[0] == len(part) - 1
         index = slice(part[0], part[-1] + 1) if dense else cupy.asarray(part)
-        terms = x[index].astype(cupy.float64)
+        terms = x.view(bits)[index].view(x.dtype).astype(cupy.float64)
         terms -= terms.max(axis=1, keepdims=True)
         cupy.exp(terms, out=terms)
         terms /= terms.sum(axis=1, keepdims=True)
-        error = cupy.abs(y[index].astype(cupy.float64) - terms)
+        error = cupy.abs(y.view(bits)[index].view(y.dtype).astype(cupy.float64) - terms)
         cupy.maximum(terms, TINY[dtype], out=terms)
         error /= terms
         error[cupy.isnan(error)] = cupy.inf

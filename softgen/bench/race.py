@@ -107,18 +107,19 @@ class Race:
 
     def _torch(self) -> TorchPlayer:
         if self.torch_player is None:
-            self.torch_player = TorchPlayer(self.arena.player, self.arena.torch_stream)
+            self.torch_player = TorchPlayer(self.arena.torch_stream)
         return self.torch_player
 
     def findings(self) -> list[Finding]:
         """Time whoever was admitted, and return what was found of every peer, the limit first."""
         copies = self._copies()
-        for name, entrant in list(self.entrants.items()):
-            try:
-                self.replays[name] = self._replay(name, entrant)
-            except Exception as error:
-                self.found[name] = Finding(name, Status.ABSENT, note=first_line(error))
-        timings = self._take_turns({**copies, **self.replays})
+        with self._current(Library.TORCH) if self.torch_player else contextlib.nullcontext():
+            for name, entrant in list(self.entrants.items()):
+                try:
+                    self.replays[name] = self._replay(name, entrant)
+                except Exception as error:
+                    self.found[name] = Finding(name, Status.ABSENT, note=first_line(error))
+            timings = self._take_turns({**copies, **self.replays})
         best = min(copies, key=lambda name: timings[name])
         limit_finding = Finding(LIMIT, Status.TIMED, timings[best], 0.0, f"copy {best}")
         return [limit_finding, *(self._timed(found, timings) for found in self.found.values())]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from softgen.arch import arch_named
-from softgen.bench import check, limit
+from softgen.bench import check, limit, runner
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer, all_peers, peers_for
 from softgen.bench.race import Race, Settings, first_line
 from softgen.bench.record import (
@@ -273,3 +273,22 @@ def test_peers_that_compile_are_kept_within_their_time(arena: Any) -> None:
     race = Race(arena, Settings(), {})
     race.admit(slow)
     assert "only some widths" in race.findings()[1].note
+
+
+def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_room(shape: Shape) -> Any:
+        raise InvalidValueError(f"{shape.rows} rows do not fit")
+
+    monkeypatch.setattr(runner, "Arena", no_room)
+    monkeypatch.setattr(runner, "machine", lambda: HERE)
+    monkeypatch.setattr(runner, "_give_memory_back", lambda: None)
+    said: list[str] = []
+    found = runner.run(
+        shapes_of(["online"]), lambda suite: [Peer("one", fine)], Settings(), said.append
+    )
+    records = [record for shape in found for record in shape]
+    assert [record.rows for record in records] == [rows for rows, _ in sizes("online")]
+    assert {record.status for record in records} == {Status.ABSENT}
+    assert records[0].note == "128 rows do not fit"
