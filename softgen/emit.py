@@ -115,6 +115,12 @@ def write_if_different(path: Path, text: str) -> bool:
     data = text.encode()
     if path.is_file() and path.read_bytes() == data:
         return False
+    write_whole(path, data)
+    return True
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write `data` to `path`; a reader, or a crash, finds the old bytes or the new, whole."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".softgen-", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
@@ -124,7 +130,6 @@ def write_if_different(path: Path, text: str) -> bool:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    return True
 
 
 def refuse_links(folder: Path) -> None:

@@ -1,14 +1,12 @@
 """Device time of kernels: CUDA graphs replayed over rotating buffers that do not fit in L2.
 
-Host launches take longer than small kernels, so many launches are captured in one graph and its
-replays timed by events. Each launch takes the next pair of buffers; together they are larger than
-twice the L2 cache, so a launch does not find its input there.
+Each launch takes the next pair of buffers; together they are larger than twice the L2 cache, so a
+launch does not find its input there.
 """
 
 from __future__ import annotations
 
 import statistics
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +17,9 @@ from softgen.entry import Timing
 from softgen.errors import InvalidValueError
 from softgen.kernel import Kernel
 from softgen.problem import DType, Problem
+from softgen.replay import Player, Replay
 
 MAX_PAIRS = 256
-GRAPH_MICROSECONDS = 400.0  # long enough that the two events' overhead (about 2 us) is lost in it
-WARM_UP_SECONDS = 0.01
 PERIOD_ELEMENTS = 1 << 20  # the random data repeats after this many elements
 
 
@@ -109,61 +106,33 @@ class Stopwatch:
     """Times kernels over one set of buffers, on a stream of its own."""
 
     def __init__(self, buffers: Buffers) -> None:
-        self.cupy = require_device()
         self.buffers = buffers
-        self.stream = self.cupy.cuda.Stream(non_blocking=True)
-        self._graphs: dict[int, tuple[Kernel, Any, int]] = {}
+        self._player = Player()
+        self._replays: dict[int, tuple[Kernel, Replay]] = {}
 
-    def _replay(self, graph: Any) -> float:
-        """Replay once and return the device time in microseconds."""
-        start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        start.record(self.stream)
-        graph.launch(self.stream)
-        stop.record(self.stream)
-        stop.synchronize()
-        return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1000
+    def _replay(self, kernel: Kernel) -> Replay:
+        """Return the kernel's replay; the kernel is kept, because its id is the key."""
+        if id(kernel) not in self._replays:
+            raw = RawStream(self._player.stream.ptr)
+            pairs = len(self.buffers.inputs)
 
-    def _capture(self, kernel: Kernel, launches: int) -> Any:
-        raw = RawStream(self.stream.ptr)
-        pairs = len(self.buffers.inputs)
-        # Nothing may be allocated in a capture: a workspace has to be there before.
-        kernel.launch(self.buffers.inputs[0], self.buffers.outputs[0], self.buffers.rows, raw)
-        with self.stream:
-            self.stream.begin_capture()
-            for i in range(launches):
+            def launch(i: int) -> None:
                 x, y = self.buffers.inputs[i % pairs], self.buffers.outputs[i % pairs]
                 kernel.launch(x, y, self.buffers.rows, raw)
-            return self.stream.end_capture()
 
-    def _graph(self, kernel: Kernel) -> tuple[Any, int]:
-        """Return the kernel's graph, long enough to be timed, and its number of launches."""
-        if id(kernel) not in self._graphs:
-            pairs = len(self.buffers.inputs)
-            graph = self._capture(kernel, pairs)
-            self._replay(graph)
-            each = self._replay(graph) / pairs
-            launches = pairs * max(1, round(GRAPH_MICROSECONDS / (each * pairs)))
-            if launches != pairs:
-                graph = self._capture(kernel, launches)
-            self._graphs[id(kernel)] = (kernel, graph, launches)
-        _, graph, launches = self._graphs[id(kernel)]
-        return graph, launches
+            # Nothing may be allocated in a capture: a workspace has to be there before.
+            launch(0)
+            replay = self._player.sized(lambda count: self._player.capture(launch, count), pairs)
+            self._replays[id(kernel)] = (kernel, replay)
+        return self._replays[id(kernel)][1]
 
     def warm_up(self, kernel: Kernel) -> None:
         """Run the kernel until the clocks have risen."""
-        graph, _ = self._graph(kernel)
-        end = time.perf_counter() + WARM_UP_SECONDS
-        while time.perf_counter() < end:
-            self._replay(graph)
+        self._player.warm_up(self._replay(kernel))
 
     def samples(self, kernel: Kernel, seconds: float, least: int = 5) -> list[float]:
         """Return microseconds per launch, one number a replay, for about `seconds` of host time."""
-        graph, launches = self._graph(kernel)
-        end = time.perf_counter() + seconds
-        found: list[float] = []
-        while len(found) < least or (time.perf_counter() < end and len(found) < 1000):
-            found.append(self._replay(graph) / launches)
-        return found
+        return self._player.samples(self._replay(kernel), seconds, least)
 
 
 def summarize(kernel: Kernel, samples: list[float]) -> Timing:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from softgen import __version__
-from softgen.cli import cache, doctor, emit, listing, run, show, tune, verify
+from softgen.cli import bench, cache, doctor, emit, listing, run, show, tune, verify
 from softgen.cli.group import Commands
 
 __all__ = ["app"]
@@ -49,6 +49,7 @@ app.command("emit")(emit.emit)
 app.command("list")(listing.list_variants)
 app.command("show")(show.show)
 app.command("tune")(tune.tune)
+app.command("bench")(bench.bench)
 app.command("verify")(verify.verify)
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)

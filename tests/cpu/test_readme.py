@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from softgen.device import unavailable_reason
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = [(kind, body) for kind, body in BLOCK.findall((ROOT / "README.md").read_text())]
@@ -57,7 +59,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_every_block_is_known() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python", "cuda"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (6, 3, 3)
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 3)
 
 
 def test_first_command(checkout: Path) -> None:
@@ -106,11 +108,21 @@ def test_verify(checkout: Path) -> None:
     assert re.search(r"\b0 failed", printed), printed
 
 
+def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
+    if unavailable_reason() is None:
+        pytest.skip("there is a GPU, where the whole suite takes a minute")
+    words = SHELL[5].split()
+    assert words[:2] == ["softgen", "bench"]
+    plotless = words[: words.index("--plot")]  # matplotlib is an extra
+    answer = subprocess.run([sys.executable, "-m", *plotless], cwd=checkout, check=False)
+    assert answer.returncode == 3
+
+
 def test_adding_a_strategy(checkout: Path) -> None:
     (template,) = (body for kind, body in BLOCKS if kind == "cuda")
     (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[2])
     (checkout / "templates" / "thread.cu.j2").write_text(template)
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
-    printed = softgen(SHELL[5].strip(), checkout)
+    printed = softgen(SHELL[6].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed
     assert "thread" in printed

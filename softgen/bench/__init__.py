@@ -1,0 +1,4 @@
+"""`softgen bench`: softgen, its peers and a copy of the same bytes, timed side by side in one run.
+
+suites -> peers (arena: the shared buffers) -> runner (check, then time) -> record (CSV) -> plot.
+"""

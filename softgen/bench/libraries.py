@@ -1,0 +1,128 @@
+"""The competitors that are other people's libraries, each called in the cheapest way it offers.
+
+Those that cannot write into a given output allocate one a call. Such results are kept until their
+turn comes again, so that a launch does not write where the one before wrote, and hit L2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from softgen.bench.arena import Arena
+from softgen.bench.peers import AbsentError, Entrant, Library, Peer
+from softgen.problem import DType
+
+ALLOCATES = "allocates its result"
+
+
+def library_peers() -> list[Peer]:
+    """Return the libraries that may be installed."""
+    return [
+        Peer("torch", _torch, ("torch",)),
+        Peer("torch.compile", _torch_compile, ("torch",), compiles=True),
+        Peer("triton", _triton, ("torch", "triton")),
+        Peer("cupyx", _cupyx, ("cupyx",)),
+        Peer("quack", _quack, ("torch", "quack"), compiles=True),
+        Peer("liger", _liger, ("torch", "liger_kernel")),
+        Peer("flashinfer", _flashinfer, ("torch", "flashinfer")),
+    ]
+
+
+def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> Entrant:
+    """Return the entrant of a function (x, out) of tensors."""
+    x, y, pairs = arena.torch_x, arena.torch_y, arena.pairs
+
+    def launch(i: int) -> None:
+        call(x[i % pairs], y[i % pairs])
+
+    return Entrant(launch, Library.TORCH, note)
+
+
+def _allocating(arena: Arena, call: Callable[[Any], Any]) -> Entrant:
+    """Return the entrant of a function of a tensor that returns a new one."""
+    import torch
+
+    x, pairs = arena.torch_x, arena.pairs
+    kept: dict[int, Any] = {}
+    wanted = x[0].dtype
+
+    def launch(i: int) -> None:
+        kept[i % pairs] = call(x[i % pairs])
+
+    def collect() -> None:
+        if kept[0].dtype != wanted:
+            raise AbsentError(f"returns {kept[0].dtype}, not {wanted}")
+        with torch.cuda.stream(arena.torch_stream):
+            arena.torch_y[0].copy_(kept[0])
+
+    return Entrant(launch, Library.TORCH, ALLOCATES, collect)
+
+
+def _torch(arena: Arena) -> Entrant:
+    import torch
+
+    return _writing(arena, lambda x, out: torch.softmax(x, -1, out=out))
+
+
+def _torch_compile(arena: Arena) -> Entrant:
+    import torch
+
+    def softmax_into(x: Any, out: Any) -> None:
+        out.copy_(torch.softmax(x, -1))  # Inductor fuses the copy away
+
+    # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
+    torch._dynamo.reset()
+    return _writing(arena, torch.compile(softmax_into, dynamic=False, fullgraph=True))
+
+
+def _triton(arena: Arena) -> Entrant:
+    from softgen.bench.triton_softmax import WARPS, fit
+
+    if arena.shape.dtype is DType.FLOAT64:
+        raise AbsentError("computes in float32")
+    fitted = fit(arena.torch_x[0], arena.torch_y[0], arena.arch)
+    note = f"{fitted.programs} programs, {fitted.stages} stages, {WARPS} warps"
+    return _writing(arena, fitted.launch, note)
+
+
+def _cupyx(arena: Arena) -> Entrant:
+    from cupyx.scipy.special import softmax
+
+    x, pairs = arena.x, arena.pairs
+    kept: dict[int, Any] = {}
+
+    def launch(i: int) -> None:
+        kept[i % pairs] = softmax(x[i % pairs], axis=-1)
+
+    def collect() -> None:
+        if kept[0].dtype != x[0].dtype:
+            raise AbsentError(f"returns {kept[0].dtype}, not {x[0].dtype}")
+        with arena.player.stream:
+            arena.y[0][...] = kept[0]
+
+    return Entrant(launch, Library.CUPY, ALLOCATES, collect)
+
+
+def _quack(arena: Arena) -> Entrant:
+    import quack.softmax
+
+    # softmax() and softmax_fwd() allocate and then call this, which writes into `out`.
+    forward = getattr(quack.softmax, "_softmax_fwd", None)
+    if forward is None:
+        return _allocating(arena, quack.softmax.softmax)
+    return _writing(arena, forward)
+
+
+def _liger(arena: Arena) -> Entrant:
+    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+    return _allocating(arena, LigerSoftmaxFunction.apply)
+
+
+def _flashinfer(arena: Arena) -> Entrant:
+    from flashinfer.sampling import softmax
+
+    if arena.shape.dtype is not DType.FLOAT32:
+        raise AbsentError("computes float32; other types are converted by a kernel before it")
+    return _allocating(arena, softmax)

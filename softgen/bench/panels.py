@@ -1,0 +1,73 @@
+"""What a plot shows, before it is drawn: the records of each panel, the line of each competitor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from softgen.bench.record import Record, Status
+
+# Fewer widths than this make no line; such shapes share a panel with one place a shape.
+LEAST_WIDTHS = 3
+
+
+@dataclass(frozen=True)
+class Line:
+    """One competitor: x positions and GB/s.
+
+    Attributes:
+        eager: whether a point was timed by a loop of calls, which the host may slow down.
+    """
+
+    peer: str
+    points: tuple[tuple[float, float], ...]
+    eager: bool
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        places: the label of every x position if x counts shapes; empty if x is the width.
+    """
+
+    title: str
+    lines: tuple[Line, ...]
+    places: tuple[str, ...] = ()
+
+
+def panels(records: Sequence[Record]) -> list[Panel]:
+    """Return the panels for records of any suites, in the order of the records."""
+    timed = [record for record in records if record.gigabytes_per_second]
+    return [
+        panel
+        for suite, dtype in dict.fromkeys((r.suite, r.dtype) for r in timed)
+        for panel in _of_suite([r for r in timed if (r.suite, r.dtype) == (suite, dtype)])
+    ]
+
+
+def _of_suite(records: Sequence[Record]) -> Iterator[Panel]:
+    widths: dict[int, set[int]] = {}
+    for record in records:
+        widths.setdefault(record.rows, set()).add(record.cols)
+    title = f"{records[0].suite}: {records[0].dtype}"
+    for rows, cols in widths.items():
+        if len(cols) >= LEAST_WIDTHS:
+            mine = [record for record in records if record.rows == rows]
+            yield Panel(f"{title}, {rows} rows", _lines(mine, lambda record: record.cols))
+    others = [record for record in records if len(widths[record.rows]) < LEAST_WIDTHS]
+    if others:
+        shapes = list(dict.fromkeys((record.rows, record.cols) for record in others))
+        lines = _lines(others, lambda record: shapes.index((record.rows, record.cols)))
+        yield Panel(f"{title}, rows x columns", lines, tuple(f"{r} x {c}" for r, c in shapes))
+
+
+def _lines(records: Sequence[Record], position: Callable[[Record], int]) -> tuple[Line, ...]:
+    lines = []
+    for peer in dict.fromkeys(record.peer for record in records):
+        mine = [record for record in records if record.peer == peer]
+        points = sorted((float(position(r)), r.gigabytes_per_second or 0.0) for r in mine)
+        eager = any(record.status is Status.EAGER for record in mine)
+        lines.append(Line(peer, tuple(points), eager))
+    return tuple(lines)

@@ -1,0 +1,69 @@
+"""Replays of launches that CuPy cannot capture: PyTorch's, and those that nobody can."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from softgen.replay import Launch, Work
+
+
+class TorchPlayer:
+    """Captures work of PyTorch on `stream`, a player's stream as PyTorch sees it.
+
+    A graph of PyTorch's own brings a pool of memory: what is allocated in the capture stays with
+    the graph. `torch.cuda.graph` would collect garbage at every capture, about 0.1 s; hence the
+    calls beneath it.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        import torch
+
+        self.torch = torch
+        self.stream = stream
+
+    @contextlib.contextmanager
+    def current(self) -> Iterator[None]:
+        """Make the stream PyTorch's current one, and record nothing for gradients."""
+        with self.torch.cuda.stream(self.stream), self.torch.no_grad():
+            yield
+
+    def capture(self, launch: Launch, launches: int) -> Work:
+        """Return a graph of launch(0), launch(1), ... as a callable.
+
+        It replays on PyTorch's current stream: call it within `current`, entered well before the
+        clock starts, because switching streams takes PyTorch 10 us.
+        """
+        graph = self.torch.cuda.CUDAGraph()
+        with self.current():
+            graph.capture_begin(capture_error_mode="relaxed")
+            try:
+                for i in range(launches):
+                    launch(i)
+            finally:
+                # A stream that is left in capture is lost to every later use.
+                graph.capture_end()
+        replay: Work = graph.replay
+        return replay
+
+
+def eager(
+    launch: Launch, current: Callable[[], contextlib.AbstractContextManager[object]]
+) -> Callable[[int], Work]:
+    """Return a maker of loops over `launch`, for what cannot be captured.
+
+    Args:
+        launch: enqueues one launch.
+        current: returns a context in which the stream is current.
+    """
+
+    def make(launches: int) -> Work:
+        def run() -> None:
+            with current():
+                for i in range(launches):
+                    launch(i)
+
+        return run
+
+    return make

@@ -1,0 +1,180 @@
+"""The plot of `softgen bench`: GB/s over columns, a line a competitor, the limit dashed."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from softgen.bench.panels import Line, Panel, panels
+from softgen.bench.record import LIMIT, SOFTGEN, Record
+from softgen.emit import write_whole
+from softgen.errors import InvalidValueError, MissingDependencyError
+
+WIDTH, PANEL_HEIGHT, FOOT_HEIGHT = 8.6, 3.3, 0.75  # inches; a README shows about 830 pixels
+DOTS_PER_INCH = 200
+MOST_LABELS = 13  # powers of two along an axis before they touch
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, and greys for softgen's own
+# baselines. An opaque white ground reads the same on a light page and on a dark one.
+INK = "#222222"
+COLOURS = {
+    SOFTGEN: "#d55e00",
+    "softgen-untuned": "#e9a06b",
+    "oneflow": "#999999",
+    "torch": "#0072b2",
+    "torch.compile": "#56b4e9",
+    "triton": "#009e73",
+    "cupyx": "#b8a400",
+    "quack": "#cc79a7",
+    "liger": "#7a5195",
+    "flashinfer": "#5b4a3f",
+}
+MARKERS = "osD^vP*Xhd"
+MOST_MARKERS = 30  # of a line, before they run into one another
+
+
+_LOOKS = {
+    peer: (colour, MARKERS[number % len(MARKERS)])
+    for number, (peer, colour) in enumerate(COLOURS.items())
+}
+
+
+def _look_of_a_stranger(peer: str) -> tuple[str, str]:
+    """Return colour and marker of a competitor that has none of its own: a step of a ladder."""
+    number = zlib.crc32(peer.encode())  # the same in every run, as hash() is not
+    grey = 90 + number % 100
+    return f"#{grey:02x}{grey:02x}{grey + 25:02x}", MARKERS[number % len(MARKERS)]
+
+
+def require_matplotlib() -> None:
+    """Raise MissingDependencyError, with the way to install it, where matplotlib is absent."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"matplotlib cannot be imported ({error}), and --plot draws with it; "
+            "install it with `pip install 'softgen[bench]'`"
+        ) from error
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Write the plot of `records` to `path` as PNG, whole or not at all.
+
+    Raises MissingDependencyError without matplotlib, InvalidValueError if nothing was timed.
+    """
+    image = io.BytesIO()
+    # Matplotlib would write its version into the file.
+    figure_of(records).savefig(image, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
+    write_whole(path, image.getvalue())
+
+
+def figure_of(records: Sequence[Record]) -> Any:
+    """Return the plot as a matplotlib Figure: one pair of axes a panel, one beneath the other."""
+    require_matplotlib()
+    from matplotlib.figure import Figure
+
+    found = panels(records)
+    if not found:
+        raise InvalidValueError("nothing was timed, so there is nothing to plot")
+    height = PANEL_HEIGHT * len(found) + FOOT_HEIGHT
+    figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(rect=(0, FOOT_HEIGHT / height, 1, 1 - FOOT_HEIGHT / height))
+    axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+    for panel, axis in zip(found, axes, strict=True):
+        _draw_panel(panel, axis)
+    figure.text(0.012, 0.09 / height, _origin(records), fontsize=6.5, color=INK, va="bottom")
+    return figure
+
+
+def _draw_panel(panel: Panel, axis: Any) -> None:
+    for line in _emphasis_last(panel.lines):
+        axis.plot(*zip(*line.points, strict=True), **_style(line, bool(panel.places)))
+    _label_columns(panel, axis)
+    axis.set_title(panel.title, loc="left", fontsize=9, fontweight="bold", color=INK)
+    axis.set_ylabel("GB/s", fontsize=8, color=INK)
+    axis.set_ylim(bottom=0)
+    axis.tick_params(labelsize=7.5, colors=INK)
+    axis.grid(visible=True, color="#e4e4e4", linewidth=0.6)
+    axis.set_axisbelow(True)
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    handles, labels = axis.get_legend_handles_labels()
+    order = [labels.index(_name(line)) for line in panel.lines]
+    axis.legend(
+        [handles[i] for i in order],
+        [labels[i] for i in order],
+        loc="center left",
+        bbox_to_anchor=(1.01, 0.5),
+        frameon=False,
+        fontsize=7.5,
+        labelcolor=INK,
+    )
+
+
+def _emphasis_last(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines so that softgen's is drawn over all others."""
+    return sorted(lines, key=lambda line: line.peer == SOFTGEN)
+
+
+def _name(line: Line) -> str:
+    return f"{line.peer} (eager)" if line.eager else line.peer
+
+
+def _style(line: Line, places: bool) -> dict[str, Any]:
+    """Return how to draw a line; shapes without an order get markers only."""
+    colour, marker = _LOOKS.get(line.peer) or _look_of_a_stranger(line.peer)
+    style: dict[str, Any] = {
+        "label": _name(line),
+        "color": colour,
+        "linewidth": 1.1,
+        "marker": marker,
+        "markersize": 5 if places else 2.8,
+    }
+    if line.peer == LIMIT:
+        style |= {"color": INK, "linestyle": "--", "marker": "_" if places else ""}
+        style |= {"markersize": 14, "markeredgewidth": 1.5}
+    if line.peer == SOFTGEN:
+        style |= {"linewidth": 2.6, "markersize": 7 if places else 4}
+    if places:
+        style["linestyle"] = ""
+    elif len(line.points) > MOST_MARKERS:
+        style["marker"] = ""
+    return style
+
+
+def _label_columns(panel: Panel, axis: Any) -> None:
+    if panel.places:
+        axis.set_xticks(range(len(panel.places)), panel.places, rotation=30, ha="right")
+        return
+    from matplotlib.ticker import NullLocator
+
+    axis.set_xscale("log", base=2)
+    widths = [x for line in panel.lines for x, _ in line.points]
+    powers = range(int(min(widths)).bit_length() - 1, int(max(widths) - 1).bit_length() + 1)
+    shown = powers[:: -(-len(powers) // MOST_LABELS)]
+    axis.set_xticks([2**power for power in shown], [_short(2**power) for power in shown])
+    axis.xaxis.set_minor_locator(NullLocator())
+    axis.set_xlabel("columns", fontsize=8, color=INK)
+
+
+def _short(number: int) -> str:
+    """Return 65536 as 64K, and what is not a multiple of 1024 as it is."""
+    for unit, letter in ((1 << 20, "M"), (1 << 10, "K")):
+        if number % unit == 0:
+            return f"{number // unit}{letter}"
+    return str(number)
+
+
+def _origin(records: Sequence[Record]) -> str:
+    """Return where the figures are from and how they were taken, for beneath the plot."""
+    lines = list(dict.fromkeys(f"{r.device}, driver {r.driver}; {r.versions}" for r in records))
+    lines.append(
+        "Median device time by CUDA graph replay over rotating buffers larger than L2; one read "
+        "and one write of each element counted. limit: the fastest of several copies of the same "
+        "bytes in the same run."
+    )
+    return "\n".join(wrapped for line in lines for wrapped in textwrap.wrap(line, 170))

@@ -1,0 +1,171 @@
+"""What was measured: one record a shape and competitor, as CSV and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from softgen.bench.suites import Shape
+from softgen.errors import InvalidValueError
+
+LIMIT = "limit"  # the name of the fastest copy among the competitors
+SOFTGEN = "softgen"
+
+
+class Status(str, Enum):
+    """What became of a competitor at a shape."""
+
+    TIMED = "timed"  # by graph replay
+    EAGER = "eager"  # by events around a loop of calls: what could not be captured
+    ABSENT = "absent"  # not installed, or cannot run the shape
+    WRONG = "wrong"  # too far from float64, hence not timed
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the figures are from.
+
+    Attributes:
+        device: the GPU's name.
+        driver: its driver's version.
+        versions: of every package that took part, as "softgen 0.1.0; torch 2.11.0".
+    """
+
+    device: str
+    driver: str
+    versions: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """One competitor at one shape; times and rates are None where it was not timed.
+
+    Attributes:
+        microseconds: median device time of a call.
+        gigabytes_per_second: one read and one write of every element, over that time.
+        ratio_to_limit: its time over that of the fastest copy of the same bytes.
+        max_relative_error: against float64, over the rows that were checked.
+        note: the variant, why it is absent, or what else a reader has to know.
+    """
+
+    suite: str
+    dtype: str
+    rows: int
+    cols: int
+    peer: str
+    status: Status
+    microseconds: float | None
+    gigabytes_per_second: float | None
+    ratio_to_limit: float | None
+    max_relative_error: float | None
+    note: str
+    device: str
+    driver: str
+    versions: str
+
+    @property
+    def shape(self) -> tuple[str, str, int, int]:
+        """What the record is of, whoever computed it."""
+        return self.suite, self.dtype, self.rows, self.cols
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the record for JSON and CSV."""
+        return asdict(self) | {"status": self.status.value}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What the runner found of one competitor at one shape."""
+
+    peer: str
+    status: Status
+    microseconds: float | None = None
+    error: float | None = None
+    note: str = ""
+
+
+def records_of(shape: Shape, findings: Sequence[Finding], machine: Machine) -> list[Record]:
+    """Return the records of one shape, with their rates and their ratios to the limit.
+
+    Numbers are rounded to what the clock can tell, here and not where they are written, so that a
+    table read back is the same.
+    """
+    moved = 2 * shape.rows * shape.cols * shape.dtype.itemsize
+    limit = next((found.microseconds for found in findings if found.peer == LIMIT), None)
+    records = []
+    for found in findings:
+        time = found.microseconds
+        records.append(
+            Record(
+                suite=shape.suite,
+                dtype=shape.dtype.value,
+                rows=shape.rows,
+                cols=shape.cols,
+                peer=found.peer,
+                status=found.status,
+                microseconds=round(time, 3) if time else None,
+                gigabytes_per_second=round(moved / time / 1e3, 1) if time else None,
+                ratio_to_limit=round(time / limit, 4) if time and limit else None,
+                max_relative_error=_rounded_error(found.error),
+                note=found.note,
+                **asdict(machine),
+            )
+        )
+    return records
+
+
+def _rounded_error(error: float | None) -> float | None:
+    # JSON knows no infinity, which is the error of a NaN.
+    return None if error is None else float(f"{min(error, 1e300):.3g}")
+
+
+COLUMNS = tuple(field.name for field in fields(Record))
+_INTEGERS = ("rows", "cols")
+_NUMBERS = ("microseconds", "gigabytes_per_second", "ratio_to_limit", "max_relative_error")
+
+
+def to_csv(records: Iterable[Record]) -> str:
+    """Return a table with one line a record, after one of column names."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(record.as_document() for record in records)
+    return text.getvalue()
+
+
+def read_csv(path: Path) -> list[Record]:
+    """Return the records of a file that `softgen bench --csv` wrote.
+
+    Raises InvalidValueError, naming the file and the line, for anything else.
+    """
+    try:
+        lines = list(csv.reader(io.StringIO(path.read_text())))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise InvalidValueError(f"cannot read {path}: {error}") from error
+    if not lines or tuple(lines[0]) != COLUMNS:
+        raise InvalidValueError(
+            f"{path} is not a table of `softgen bench --csv`: its first line must be "
+            f"{','.join(COLUMNS)}"
+        )
+    records = []
+    for number, line in enumerate(lines[1:], 2):
+        try:
+            records.append(_record(dict(zip(COLUMNS, line, strict=True))))
+        except ValueError as error:
+            raise InvalidValueError(f"{path}, line {number}: {error}") from error
+    return records
+
+
+def _record(cells: dict[str, str]) -> Record:
+    values: dict[str, Any] = dict(cells)
+    values["status"] = Status(cells["status"])
+    for name in _INTEGERS:
+        values[name] = int(cells[name])
+    for name in _NUMBERS:
+        values[name] = float(cells[name]) if cells[name] else None
+    return Record(**values)

@@ -1,0 +1,69 @@
+"""Runs shape after shape and yields what was found at each as soon as it is known."""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+
+from softgen.bench.arena import Arena
+from softgen.bench.machine import machine
+from softgen.bench.peers import Peer
+from softgen.bench.race import Race, Settings
+from softgen.bench.record import Finding, Record, Status, records_of
+from softgen.bench.suites import Shape
+from softgen.device import require_device
+from softgen.errors import InvalidValueError
+
+Report = Callable[[str], None]
+
+
+def run(
+    shapes: Sequence[Shape],
+    peers_for: Callable[[str], Sequence[Peer]],
+    settings: Settings,
+    report: Report = lambda message: None,
+) -> Iterator[list[Record]]:
+    """Time the peers at every shape, and yield the records of each as soon as it is done.
+
+    Args:
+        shapes: what to time.
+        peers_for: returns the peers for a suite's name.
+        settings: how long to take.
+        report: told what is being done, in a few words.
+
+    Raises NoDeviceError without a GPU.
+    """
+    where = machine()
+    spent: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for shape in shapes:
+        findings = _at(shape, peers_for(shape.suite), settings, spent[shape.suite], report)
+        _give_memory_back()
+        yield records_of(shape, findings, where)
+
+
+def _at(
+    shape: Shape,
+    peers: Sequence[Peer],
+    settings: Settings,
+    spent: dict[str, float],
+    report: Report,
+) -> list[Finding]:
+    try:
+        arena = Arena(shape)
+    except InvalidValueError as error:  # too large for this GPU
+        reason = str(error)
+        return [Finding(peer.name, Status.ABSENT, note=reason) for peer in peers]
+    race = Race(arena, settings, spent)
+    for peer in peers:
+        report(f"{shape.label}: {peer.name}")
+        race.admit(peer)
+    report(f"{shape.label}: timing")
+    return race.findings()
+
+
+def _give_memory_back() -> None:
+    """Return what both libraries cached to the driver: neither sees what the other holds."""
+    require_device().get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()

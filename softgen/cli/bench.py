@@ -1,0 +1,189 @@
+"""`softgen bench`: softgen, other libraries and a copy of the same bytes, timed side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from softgen.cli import bench_table, options, output
+from softgen.cli.group import INTERRUPTED, WRONG_RESULT
+from softgen.cli.tune import parse_shape
+from softgen.errors import InvalidValueError
+from softgen.problem import DType
+
+if TYPE_CHECKING:
+    from softgen.bench.record import Record
+    from softgen.bench.suites import Shape
+
+DEFAULT_SUITES = ["llm"]
+
+
+def bench(
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--suite", help="triton, fastsoftmax, online, oneflow or llm; may be repeated."
+        ),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option("--shape", help="ROWSxCOLS, as 4096x1024, with --dtype; may be repeated."),
+    ] = None,
+    dtype: options.AnyDType = None,
+    peers: Annotated[
+        str | None,
+        typer.Option("--peers", help="Competitors, as torch,quack,ladder. [default: all]"),
+    ] = None,
+    csv: Annotated[
+        Path | None, typer.Option("--csv", help="Write every figure to this file, as it comes.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", help="Draw GB/s over columns into this PNG file.")
+    ] = None,
+    source: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Measure nothing: report on a file of --csv; may be repeated."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=0.001, help="Time a competitor and shape is timed.")
+    ] = 0.2,
+    setup_seconds: Annotated[
+        float,
+        typer.Option(
+            "--setup-seconds",
+            min=0.0,
+            help="Time a competitor that compiles for every shape may take for that in a suite.",
+        ),
+    ] = 120.0,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Every eighth width of the triton suite.")
+    ] = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Time softgen against every other softmax that is installed, and against the fastest copy.
+
+    All competitors of a shape share one run, the same random data and outputs that are already
+    there; each is checked against float64 before it is timed. Ctrl-C keeps what is finished.
+    """
+    for path in (csv, plot):
+        _require_folder(path)
+    if plot is not None:
+        from softgen.bench.plot import require_matplotlib
+
+        require_matplotlib()
+    if source:
+        if shape or dtype or peers or csv or quick:
+            raise typer.BadParameter(
+                "--from measures nothing: it goes with --suite, --plot, --json"
+            )
+        records, interrupted = _read(source, suite), False
+    else:
+        wanted = _shapes(suite, shape, dtype, quick)
+        names = _names(peers)
+        options.require_gpu()
+        records, interrupted = _measure(wanted, names, (seconds, setup_seconds), csv)
+    _report(records, plot, json, interrupted)
+
+
+def _require_folder(path: Path | None) -> None:
+    """Raise InvalidValueError now if a file cannot be written when the measuring is over."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise InvalidValueError(f"{path} is a folder, or its folder does not exist")
+
+
+def _shapes(
+    suites: list[str] | None, texts: list[str] | None, dtype: DType | None, quick: bool
+) -> list[Shape]:
+    from softgen.bench.suites import CUSTOM, Shape, shapes_of
+
+    if dtype is not None and not texts:
+        raise typer.BadParameter("--dtype is of --shape; a suite has its own")
+    if suites is None and texts is None:
+        suites = DEFAULT_SUITES
+    custom = [
+        Shape(CUSTOM, dtype or DType.FLOAT32, *parse_shape(text, "--shape")) for text in texts or []
+    ]
+    return shapes_of(suites or [], quick) + custom
+
+
+def _names(peers: str | None) -> list[str] | None:
+    from softgen.bench.peers import peers_for
+
+    if peers is None:
+        return None
+    names = [name.strip() for name in peers.split(",") if name.strip()]
+    peers_for("", names)  # refuses unknown names before anything is measured
+    return names
+
+
+def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
+    from softgen.bench.record import read_csv
+    from softgen.bench.suites import CUSTOM, suite_named
+
+    for name in suites or []:
+        if name != CUSTOM:
+            suite_named(name)  # refuses an unknown one
+    records = [record for path in paths for record in read_csv(path)]
+    return [record for record in records if not suites or record.suite in suites]
+
+
+def _measure(
+    shapes: Sequence[Shape],
+    names: list[str] | None,
+    times: tuple[float, float],
+    csv: Path | None,
+) -> tuple[list[Record], bool]:
+    """Return the records, and whether Ctrl-C came before the last."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    from softgen.bench.peers import peers_for
+    from softgen.bench.race import Settings
+    from softgen.bench.record import to_csv
+    from softgen.bench.runner import run
+    from softgen.emit import write_if_different
+
+    records: list[Record] = []
+    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=output.console()) as bars:
+        bar = bars.add_task("", total=len(shapes))
+        report = partial(bars.update, bar)
+        try:
+            for found in run(
+                shapes,
+                partial(peers_for, names=names),
+                Settings(*times),
+                lambda message: report(description=message),
+            ):
+                records += found
+                bars.advance(bar)
+                if csv is not None:
+                    write_if_different(csv, to_csv(records))
+        except KeyboardInterrupt:
+            done = len({record.shape for record in records})
+            output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
+            return records, True
+    return records, False
+
+
+def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:
+    from softgen.bench.record import Status
+
+    if plot is not None and (records or not interrupted):
+        from softgen.bench.plot import draw
+
+        draw(records, plot)
+        output.note(f"wrote {plot}")
+    if json:
+        output.document([record.as_document() for record in records])
+    else:
+        bench_table.show(records)
+    wrong = sorted({r.peer for r in records if r.status is Status.WRONG and bench_table.own(r)})
+    if wrong:
+        output.fail(f"softgen computed a wrong result: {', '.join(wrong)}")
+        raise typer.Exit(WRONG_RESULT)
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)

@@ -1,0 +1,79 @@
+"""The tables of `softgen bench`: a line a shape, and why a competitor is missing from it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from softgen.cli import output
+
+if TYPE_CHECKING:
+    from softgen.bench.record import Record
+
+
+def own(record: Record) -> bool:
+    """Whether a record is of a kernel of softgen's."""
+    from softgen.bench.libraries import library_peers
+    from softgen.bench.record import LIMIT
+
+    return record.peer not in {LIMIT, *(peer.name for peer in library_peers())}
+
+
+def show(records: Sequence[Record]) -> None:
+    """Print the ratios to the limit, and whatever has to be known of single competitors."""
+    if not records:
+        return
+    lines = ratios(records)
+    output.table(lines[0], lines[1:])
+    output.result("time over that of the fastest copy (limit, in us); ~ is eager, - is absent")
+    for line in remarks(records):
+        output.result(line)
+
+
+def ratios(records: Sequence[Record]) -> list[list[str]]:
+    """Return headings and a line for each shape: the ratio to the limit of every competitor.
+
+    The last column is softgen's time over that of the fastest other library.
+    """
+    from softgen.bench.record import LIMIT, SOFTGEN
+
+    peers = [peer for peer in dict.fromkeys(r.peer for r in records) if peer != LIMIT]
+    table = [["suite", "dtype", "rows", "cols", LIMIT, *peers, f"{SOFTGEN} / best peer"]]
+    for shape in dict.fromkeys(record.shape for record in records):
+        found = {record.peer: record for record in records if record.shape == shape}
+        limit = found[LIMIT].microseconds if LIMIT in found else None
+        others = [r.microseconds for r in found.values() if r.microseconds and not _ours(r)]
+        mine = found[SOFTGEN].microseconds if SOFTGEN in found else None
+        best = f"{mine / min(others):.2f}" if mine and others else "-"
+        cells = [_cell(found.get(peer)) for peer in peers]
+        table.append([*map(str, shape), f"{limit:.2f}" if limit else "-", *cells, best])
+    return table
+
+
+def _ours(record: Record) -> bool:
+    from softgen.bench.record import LIMIT
+
+    return record.peer == LIMIT or own(record)
+
+
+def _cell(record: Record | None) -> str:
+    from softgen.bench.record import Status
+
+    if record is None or record.status is Status.ABSENT:
+        return "-"
+    if record.status is Status.WRONG:
+        return "WRONG"
+    ratio = f"{record.ratio_to_limit:.2f}" if record.ratio_to_limit else "?"
+    return f"~{ratio}" if record.status is Status.EAGER else ratio
+
+
+def remarks(records: Sequence[Record]) -> list[str]:
+    """Return why competitors are absent, wrong or eager, each reason once, with its count."""
+    from softgen.bench.record import Status
+
+    notes = Counter((r.peer, r.status.value, r.note) for r in records if r.status != Status.TIMED)
+    return [
+        f"{peer}: {status} at {count} {'shape' if count == 1 else 'shapes'}: {note}"
+        for (peer, status, note), count in notes.items()
+    ]

@@ -1,0 +1,115 @@
+"""The plot of softgen bench: which panels and lines there are, and the file that comes out."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from softgen.bench.panels import panels
+from softgen.bench.record import Finding, Machine, Record, Status, records_of
+from softgen.bench.suites import Shape, shapes_of
+from softgen.errors import InvalidValueError, MissingDependencyError
+
+HERE = Machine("a GPU", "580.1", "softgen 1")
+PEERS = ("limit", "softgen", "torch", "a-step")
+
+
+def timed(shape: Shape, status: Status = Status.TIMED) -> list[Record]:
+    found = [Finding(peer, Status.TIMED, 2.0 + i) for i, peer in enumerate(PEERS)]
+    found.append(Finding("cupyx", status, None if status is Status.ABSENT else 9.0))
+    return records_of(shape, found, HERE)
+
+
+def suites(*names: str, status: Status = Status.TIMED) -> list[Record]:
+    return [record for shape in shapes_of(names) for record in timed(shape, status)]
+
+
+def test_a_suite_of_one_row_count_is_one_panel_over_columns() -> None:
+    (panel,) = panels(suites("triton"))
+    assert panel.title == "triton: float32, 4096 rows"
+    assert [line.peer for line in panel.lines] == [*PEERS, "cupyx"]
+    assert [x for x, _ in panel.lines[0].points] == [128 * i for i in range(2, 100)]
+    assert panel.places == ()
+
+
+def test_other_shapes_get_a_place_each_in_the_order_of_the_suite() -> None:
+    line, places = panels(suites("online"))
+    assert line.title == "online: float32, 128 rows"
+    assert places.places == ("20000 x 5000", "16 x 4194304", "4 x 16777216")
+    assert [x for x, _ in places.lines[1].points] == [0, 1, 2]
+
+
+def test_who_was_not_timed_has_no_line_and_who_was_eager_says_so() -> None:
+    (panel,) = panels(suites("oneflow", status=Status.ABSENT))
+    assert [line.peer for line in panel.lines] == list(PEERS)
+    (panel,) = panels(suites("oneflow", status=Status.EAGER))
+    assert [line.peer for line in panel.lines if line.eager] == ["cupyx"]
+
+
+def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from softgen.bench.plot import figure_of
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'softgen\[bench\]'"):
+        figure_of(suites("oneflow"))
+
+
+class TestDrawing:
+    """What needs matplotlib."""
+
+    @pytest.fixture(autouse=True)
+    def _matplotlib(self) -> None:
+        pytest.importorskip("matplotlib")
+
+    def test_every_competitor_has_its_line_and_its_entry_in_the_legend(self) -> None:
+        from softgen.bench.plot import figure_of
+
+        records = suites("triton", "llm", status=Status.EAGER)
+        figure = figure_of(records)
+        wanted = {*PEERS, "cupyx (eager)"}
+        assert len(figure.axes) == len(panels(records)) == 3
+        for axis, panel in zip(figure.axes, panels(records), strict=True):
+            assert {line.get_label() for line in axis.lines} == wanted
+            assert {text.get_text() for text in axis.get_legend().get_texts()} == wanted
+            for line in axis.lines:
+                (mine,) = (one for one in panel.lines if line.get_label().startswith(one.peer))
+                assert list(zip(*line.get_data(), strict=True)) == list(mine.points)
+
+    def test_softgen_stands_out_and_the_limit_is_dashed(self) -> None:
+        from softgen.bench.plot import figure_of
+
+        lines = {line.get_label(): line for line in figure_of(suites("fastsoftmax")).axes[0].lines}
+        others = [lines[peer].get_linewidth() for peer in PEERS if peer != "softgen"]
+        assert lines["softgen"].get_linewidth() > 2 * max(others)
+        assert list(lines)[-1] == "softgen"  # drawn over the others
+        assert lines["limit"].get_linestyle() == "--"
+        assert len({line.get_color() for line in lines.values()}) == len(lines)
+
+    def test_columns_are_on_a_log_axis_and_the_machine_is_named(self) -> None:
+        from softgen.bench.plot import figure_of
+
+        figure = figure_of(suites("oneflow"))
+        axis = figure.axes[0]
+        assert axis.get_xscale() == "log"
+        assert [label.get_text() for label in axis.get_xticklabels()][-1] == "32K"
+        assert "a GPU, driver 580.1; softgen 1" in figure.texts[0].get_text()
+
+    def test_the_file_is_a_png_of_readme_width(self, tmp_path: Path) -> None:
+        from softgen.bench.plot import draw
+
+        path = tmp_path / "plot.png"
+        draw(suites("oneflow"), path)
+        data = path.read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        assert int.from_bytes(data[16:20], "big") == 1720
+        assert list(tmp_path.iterdir()) == [path]
+        draw(suites("oneflow"), path)
+        assert path.read_bytes() == data
+
+    def test_nothing_timed_is_no_plot(self, tmp_path: Path) -> None:
+        from softgen.bench.plot import draw
+
+        with pytest.raises(InvalidValueError, match="nothing was timed"):
+            draw([], tmp_path / "plot.png")

@@ -1,0 +1,182 @@
+"""softgen bench: its options, tables and files, with a runner that needs no GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softgen.bench.peers import Peer
+from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of
+from softgen.bench.suites import Shape
+from softgen.cli import group
+from softgen.cli.bench_table import ratios, remarks
+from softgen.device import unavailable_reason
+from softgen.problem import DType
+from tests.cpu.cli_helpers import cli, document, ok, refused
+
+HERE = Machine("a GPU", "580.1", "softgen 1")
+INTERRUPTING_COLS, WRONG_COLS = 666, 13
+SMALL = ("--shape", "4x8", "--shape", "16x32")
+needs_no_gpu = pytest.mark.skipif(unavailable_reason() is None, reason="there is a GPU")
+
+
+def fake_run(
+    shapes: Sequence[Shape],
+    peers_for: Callable[[str], Sequence[Peer]],
+    settings: object,
+    report: Callable[[str], None],
+) -> Iterator[list[Record]]:
+    """Time every competitor at 2, 3, ... us; some widths are where things happen."""
+    for shape in shapes:
+        if shape.cols == INTERRUPTING_COLS:
+            raise KeyboardInterrupt
+        found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
+        for number, peer in enumerate(peers_for(shape.suite)):
+            report(peer.name)
+            found.append(Finding(peer.name, Status.TIMED, 3.0 + number, 1e-7))
+        if shape.cols == WRONG_COLS:
+            found[1] = Finding(found[1].peer, Status.WRONG, error=0.5, note="off by 0.5")
+        yield records_of(shape, found, HERE)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Claim that there is a GPU, and that measuring on it is quick."""
+    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: None)
+    monkeypatch.setattr("softgen.bench.runner.run", fake_run)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_document_and_the_table_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "figures.csv"
+    result = ok("bench", *SMALL, "--peers", "softgen,torch", "--csv", path, "--json")
+    lines = document(result)
+    assert lines == [record.as_document() for record in read_csv(path)]
+    assert [line["peer"] for line in lines] == ["limit", "softgen", "torch"] * 2
+    softgen = lines[1]
+    wanted = {"suite": "custom", "dtype": "float32", "rows": 4, "cols": 8, "peer": "softgen"}
+    wanted |= {"microseconds": 3.0, "ratio_to_limit": 1.5, "device": "a GPU"}
+    assert {name: softgen[name] for name in wanted} == wanted
+
+
+@pytest.mark.usefixtures("gpu")
+def test_people_get_a_line_a_shape() -> None:
+    result = ok("bench", *SMALL, "--dtype", "float16", "--peers", "softgen,torch")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert ["custom", "float16", "4", "8", "2.00", "1.50", "2.00", "0.75"] in lines
+    assert lines[0][-5:] == ["torch", "softgen", "/", "best", "peer"]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_suites_come_in_the_order_asked_for() -> None:
+    words = ("--suite", "oneflow", "--suite", "triton", "--quick", "--peers", "softgen")
+    lines = document(ok("bench", *words, "--json"))
+    assert list(dict.fromkeys(line["suite"] for line in lines)) == ["oneflow", "triton"]
+    assert len(lines) == 2 * (11 + 14)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
+    path = tmp_path / "figures.csv"
+    words = (*SMALL, "--shape", f"4x{INTERRUPTING_COLS}", "--shape", "8x8", "--csv", path)
+    result = cli("bench", *words, "--peers", "softgen", "--json")
+    assert result.exit_code == group.INTERRUPTED
+    assert "2 of 4 shapes are done" in result.stderr
+    assert {line["cols"] for line in document(result)} == {8, 32}
+    assert {record.cols for record in read_csv(path)} == {8, 32}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_wrong_result_of_ours_exits_with_4() -> None:
+    words = ("--shape", f"4x{WRONG_COLS}", "--json", "--peers")
+    result = cli("bench", *words, "softgen,torch")
+    assert result.exit_code == group.WRONG_RESULT
+    assert "wrong result: softgen" in result.stderr
+    assert document(result)[1]["status"] == "wrong"
+    ok("bench", *words, "torch,softgen")  # that of another library is a finding, no failure
+
+
+@needs_no_gpu
+def test_without_a_gpu_it_exits_with_3() -> None:
+    error = refused(group.NO_DEVICE, "bench", "--suite", "triton")
+    assert "no GPU can be used" in error
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--suite", "tritom"), "unknown suite 'tritom'; softgen knows: triton, fastsoftmax"),
+        (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
+        (("--shape", "4096"), "write ROWSxCOLS"),
+        (("--dtype", "float16"), "--dtype is of --shape"),
+        (("--csv", "no/such/folder.csv"), "its folder does not exist"),
+        (("--from", "x.csv", "--csv", "y.csv"), "--from measures nothing"),
+        (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
+        (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
+        (("--seconds", "0"), "--seconds"),
+    ],
+)
+def test_bad_requests_are_refused_before_anything_is_measured(
+    words: tuple[str, ...], message: str
+) -> None:
+    error = refused(group.USAGE, "bench", *words)
+    assert re.search(message, error), error
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_plot_can_be_drawn_again_from_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    table, first, second = (tmp_path / name for name in ("a.csv", "a.png", "b.png"))
+    words = ("--suite", "fastsoftmax", "--peers", "softgen,torch,quack")
+    ok("bench", *words, "--csv", table, "--plot", first)
+    lines = document(ok("bench", "--from", table, "--plot", second, "--json"))
+    assert lines == [record.as_document() for record in read_csv(table)]
+    assert first.read_bytes() == second.read_bytes()
+    assert first.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_report_may_be_of_one_suite_of_several_tables(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.csv", tmp_path / "b.csv"
+    words = ("bench", "--peers", "softgen", "--csv")
+    ok(*words, first, "--suite", "oneflow", "--suite", "online")
+    ok(*words, second, "--shape", "4x8")
+    sources = ("--from", first, "--from", second)
+    whole = document(ok("bench", *sources, "--json"))
+    assert {line["suite"] for line in whole} == {"oneflow", "online", "custom"}
+    part = document(ok("bench", *sources, "--suite", "online", "--suite", "custom", "--json"))
+    assert part == [line for line in whole if line["suite"] != "oneflow"]
+
+
+def table_of(**findings: Any) -> list[Record]:
+    found = [Finding(peer, *values) for peer, values in findings.items()]
+    return records_of(Shape("custom", DType.FLOAT32, 4, 8), found, HERE)
+
+
+def test_the_last_column_is_against_the_fastest_other_library() -> None:
+    heads, line = ratios(
+        table_of(
+            limit=(Status.TIMED, 2.0),
+            softgen=(Status.TIMED, 2.2),
+            oneflow=(Status.TIMED, 2.1),
+            torch=(Status.TIMED, 4.0),
+            quack=(Status.EAGER, 2.75),
+            liger=(Status.ABSENT,),
+            cupyx=(Status.WRONG,),
+        )
+    )
+    assert heads[4:] == [
+        *("limit", "softgen", "oneflow", "torch", "quack", "liger", "cupyx"),
+        "softgen / best peer",
+    ]
+    assert line[4:] == ["2.00", "1.10", "1.05", "2.00", "~1.38", "-", "WRONG", "0.80"]
+
+
+def test_reasons_are_said_once() -> None:
+    one = table_of(liger=(Status.ABSENT, None, None, "liger_kernel is not installed"))
+    assert remarks(one * 3) == ["liger: absent at 3 shapes: liger_kernel is not installed"]
+    assert remarks(one) == ["liger: absent at 1 shape: liger_kernel is not installed"]

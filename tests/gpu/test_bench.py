@@ -1,0 +1,140 @@
+"""softgen bench on the GPU: the check that comes before every time, and the times themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softgen.bench import check, limit
+from softgen.bench.arena import Arena
+from softgen.bench.peers import AbsentError, Entrant, Peer, all_peers, softgen_entrant
+from softgen.bench.race import Race, Settings
+from softgen.bench.record import Finding, Status, read_csv
+from softgen.bench.suites import Shape
+from softgen.problem import DType
+from tests.cpu.cli_helpers import document, ok
+
+# Other libraries warn about what they please when they are imported.
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]
+
+SHORT = Settings(seconds=0.01)
+SHAPE = Shape("custom", DType.FLOAT32, 1000, 1024)
+
+
+@pytest.fixture(autouse=True)
+def _short_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "0.2")
+
+
+def race_of(shape: Shape, *peers: Peer) -> dict[str, Finding]:
+    race = Race(Arena(shape), SHORT, {})
+    for peer in peers:
+        race.admit(peer)
+    return {found.peer: found for found in race.findings()}
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_every_installed_peer_is_verified_and_timed(dtype: DType) -> None:
+    shape = Shape("custom", dtype, 1000, 1024)
+    peers = all_peers()
+    found = race_of(shape, *peers.values())
+    assert list(found) == ["limit", *peers]
+    for name, finding in found.items():
+        print(dtype.value, finding)
+        if finding.status in (Status.TIMED, Status.EAGER):
+            assert finding.microseconds is not None
+            assert finding.microseconds > 0
+        else:
+            assert finding.note
+        if name in ("limit", "softgen", "softgen-untuned", "oneflow"):
+            assert finding.status is Status.TIMED
+    if dtype is DType.FLOAT32:
+        for name in ("torch", "torch.compile", "triton", "cupyx"):
+            installed = peers[name].missing() is None
+            assert (found[name].status is not Status.ABSENT) == installed, found[name]
+
+
+def test_no_softmax_beats_the_limit_by_more_than_noise() -> None:
+    found = race_of(Shape("custom", DType.FLOAT32, 8192, 4096), all_peers()["softgen"])
+    limit_time, softgen_time = found["limit"].microseconds, found["softgen"].microseconds
+    assert limit_time is not None
+    assert softgen_time is not None
+    assert 0.9 < softgen_time / limit_time < 2
+
+
+def test_a_peer_made_wrong_is_reported_as_wrong_and_not_timed() -> None:
+    def slightly_off(arena: Arena) -> Entrant:
+        right = softgen_entrant(arena, tune="off")
+
+        def launch(i: int) -> None:
+            right.launch(i)
+            with arena.player.stream:
+                arena.y[i % arena.pairs][-1, -1] *= 1.01
+
+        return Entrant(launch)
+
+    def unwritten(arena: Arena) -> Entrant:
+        return Entrant(lambda i: None)
+
+    found = race_of(SHAPE, Peer("off", slightly_off), Peer("unwritten", unwritten))
+    assert found["off"].status is found["unwritten"].status is Status.WRONG
+    assert found["off"].error == pytest.approx(0.01, rel=1e-3)
+    assert found["unwritten"].error == float("inf")
+    assert found["off"].microseconds is None
+
+
+def test_what_breaks_its_capture_is_timed_eagerly_and_stops_nobody() -> None:
+    def synchronizing(arena: Arena) -> Entrant:
+        right = softgen_entrant(arena, tune="off")
+
+        def launch(i: int) -> None:
+            right.launch(i)
+            arena.player.stream.synchronize()  # not allowed in a capture
+
+        return Entrant(launch)
+
+    def refusing(arena: Arena) -> Entrant:
+        raise AbsentError("not today")
+
+    peers = [Peer("eager", synchronizing), Peer("refusing", refusing), all_peers()["softgen"]]
+    found = race_of(SHAPE, *peers)
+    assert found["eager"].status is Status.EAGER
+    assert (found["eager"].microseconds or 0) > (found["softgen"].microseconds or 0) > 0
+    assert found["refusing"].note == "not today"
+
+
+def test_every_copy_copies() -> None:
+    arena = Arena(Shape("custom", DType.FLOAT16, 999, 1001))  # no multiple of 16 bytes
+    for copy in limit.settings():
+        arena.poison()
+        limit.launch_of(copy, arena)(0)
+        arena.player.stream.synchronize()
+        assert bool((arena.x[0].view("uint16") == arena.y[0].view("uint16")).all()), copy.label
+    assert arena.pairs * 2 * arena.bytes >= 2 * arena.arch.l2_bytes
+
+
+def test_the_check_sees_one_element_of_a_sampled_row() -> None:
+    arena = Arena(Shape("custom", DType.FLOAT32, 8, 1 << 20))
+    entrant = softgen_entrant(arena, tune="off")
+    entrant.launch(0)
+    arena.player.stream.synchronize()
+    x, y = arena.x[0], arena.y[0]
+    assert check.max_relative_error(y, x, DType.FLOAT32) < 2e-6
+    y[7, 12345] *= 2
+    assert check.max_relative_error(y, x, DType.FLOAT32) == pytest.approx(1, rel=1e-4)
+    y[7, 12345] = float("nan")
+    assert check.max_relative_error(y, x, DType.FLOAT32) == float("inf")
+
+
+def test_the_command_measures_and_writes(tmp_path: Path) -> None:
+    table = tmp_path / "figures.csv"
+    words: tuple[Any, ...] = ("--shape", "512x2048", "--dtype", "bfloat16", "--seconds", 0.01)
+    lines = document(ok("bench", *words, "--peers", "softgen,torch", "--csv", table, "--json"))
+    assert lines == [record.as_document() for record in read_csv(table)]
+    by_peer = {line["peer"]: line for line in lines}
+    assert by_peer["softgen"]["status"] == "timed"
+    assert by_peer["softgen"]["max_relative_error"] <= 2.0**-7
+    assert by_peer["limit"]["ratio_to_limit"] == 1
+    assert by_peer["softgen"]["driver"]
