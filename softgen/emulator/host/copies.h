@@ -28,18 +28,30 @@ inline void require_source_intact(const Copy& copy) {
   }
 }
 
-// Ends the run unless the running thread may start this copy; returns the region it goes to.
-inline SharedRegion& checked(const Copy& copy, const char* call) {
+// Ends the run unless `copy` reads whole units of x.
+inline void require_source(const Copy& copy, const std::string& what) {
   const std::string where = called_at(copy.file, copy.line);
   const auto from = reinterpret_cast<uintptr_t>(copy.from);
-  const std::string what = current_thread() + " called " + call;
-  simt_require_aligned(reinterpret_cast<const void*>(copy.to), kCopyUnit, copy.file, copy.line);
   simt_require_aligned(copy.from, kCopyUnit, copy.file, copy.line);
   if (!x_array->near(from)) fail(what + " from what is not in x" + where);
   if (!x_array->holds(from, copy.bytes)) {
     fail(what + format(" for %zu bytes that reach ", copy.bytes) +
          x_array->outside(from, copy.bytes) + where);
   }
+}
+
+inline void require_units(int bytes, const std::string& what, const std::string& where) {
+  if (bytes <= 0 || bytes % static_cast<int>(kCopyUnit) != 0) {
+    fail(what + format(" for %d bytes, which is no positive multiple of 16", bytes) + where);
+  }
+}
+
+// Ends the run unless the running thread may start this copy; returns the region it goes to.
+inline SharedRegion& checked(const Copy& copy, const char* call) {
+  const std::string where = called_at(copy.file, copy.line);
+  const std::string what = current_thread() + " called " + call;
+  simt_require_aligned(reinterpret_cast<const void*>(copy.to), kCopyUnit, copy.file, copy.line);
+  require_source(copy, what);
   require_source_intact(copy);
   SharedRegion* region =
       region_of(*launch.block, reinterpret_cast<const void*>(copy.to), copy.bytes);
@@ -76,9 +88,7 @@ inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int
                                                  int line) {
   Block& block = *launch.block;
   const std::string what = current_thread() + " called bulk_load", where = called_at(file, line);
-  if (bytes <= 0 || bytes % static_cast<int>(kCopyUnit) != 0) {
-    fail(what + format(" for %d bytes, which is no positive multiple of 16", bytes) + where);
-  }
+  require_units(bytes, what, where);
   Mbarrier& mbarrier = known_mbarrier(barrier, "bulk_load", where);
   const Copy copy{reinterpret_cast<uintptr_t>(to), from, static_cast<size_t>(bytes),
                   launch.current, &mbarrier, file, line};
@@ -89,6 +99,14 @@ inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int
   mbarrier.started += bytes;
   require_expected(mbarrier, what, where);
   block.copies.push_back(copy);
+}
+
+// Moves nothing that a thread could see.
+inline __attribute__((used)) void simt_bulk_prefetch(const void* from, int bytes, const char* file,
+                                                     int line) {
+  const std::string what = current_thread() + " called bulk_prefetch";
+  require_units(bytes, what, called_at(file, line));
+  require_source({0, from, static_cast<size_t>(bytes), launch.current, nullptr, file, line}, what);
 }
 
 inline __attribute__((used)) void simt_copy_async(void* to, const void* from, const char* file,

@@ -60,6 +60,15 @@ __device__ void bulk_load(void* to, const void* from, int bytes, unsigned long l
   simt::simt_bulk_load(to, from, bytes, barrier, file, line);
 }
 
+__device__ void bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
+                          unsigned long long, SIMT_SITE) {
+  simt::simt_bulk_load(to, from, bytes, barrier, file, line);
+}
+
+__device__ void bulk_prefetch(const void* from, int bytes, SIMT_SITE) {
+  simt::simt_bulk_prefetch(from, bytes, file, line);
+}
+
 __device__ void copy_async(void* to, const void* from, SIMT_SITE) {
   simt::simt_copy_async(to, from, file, line);
 }
