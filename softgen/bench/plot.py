@@ -76,13 +76,16 @@ def figure_of(records: Sequence[Record]) -> Any:
     """Return the plot as a matplotlib Figure: one pair of axes a panel, one beneath the other."""
     require_matplotlib()
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     found = panels(records)
     if not found:
         raise InvalidValueError("nothing was timed, so there is nothing to plot")
     height = PANEL_HEIGHT * len(found) + FOOT_HEIGHT
-    figure = Figure(figsize=(WIDTH, height), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(rect=(0, FOOT_HEIGHT / height, 1, 1 - FOOT_HEIGHT / height))
+    above_foot = ConstrainedLayoutEngine(
+        rect=(0, FOOT_HEIGHT / height, 1, 1 - FOOT_HEIGHT / height)
+    )
+    figure = Figure(figsize=(WIDTH, height), facecolor="white", layout=above_foot)
     axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
     for panel, axis in zip(found, axes, strict=True):
         _draw_panel(panel, axis)
