@@ -309,10 +309,25 @@ __device__ Bits hide(Compute value) {
   return ~static_cast<Bits>(__float_as_int(value));
 }
 
-__device__ Compute await(const Bits* from) {
-  Bits bits = 0;
-  while (bits == 0) bits = *static_cast<const volatile Bits*>(from);
-  return __int_as_float(~bits);
+// Both halves in one access.
+__device__ void post(MaxSum part, Slot* to) {
+  const unsigned long long m = hide(part.m), d = hide(part.d);
+  *reinterpret_cast<volatile unsigned long long*>(to) = d << 32 | m;
+}
+
+__device__ Slot look_at(const Slot* from) {
+  const auto both = *reinterpret_cast<const volatile unsigned long long*>(from);
+  return {static_cast<Bits>(both), static_cast<Bits>(both >> 32)};
+}
+
+__device__ bool is_there(Slot slot) { return slot.m != 0 && slot.d != 0; }
+
+__device__ MaxSum pair_of(Slot slot) { return {__int_as_float(~slot.m), __int_as_float(~slot.d)}; }
+
+__device__ MaxSum await_pair(const Slot* from) {
+  Slot slot = look_at(from);
+  while (!is_there(slot)) slot = look_at(from);
+  return pair_of(slot);
 }
 
 }  // namespace
@@ -350,18 +365,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   if (reducing) {
     absorb(part, values);
     part = all_reduce_block<combine>(part, slots, nothing());
-    if (thread == 0) {
-      volatile Slot* slot = row_pairs + chunk;
-      slot->m = hide(part.m);
-      slot->d = hide(part.d);
-    }
+    if (thread == 0) post(part, row_pairs + chunk);
     return;
   }
 
   // Each writer combines all pairs, in the same order.
   for (int i = thread; i < kChunks; i += kBlockSize) {
-    const Compute m = await(&row_pairs[i].m);
-    part = combine(part, {m, await(&row_pairs[i].d)});
+    part = combine(part, await_pair(row_pairs + i));
   }
   part = all_reduce_block<combine>(part, slots, nothing());
   const Compute shift = shift_of(part.m);

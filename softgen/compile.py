@@ -77,6 +77,8 @@ def _opt_in(launch: Launch, function: int) -> None:
     """Ask the driver for what a kernel does not get by default, and check that the grid fits."""
     cupy = require_device()
     driver = cupy.cuda.driver
+    # Binds the device's context to this thread, which the driver needs and CuPy may not have done.
+    cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
     if launch.cluster_size > PORTABLE_CLUSTER:
         driver.funcSetAttribute(function, NON_PORTABLE_CLUSTER, 1)
     if launch.dynamic_shared_bytes > FREE_SHARED:

@@ -21,6 +21,7 @@ WIDE_WIDTHS = {
     5000: ("block",),
     8193: ("cluster",),
     20000: ("cluster", "split"),
+    32768: ("cooperative",),
 }
 WIDEST = 50257
 WIDEST_STRATEGIES = ("cluster", "split")

@@ -9,11 +9,12 @@ nor a trip to memory is waited for.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
+from softgen.arch import MIB, Arch
 from softgen.problem import Problem
 from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, row_packs
 
@@ -25,6 +26,7 @@ BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between r
 # exchange too little to hide behind: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
 # slices of 64 KB and 1.31 in slices of 32 KB.
 LEAST_SLICE = 32 * 1024
+SIZES = (32, 16, 8, 4, 2)  # of groups, beside all SMs and half of them
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,10 @@ class Cooperative(Strategy):
         slice_packs = -(-row_packs(problem, self.pack_size) // self.group_size)
         return -(-slice_packs // self.chunk_packs())
 
+    def fits(self, problem: Problem) -> bool:
+        """Whether the ring holds a slice, so that no chunk has to be loaded twice."""
+        return self.chunks(problem) + self.in_flight <= self.stages
+
     def depth(self, problem: Problem) -> int:
         """Return how many rows may be reduced and not yet written."""
         chunks = self.chunks(problem)
@@ -113,61 +119,56 @@ class Cooperative(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield all SMs a row, or so many of them that a slice is long and stays on the chip.
+        """Yield groups for which a slice is long and stays on the chip, else all SMs a row.
 
-        Chunks of 8 KB for slices that fill the ring, of 16 KB for shorter ones, and of 12 and 24 KB
-        where the ring holds no slice: the fastest of some 200 settings on an H200.
+        Chunks of 8 and 16 KB there, of 12 and 24 KB where the ring holds no slice: those that won
+        among 200 settings on an H200, from float32 128 x 262144 to 4 x 16777216.
         """
         processors = arch.multiprocessors
         row_bytes = problem.cols * problem.dtype.itemsize
+        long_slice = arch.shared_per_block * 3 // 4
+        fits = row_bytes <= processors * long_slice
+        shapes = ((512, 1), (512, 2)) if fits else ((768, 1), (640, 2), (384, 2))
+        waits = ((2, 2), (3, 3)) if fits else ((1, 2),)
         pack = problem.dtype.max_pack
-        whole = row_bytes <= processors * arch.shared_per_block * 3 // 4
-        sizes = (processors, processors // 2, 32, 16, 8, 4) if whole else (processors,)
-        shapes = ((512, 1), (512, 2)) if whole else ((768, 1), (640, 2), (384, 2))
-        waits = ((3, 3), (2, 2), (4, 0)) if whole else ((1, 0), (1, 2))
         found = []
-        for size in dict.fromkeys(min(size, processors) for size in sizes):
+        for size in dict.fromkeys(
+            min(n, processors) for n in (processors, processors // 2, *SIZES)
+        ):
             slice_bytes = row_bytes // size
-            if slice_bytes < LEAST_SLICE or (
-                whole and slice_bytes > arch.shared_per_block * 3 // 4
-            ):
+            if slice_bytes < LEAST_SLICE or (slice_bytes > long_slice and size < processors):
                 continue
             groups = max(1, min(processors // size, rows))
-            for threads, packs in shapes:
-                for in_flight, prefetch in waits:
-                    setting = cls(
-                        pack, packs * pack, threads + HELPERS, size, groups, 2, in_flight, prefetch
-                    )._with_full_ring(problem, arch)
-                    if setting.is_legal(problem, arch):
-                        found.append(setting)
+            for (threads, packs), (in_flight, prefetch) in itertools.product(shapes, waits):
+                block = threads + HELPERS
+                setting = cls(pack, packs * pack, block, size, groups, 2, in_flight, prefetch)
+                setting = setting._with_full_ring(problem, arch)
+                if setting.is_legal(problem, arch):
+                    found.append(setting)
         yield from sorted(found, key=lambda s: s._badness(problem))
 
     def _with_full_ring(self, problem: Problem, arch: Arch) -> Cooperative:
-        """Return this setting with as many stages as shared memory holds."""
-        stages = arch.shared_per_block // (self.chunk_packs() * 16) + 1
-        ring = self
-        while stages > 1 and (
-            ring is self or ring.launch(problem).shared_bytes > arch.shared_per_block
-        ):
-            stages -= 1
-            ring = dataclasses.replace(self, stages=stages)
+        """Return this setting with as many stages as shared memory holds, at least 2."""
+        stages = max(2, arch.shared_per_block // (self.chunk_packs() * 16))
+        ring = dataclasses.replace(self, stages=stages)
+        while ring.stages > 2 and ring.launch(problem).shared_bytes > arch.shared_per_block:
+            ring = dataclasses.replace(ring, stages=ring.stages - 1)
         return ring
 
     def _badness(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates: slices of 64 KB, and 16 KB chunks where the ring holds two of them."""
+        """Order candidates: slices of 64 KB, and long chunks where the ring holds two slices."""
         slice_bytes = self.chunks(problem) * self.chunk_packs() * 16
         short = 2 * self.chunks(problem) <= self.stages
-        return (
-            abs(math.log(slice_bytes / 65536)),
-            short != (self.chunk_packs() > 512),
-            self.in_flight != 2,
-        )
+        long_chunks = self.chunk_packs() > 512
+        return (abs(math.log(slice_bytes / 65536)), short != long_chunks, self.in_flight)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """A few percent above a copy where many rows overlap; two reads and a write beyond."""
         row_bytes = problem.cols * problem.dtype.itemsize
         if row_bytes > arch.multiprocessors * arch.shared_per_block * 3 // 4:
-            return 1.55
-        at_once = max(1, arch.multiprocessors * arch.shared_per_block // (2 * row_bytes))
-        return 1.12 + 0.8 * min(1.0, at_once / rows)
+            return 1.57
+        # The first row of a group is only loaded, the last one only written.
+        at_once = arch.multiprocessors * arch.shared_per_block / (2 * row_bytes)
+        small = rows * row_bytes < 8 * MIB  # a launch and an exchange are most of the time
+        return 1.7 if small else 1.12 + 0.4 * min(1.0, max(1.0, at_once) / rows)

@@ -64,5 +64,5 @@ class Online(Strategy):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write instead of one of each."""
-        return 1.5
+        """Two reads and a write instead of one of each, by as many SMs as there are rows."""
+        return min(3.9, max(1.5, arch.multiprocessors / rows))

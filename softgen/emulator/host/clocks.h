@@ -8,7 +8,7 @@
 
 namespace simt {
 
-constexpr int kMaxMbarriers = 64;  // of a block
+constexpr int kMaxMbarriers = 128;  // of a block
 
 using Clock = std::vector<uint32_t>;
 

@@ -1,0 +1,161 @@
+"""The cooperative strategy on the emulator: right at every layout, and reports on broken ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen import numerics
+from softgen.emulator import run
+from softgen.errors import EmulationError
+from softgen.problem import DType, Problem
+from softgen.render import Source, render
+from softgen.strategies.cooperative import Cooperative
+from softgen.variants import Variant
+from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+
+# Two warps that work in each block, beside four that help.
+BLOCK = 192
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def cooperative(
+    cols: int = 2000,
+    dtype: str = "float32",
+    algorithm: str = "softmax",
+    *,
+    packs: int = 1,
+    group: int = 2,
+    groups: int = 1,
+    stages: int = 8,
+    in_flight: int = 2,
+    prefetch: int = 2,
+) -> Source:
+    """Return a kernel whose blocks have a slice of 4 chunks of each row, unless told otherwise."""
+    pack = DType(dtype).max_pack
+    setting = Cooperative(pack, packs * pack, BLOCK, group, groups, stages, in_flight, prefetch)
+    return render(Variant(Problem.of(algorithm, dtype, cols), setting))
+
+
+def report(source: Source, rows: int = 3) -> str:
+    with pytest.raises(EmulationError) as stopped:
+        run_rows(source, rows)
+    return str(stopped.value)
+
+
+LAYOUTS = {
+    "two_rows_deep": {},
+    "five_rows_deep": {"group": 3, "groups": 2, "stages": 16, "prefetch": 3},
+    "one_block_a_row": {"cols": 2048, "packs": 2, "group": 1, "groups": 4, "stages": 16},
+    "loaded_twice": {"stages": 3, "in_flight": 1, "prefetch": 0},
+    "loaded_twice_but_for_one": {"stages": 2, "in_flight": 1, "prefetch": 1},
+    "just_fits": {"stages": 6},
+    "blocks_without_a_column": {"cols": 264, "group": 7, "stages": 3, "in_flight": 1},
+    "one_pack": {"cols": 8, "group": 2, "stages": 2, "in_flight": 1},
+}
+
+
+@pytest.mark.parametrize("algorithm", ["softmax", "log_softmax"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_layouts(layout: dict[str, int], dtype: str, algorithm: str) -> None:
+    given = {"cols": 2000, **layout}
+    source = cooperative(given.pop("cols"), dtype, algorithm, **given)
+    x = input_of(source, 7)
+    y = run(source, x)
+    assert numerics.check(y, x, source.variant.problem).ok
+    assert np.array_equal(run(source, x, in_place=True), y)
+
+
+def test_fewer_rows_than_groups() -> None:
+    source = cooperative(groups=4)
+    x = input_of(source, 2)
+    assert source.variant.launch.grid(2) == 4
+    assert numerics.check(run(source, x), x, source.variant.problem).ok
+
+
+@pytest.mark.parametrize("stages", [8, 3])
+def test_slices_of_minus_infinity(stages: int) -> None:
+    """A lane's packs, a warp's, a chunk, a block's slice and all but one element of a row."""
+    source = cooperative(stages=stages, in_flight=1)
+    x = input_of(source, 6)
+    for row, (first, last) in enumerate([(0, 4), (0, 128), (256, 512), (0, 1000), (1000, 2000)]):
+        x[row, first:last] = -np.inf
+    x[5, 1:] = -np.inf
+    y = run(source, x)
+    assert numerics.check(y, x, source.variant.problem).ok
+    assert np.isfinite(y).all()
+
+
+def test_out_in_another_dtype() -> None:
+    setting = Cooperative(8, 8, BLOCK, 2, 1, 8, 2, 2)
+    problem = Problem.of("softmax", "bfloat16", 2000, out_dtype="float32")
+    source = render(Variant(problem, setting))
+    x = input_of(source, 3)
+    assert numerics.check(run(source, x), x, problem).ok
+
+
+def test_a_chunk_that_is_not_waited_for() -> None:
+    assert "race on shared memory" in report(broken(cooperative(), "    await(next);\n", ""))
+
+
+def test_the_wrong_phase_of_a_stage() -> None:
+    text = report(broken(cooperative(), "n / kStages % 2);", "(n / kStages + 1) % 2);"), rows=9)
+    assert "race on shared memory" in text or "never" in text
+
+
+def test_a_stage_that_is_filled_before_it_is_empty() -> None:
+    wait = "if (n >= kStages) mbarrier_wait(&shared.empty[stage], (n / kStages - 1) % 2);"
+    text = report(broken(cooperative(), wait, ""), rows=9)
+    assert "called mbarrier_arrive_expect, but all 1 arrivals of the phase are there" in text
+
+
+def test_a_stage_that_is_never_released() -> None:
+    text = report(broken(cooperative(), "    release(n);\n", ""), rows=9)
+    assert "mbarrier_wait" in text
+
+
+def test_more_bytes_expected_than_copied() -> None:
+    expect = "mbarrier_arrive_expect(&shared.full[stage], bytes);"
+    text = report(broken(cooperative(), expect, expect.replace("bytes)", "bytes + 16)")))
+    assert "bytes" in text
+    assert "mbarrier" in text
+
+
+def test_a_slice_that_reaches_past_the_row() -> None:
+    text = report(
+        broken(cooperative(), "left < kSlicePacks ? left : kSlicePacks", "kSlicePacks + 1")
+    )
+    assert "row" in text
+
+
+def test_a_pair_that_is_not_posted() -> None:
+    post = "if (lane == 0) post(part, mail[row].pairs + share.rank);"
+    text = report(broken(cooperative(), post, post.replace("lane == 0", "lane == 0 && share.rank")))
+    assert "spin" in text
+
+
+def test_parts_that_may_be_overwritten() -> None:
+    """The poster's arrival tells the workers that it has read their parts."""
+    source = broken(
+        cooperative(),
+        "mbarrier_init(&shared.combined[i], 2);",
+        "mbarrier_init(&shared.combined[i], 1);",
+    )
+    arrival = "if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);"
+    assert "race on shared memory" in report(broken(source, arrival, ""), rows=9)
+
+
+def test_a_total_that_is_written_while_it_is_read() -> None:
+    wait = "mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row"
+    wait += " is written"
+    assert "race on shared memory" in report(broken(cooperative(), wait, ""), rows=9)
+
+
+def test_a_workspace_that_is_left_dirty() -> None:
+    text = report(broken(cooperative(), "  mail.total = {0, 0};\n", ""))
+    assert "left its workspace dirty" in text
