@@ -19,6 +19,7 @@ from softgen.errors import SoftgenError
 from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem
 from softgen.render import COMPILE_OPTIONS, _spell, constant_lines, environment, render
 from softgen.strategies import all_strategies
+from softgen.strategies.base import MAX_GRID
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.warp import Warp
@@ -55,9 +56,10 @@ def expected_constants(variant: Variant) -> dict[str, int | bool]:
     camel = {
         name: "k" + name.title().replace("_", "") for name in variant.strategy.knobs
     }  # pack_size -> kPackSize
+    # The others decide which text there is, or how large the grid.
+    hidden = {"evict_first", "copy", "blocks"}
     knobs = variant.strategy.knobs
-    # Evicting first changes instructions, in PTX, and needs no constant.
-    shown = {camel[name]: knobs[name] for name in knobs if name != "evict_first"}
+    shown = {camel[name]: knobs[name] for name in knobs if name not in hidden}
     return {"kCols": variant.problem.cols, **shown}
 
 
@@ -130,6 +132,8 @@ def test_the_header_says_what_the_launch_is() -> None:
         steps = "rows" if launch.rows_per_block == 1 else f"ceil(rows / {launch.rows_per_block})"
         blocks = launch.cluster_size * launch.blocks_per_row
         grid = f"{steps} blocks, or fewer" if launch.strides else f"{steps} * {blocks} blocks\n"
+        if launch.most_blocks < MAX_GRID:
+            grid = f"{steps} blocks, at most {launch.most_blocks}: blocks stride over the rows"
         assert f"grid:    {grid}" in head
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
         assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head

@@ -253,7 +253,7 @@ def test_knobs_are_the_fields_in_order() -> None:
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
     with pytest.raises(
         InvalidValueError,
-        match=r"unknown strategy 'wrap'; .*: block, cluster, online, safe, split, warp",
+        match=r"unknown strategy 'wrap'; .*: block, cluster, online, safe, shared, split, warp",
     ):
         strategy_named("wrap")
 
