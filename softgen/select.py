@@ -33,7 +33,7 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
     names = [kind.name for kind in all_strategies()]
     if choice is None or (isinstance(choice, str) and choice in names):
         return best_guess(problem, rows, arch, choice)
-    variant = _named(problem, rows, choice, names)
+    variant = _named(problem, rows, arch, choice, names)
     if variant.problem != problem:
         raise InvalidValueError(
             f"variant {variant.name} computes {describe(variant.problem)}, "
@@ -55,7 +55,7 @@ def describe(problem: Problem) -> str:
     )
 
 
-def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Variant:
+def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[str]) -> Variant:
     if isinstance(choice, Variant):
         return choice
     if isinstance(choice, Strategy):
@@ -65,7 +65,7 @@ def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Var
             f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
         )
     if choice == ONEFLOW:
-        return Variant(problem, oneflow_dispatch(problem, rows))
+        return Variant(problem, oneflow_dispatch(problem, rows, arch))
     if "_" not in choice:
         raise InvalidValueError(
             f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, ONEFLOW])}, "
