@@ -554,8 +554,8 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
 // it, and before. That is also why its loads may move.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
-    softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(const X* x, Y* y, long long rows,
-                                                                 unsigned char* workspace) {
+    softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(
+        const X* x, Y* y, long long rows, unsigned char* workspace) {
   extern __shared__ __align__(16) unsigned char memory[];
   Chunk* ring = reinterpret_cast<Chunk*>(memory);
   __shared__ Shared shared;

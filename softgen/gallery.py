@@ -51,6 +51,7 @@ EXHIBITS = (
     Exhibit("attention, fp32 weights", "softmax", "bfloat16", 16384, 4096, out_dtype="float32"),
     Exhibit("rows that start anywhere", "softmax", "float32", 4096, 1024, "online", alignment=1),
     Exhibit("a width of the Triton tutorial", "softmax", "float32", 4096, 12672),
+    Exhibit("a vocabulary that fits shared memory", "softmax", "bfloat16", 4096, 32000, "shared"),
     Exhibit("Llama 2 vocabulary", "log_softmax", "bfloat16", 4096, 32000),
     Exhibit("GPT-2 vocabulary, an odd width", "log_softmax", "float32", 2048, 50257),
     Exhibit("Llama 3 vocabulary, sampling", "softmax", "bfloat16", 64, 128256),

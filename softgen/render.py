@@ -124,6 +124,8 @@ def signature(variant: Variant, symbol: str) -> str:
         else:
             lines[-1] += ","
             lines.append(" " * len(opening) + parameter)
+    if max(map(len, lines)) + len(") {") > LINE:
+        lines = [opening, " " * 8 + ", ".join(parameters)]
     return "\n".join(lines) + ") {"
 
 

@@ -14,12 +14,12 @@ from softgen.strategies import Strategy, all_strategies
 from softgen.variants import Variant, best_guess, parse_name
 
 
-def _step(name: str, problem: Problem, rows: int) -> Strategy:
+def _step(name: str, problem: Problem, rows: int, arch: Arch) -> Strategy:
     return step(name, problem)
 
 
 # Settings of other people's kernels by name: what OneFlow's dispatch takes, FastSoftmax's steps.
-NAMED: dict[str, Callable[[Problem, int], Strategy]] = {
+NAMED: dict[str, Callable[[Problem, int, Arch], Strategy]] = {
     "oneflow": oneflow_dispatch,
     **{name: partial(_step, name) for name in (*LADDER, *ARTICLES)},
 }
@@ -46,7 +46,7 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
     names = [kind.name for kind in all_strategies()]
     if choice is None or (isinstance(choice, str) and choice in names):
         return best_guess(problem, rows, arch, choice)
-    variant = _named(problem, rows, choice, names)
+    variant = _named(problem, rows, arch, choice, names)
     if variant.problem != problem:
         raise InvalidValueError(
             f"variant {variant.name} computes {describe(variant.problem)}, "
@@ -68,7 +68,7 @@ def describe(problem: Problem) -> str:
     )
 
 
-def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Variant:
+def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[str]) -> Variant:
     if isinstance(choice, Variant):
         return choice
     if isinstance(choice, Strategy):
@@ -78,7 +78,7 @@ def _named(problem: Problem, rows: int, choice: object, names: list[str]) -> Var
             f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
         )
     if choice in NAMED:
-        return Variant(problem, NAMED[choice](problem, rows))
+        return Variant(problem, NAMED[choice](problem, rows, arch))
     if "_" not in choice:
         raise InvalidValueError(
             f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, *NAMED])}, "

@@ -17,10 +17,10 @@ MISALIGNED_WIDTHS = (33, 1000)
 
 # Rows for many threads, by the strategies that are there for them. Odd ones start anywhere.
 WIDE_WIDTHS = {
-    2049: ("block",),
-    5000: ("block",),
-    8193: ("cluster",),
-    20000: ("cluster", "split"),
+    2049: ("block", "shared"),
+    5000: ("block", "shared"),
+    8193: ("cluster", "shared"),
+    20000: ("cluster", "shared", "split"),
     32768: ("cooperative",),
 }
 WIDEST = 50257

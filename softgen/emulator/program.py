@@ -27,6 +27,7 @@ from softgen.render import Source
 Storage = npt.NDArray[Any]
 
 _SECONDS = 60
+_MOST_SHARED = 227 * 1024  # kMaxDynamicShared in include/simt_interface.h
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +71,8 @@ class Job:
                 f"the blocks of {self.source.name} do not stride: grid is fixed"
             )
         launch = self.source.variant.launch
+        if (self.dynamic_shared or launch.dynamic_shared_bytes) > _MOST_SHARED:
+            raise InvalidValueError(f"a block has at most {_MOST_SHARED} bytes of shared memory")
         if launch.cooperative and launch.cluster_size > 1:
             raise InvalidValueError("the emulator runs no cooperative grid of clusters")
 

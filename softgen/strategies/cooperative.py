@@ -171,4 +171,4 @@ class Cooperative(Strategy):
         # The first row of a group is only loaded, the last one only written.
         at_once = arch.multiprocessors * arch.shared_per_block / (2 * row_bytes)
         small = rows * row_bytes < 8 * MIB  # a launch and an exchange are most of the time
-        return 1.7 if small else 1.12 + 0.4 * min(1.0, max(1.0, at_once) / rows)
+        return 1.7 if small else 1.12 + 0.4 * min(1.0, max(1.0, at_once) / max(1, rows))

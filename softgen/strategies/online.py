@@ -65,4 +65,4 @@ class Online(Strategy):
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Two reads and a write instead of one of each, by as many SMs as there are rows."""
-        return min(3.9, max(1.5, arch.multiprocessors / rows))
+        return min(3.9, max(1.5, arch.multiprocessors / max(1, rows)))

@@ -59,7 +59,7 @@ class Split(Strategy):
             arch,
             spare=self.spare_registers(problem),
         )
-        require(self.chunks(problem) < 2**31, "a row must be fewer than 2**31 chunks")
+        require(2 * self.chunks(problem) < 2**31, "a grid has fewer than 2**31 blocks, two a chunk")
 
     def chunks(self, problem: Problem) -> int:
         """Return the number of chunks of a row."""
@@ -86,7 +86,7 @@ class Split(Strategy):
         words = problem.compute_dtype.itemsize // 4
         found = []
         for packs in (8, 4):
-            for block in (128, 256, 512):
+            for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True, False)
                 need = packs * pack * words + OTHER_REGISTERS[problem.compute_dtype]
                 full = most_blocks(need + setting.spare_registers(problem), block, arch)

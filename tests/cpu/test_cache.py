@@ -280,7 +280,7 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "no winner": (json.dumps(without("winner")), "'winner'"),
     "no timings": (json.dumps(without("timings")), "'timings'"),
     "odd timing": (json.dumps(changed(timings=[{"variant": "x"}])), "microseconds"),
-    "removed strategy": (json.dumps(won_by("cooperative", b=1)), "unknown strategy 'cooperative'"),
+    "removed strategy": (json.dumps(won_by("teleport", b=1)), "unknown strategy 'teleport'"),
     "no strategy": (json.dumps(won_by(["safe"], block_size=256)), "not an entry"),
     "illegal": (json.dumps(won_by("safe", block_size=33)), "block_size must be a multiple of 32"),
     "zero": (json.dumps(won_by("safe", block_size=0)), "block_size must be a multiple of 32"),
@@ -678,7 +678,7 @@ def test_damaged_entries_are_not_exported(tmp_path: Path, caplog: pytest.LogCapt
         ('"text"', "is not a list of cache entries"),
         (f"[{TEXT}, 5]", "not an entry.*nothing was imported"),
         (f"[{TEXT}, {TEXT[:-1]}, \"more\": 1}}, null]", "nothing was imported"),
-        (f"[{TEXT}, {json.dumps(won_by('cooperative'))}]", "cooperative.*nothing was imported"),
+        (f"[{TEXT}, {json.dumps(won_by('teleport'))}]", "teleport.*nothing was imported"),
     ],
 )  # fmt: skip
 def test_garbage_imports_nothing(text: str, message: str, tmp_path: Path, tuned: Path) -> None:

@@ -98,6 +98,16 @@ def test_first_choices_for_other_widths(cols: int, dtype: DType) -> None:
     assert complaints(firsts(Problem.of(algorithm, dtype, cols), H200), H200) == []
 
 
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> None:
+    known = KNOWN[arch]
+    found = list(candidates(Problem.of("softmax", dtype, 6000), 4096, known, "shared"))
+    major = known.compute_capability[0]
+    assert len({variant.strategy.knobs["copy"] for variant in found}) == min(major - 6, 3)
+    assert complaints(found, known) == []
+
+
 def most_held(variant: Variant) -> tuple[int, int]:
     """Return the elements that a thread holds and the size of the block, to compare variants."""
     knobs = variant.strategy.knobs

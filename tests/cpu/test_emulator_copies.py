@@ -12,7 +12,7 @@ import pytest
 
 from softgen.arch import Arch
 from softgen.emulator import run
-from softgen.errors import EmulationError
+from softgen.errors import EmulationError, InvalidValueError
 from softgen.problem import Problem
 from softgen.render import Source
 from softgen.strategies.base import Launch, Strategy, knob
@@ -571,6 +571,36 @@ def test_a_spin_on_several_flags() -> None:
     copied(source, 40)
     never = broken(source, "flags[0] != 1)", "flags[0] != 9)")
     assert "a spin that never ends" in report(never, 40, seconds=30)
+
+
+def test_a_spin_on_all_flags_in_turn() -> None:
+    loop = """for (bool all = false; !all;) {
+    all = true;
+    for (int i = threadIdx.x; i < gridDim.x; i += 2) all &= flags[i] == i + 1;
+  }"""
+    spin = "for (int i = threadIdx.x; i < gridDim.x; i += 32) {\n      while"
+    head, _, rest = GRID.text.partition(f"if (threadIdx.x < 32) {{\n    {spin}")
+    _, _, tail = rest.partition("    }\n  }\n")
+    source = broken(GRID, GRID.text, f"{head}if (threadIdx.x < 2) {loop}\n{tail}")
+    copied(source, 140)
+    never = broken(source, "flags[i] == i + 1;", "flags[i] == i + 2;")
+    assert "a spin that never ends" in report(never, 140, seconds=30)
+
+
+def test_more_shared_memory_than_a_block_can_have() -> None:
+    with pytest.raises(InvalidValueError, match="at most 232448 bytes"):
+        run(GRID, input_of(GRID, 1), dynamic_shared=227 * 1024 + 1)
+
+
+def test_a_cooperative_grid_of_clusters_is_refused() -> None:
+    @dataclass(frozen=True)
+    class Both(Hand):
+        def launch(self, problem: Problem) -> Launch:
+            return dataclasses.replace(super().launch(problem), cluster_size=2)
+
+    both = Variant(GRID.variant.problem, Both(64, 2**31 - 1, 256, True, 8))
+    with pytest.raises(InvalidValueError, match="no cooperative grid of clusters"):
+        run(dataclasses.replace(GRID, variant=both), input_of(GRID, 2))
 
 
 def test_a_barrier_that_one_warp_reaches_after_a_spin() -> None:

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.arch import KNOWN
+from softgen.arch import KNOWN, Arch, arch_named
 from softgen.oneflow import oneflow_dispatch
 from softgen.problem import Problem
 from softgen.strategies.safe import Safe
+from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.warp import Warp
+
+H200 = arch_named("sm_90")
+
+
+def shared(pack_size: int, block_size: int) -> Shared:
+    return Shared(pack_size, block_size, PLAIN, 1, 0)
 
 
 def dispatch(cols: int, rows: int, dtype: str = "float32", alignment: int | None = None) -> object:
     problem = Problem.of("softmax", dtype, cols, alignment=alignment)
-    return oneflow_dispatch(problem, rows)
+    return oneflow_dispatch(problem, rows, H200)
 
 
 @pytest.mark.parametrize(
@@ -38,9 +45,15 @@ def dispatch(cols: int, rows: int, dtype: str = "float32", alignment: int | None
         (1000, 4096, Warp(2, 32, 32, 1, True, 128)),
         (1023, 4096, Warp(1, 32, 32, 1, True, 128)),
         (1024, 4096, Warp(2, 32, 32, 1, False, 128)),
-        # Above 1024 nothing is kept on the chip so far.
-        (1025, 4096, Safe(1024)),
-        (1026, 4096, Safe(1024)),
+        # Wider still: shared memory, as many blocks an SM as 128 threads would allow.
+        (1025, 4096, shared(1, 128)),
+        (1026, 4096, shared(2, 128)),
+        (4096, 4096, shared(2, 128)),
+        (8192, 4096, shared(2, 256)),
+        (12000, 4096, shared(2, 512)),
+        (12001, 4096, shared(1, 512)),
+        # And what does not fit 48 KB as float32.
+        (12288, 4096, Safe(1024)),
         (128256, 8, Safe(1024)),
     ],
 )
@@ -53,10 +66,22 @@ def test_sixteen_bit_types_take_the_same_packs() -> None:
         assert dispatch(1000, 4096, dtype) == Warp(2, 32, 32, 1, True, 128)
 
 
+def test_a_row_of_16_bits_takes_as_much_shared_memory_as_one_of_float32() -> None:
+    assert dispatch(12000, 4096, "float16") == shared(2, 512)
+    assert dispatch(16384, 4096, "float16") == Safe(1024)
+
+
+def test_the_block_in_shared_memory_depends_on_the_sm() -> None:
+    problem = Problem.of("softmax", "float32", 6000)
+    sizes = {name: oneflow_dispatch(problem, 4096, arch).knobs for name, arch in KNOWN.items()}
+    assert sizes["sm_75"]["block_size"] == 512
+    assert sizes["sm_90"]["block_size"] == 128
+
+
 def test_float64_always_goes_to_the_uncached_kernel() -> None:
     assert dispatch(32, 4096, "float64") == Safe(1024)
     doubled = Problem.of("softmax", "float32", 32, out_dtype="float64")
-    assert oneflow_dispatch(doubled, 4096) == Safe(1024)
+    assert oneflow_dispatch(doubled, 4096, H200) == Safe(1024)
 
 
 def test_rows_that_start_anywhere_have_no_packs() -> None:
@@ -65,12 +90,9 @@ def test_rows_that_start_anywhere_have_no_packs() -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("arch", KNOWN.values(), ids=str)
-def test_every_choice_is_legal(dtype: str, arch: object) -> None:
-    from softgen.arch import Arch
-
-    assert isinstance(arch, Arch)
-    for cols in [*range(1, 200), *range(990, 1030), 2048, 128256]:
+def test_every_choice_is_legal(dtype: str, arch: Arch) -> None:
+    for cols in [*range(1, 200), *range(990, 1030), 2048, 5001, 12200, 128256]:
         for alignment in (None, 1):
             problem = Problem.of("log_softmax", dtype, cols, alignment=alignment)
             for rows in (1, 2):
-                oneflow_dispatch(problem, rows).check(problem, arch)
+                oneflow_dispatch(problem, rows, arch).check(problem, arch)

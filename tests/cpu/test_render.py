@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
@@ -19,6 +20,7 @@ from softgen.errors import SoftgenError
 from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem
 from softgen.render import COMPILE_OPTIONS, _spell, constant_lines, environment, render
 from softgen.strategies import all_strategies
+from softgen.strategies.base import MAX_GRID
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.warp import Warp
@@ -52,13 +54,12 @@ def code_of(text: str) -> str:
 
 
 def expected_constants(variant: Variant) -> dict[str, int | bool]:
-    camel = {
-        name: "k" + name.title().replace("_", "") for name in variant.strategy.knobs
+    """Return kCols and the knobs, but for those that only decide which text or grid there is."""
+    shown = {
+        "k" + field.name.title().replace("_", ""): getattr(variant.strategy, field.name)
+        for field in dataclasses.fields(variant.strategy)
+        if field.metadata["constant"]
     }  # pack_size -> kPackSize
-    knobs = variant.strategy.knobs
-    # What only decides which text there is (PTX instructions, a reduction) needs no constant.
-    textual = ("evict_first", "shuffle")
-    shown = {camel[name]: knobs[name] for name in knobs if name not in textual}
     return {"kCols": variant.problem.cols, **shown}
 
 
@@ -102,7 +103,7 @@ def check_clean(variant: Variant) -> None:
     assert text.count("__global__") == 1
     assert re.fullmatch(r"[a-z_][a-z0-9_]*", source.symbol)
     workspace = r",\s+unsigned char\* workspace" if source.variant.launch.workspace_bytes(1) else ""
-    entry = rf"\n    {source.symbol}\(const X\* x,\s+Y\* y,\s+long long rows{workspace}\) {{\n"
+    entry = rf"\n    {source.symbol}\(\s*const X\* x,\s+Y\* y,\s+long long rows{workspace}\) {{\n"
     attributes = r"(__cluster_dims__\(kClusterSize\) )?__launch_bounds__\([^)]*\)"
     assert re.search(rf'extern "C" __global__ void {attributes}{entry}', text)
     assert "\nnamespace {\n" in text
@@ -130,7 +131,10 @@ def test_the_header_says_what_the_launch_is() -> None:
         assert all(line.startswith("//") for line in head.strip().splitlines())
         steps = "rows" if launch.rows_per_block == 1 else f"ceil(rows / {launch.rows_per_block})"
         blocks = launch.cluster_size * launch.blocks_per_row
-        grid = f"{steps} blocks, or fewer" if launch.strides else f"{steps} * {blocks} blocks\n"
+        asked = f"{steps} * {blocks}" if blocks > 1 else steps
+        grid = f"{asked} blocks, or fewer" if launch.strides else f"{asked} blocks\n"
+        if launch.most_blocks < MAX_GRID:
+            grid = f"{asked} blocks, at most {launch.most_blocks}: blocks stride over the rows"
         assert f"grid:    {grid}" in head
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
         assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head

@@ -12,6 +12,7 @@ from softgen.problem import Problem
 from softgen.select import select
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.warp import Warp
 from softgen.variants import Variant, best_guess
 
@@ -32,7 +33,9 @@ def test_a_strategy_means_its_best_guess() -> None:
 def test_oneflow_is_its_dispatch() -> None:
     assert select(THOUSAND, 4096, H200, "oneflow").strategy == Warp(2, 32, 32, 1, True, 128)
     wide = Problem.of("softmax", "float32", 2000)
-    assert select(wide, 4096, H200, "oneflow").strategy == Safe(1024)
+    assert select(wide, 4096, H200, "oneflow").strategy == Shared(2, 128, PLAIN, 1, 0)
+    wider = Problem.of("softmax", "float32", 20000)
+    assert select(wider, 4096, H200, "oneflow").strategy == Safe(1024)
 
 
 def test_a_full_name_is_that_variant() -> None:
@@ -62,8 +65,8 @@ def test_a_variant_for_aligned_rows_is_refused_for_rows_that_start_anywhere() ->
 
 
 def test_an_unknown_strategy_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidValueError, match=r"'cooperative'.*online.*safe.*warp.*oneflow"):
-        select(THOUSAND, 4096, H200, "cooperative")
+    with pytest.raises(InvalidValueError, match=r"'teleport'.*online.*safe.*warp.*oneflow"):
+        select(THOUSAND, 4096, H200, "teleport")
 
 
 def test_a_misspelt_name_shows_a_good_one() -> None:

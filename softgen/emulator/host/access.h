@@ -113,9 +113,10 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   }
 }
 
-// Other threads come to run while one of them reads the same from the same places again and again.
+// Other threads come to run while one of them reads the same from the same places again and again:
+// so often, and twice from each.
 constexpr size_t kPatience = 64;
-constexpr size_t kMostPolls = 64;
+constexpr size_t kMostPolls = 1024;
 
 inline uint64_t bits_at(const void* at, size_t size) {
   uint64_t bits = 0;
@@ -127,17 +128,12 @@ inline bool has_news(const Poll& poll) { return bits_at(poll.at, poll.size) != p
 
 // Whether the read is one more of those that found nothing new.
 inline bool is_idle(Spin& spin, const Poll& poll) {
-  for (size_t i = 0; i < spin.polls.size(); ++i) {
-    if (spin.polls[i].at != poll.at || spin.polls[i].size != poll.size) continue;
-    spin.last = i;
-    if (spin.polls[i].found == poll.found) return true;
-    spin.polls[i].found = poll.found;
-    return false;
-  }
+  spin.last = poll;
   if (spin.polls.size() == kMostPolls) spin.polls.clear();
-  spin.last = spin.polls.size();
-  spin.polls.push_back(poll);
-  return false;
+  Poll& before = spin.polls[poll.at];
+  const bool same = before.size == poll.size && before.found == poll.found;
+  before = poll;
+  return same;
 }
 
 inline void on_volatile_read(const void* at, size_t size, const void* pc) {
@@ -146,7 +142,7 @@ inline void on_volatile_read(const void* at, size_t size, const void* pc) {
   Spin& spin = this_thread().spin;
   spin.pc = pc;
   spin.count = is_idle(spin, {at, size, bits_at(at, size)}) ? spin.count + 1 : 0;
-  if (spin.count < kPatience * spin.polls.size()) return;
+  if (spin.count < kPatience + 2 * spin.polls.size()) return;
   spin.count = 0;
   wait(State::kSpinning);
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <deque>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "../include/simt_interface.h"
@@ -37,15 +38,15 @@ struct Waiting {
 
 // What a volatile read found.
 struct Poll {
-  const void* at;
-  size_t size;
-  uint64_t found;
+  const void* at = nullptr;
+  size_t size = 0;
+  uint64_t found = 0;
 };
 
 // Volatile reads, of some places in turn, that keep finding the same: the thread waits for somebody.
 struct Spin {
-  std::vector<Poll> polls;
-  size_t last = 0;   // the poll that came last
+  std::unordered_map<const void*, Poll> polls;  // the last of each place
+  Poll last;
   size_t count = 0;  // polls since one found anything new
   const void* pc = nullptr;
 };

@@ -87,9 +87,12 @@ inline void start() {
 // Whether a thread may run; one that spins, only when what it reads has changed.
 inline bool is_ready(Thread& thread) {
   if (thread.state != State::kSpinning) return thread.state == State::kReady;
-  std::vector<Poll>& polls = thread.spin.polls;
-  if (std::none_of(polls.begin(), polls.end(), has_news)) return false;
-  for (Poll& poll : polls) poll.found = bits_at(poll.at, poll.size);
+  bool news = false;
+  for (auto& [at, poll] : thread.spin.polls) {
+    news = news || has_news(poll);
+    poll.found = bits_at(at, poll.size);
+  }
+  if (!news) return false;
   thread.state = State::kReady;
   return true;
 }

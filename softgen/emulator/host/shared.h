@@ -9,6 +9,7 @@
 // relaxed.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>
@@ -278,6 +279,10 @@ class SharedRegion {
     }
     Readers& readers = readers_[cell.others - 1];
     const std::pair<int16_t, uint32_t> mine(static_cast<int16_t>(thread), 0);
+    if (readers.empty() || readers.back().first < thread) {  // mostly: threads run in order
+      readers.emplace_back(mine.first, now);
+      return;
+    }
     const auto it = std::lower_bound(readers.begin(), readers.end(), mine);
     if (it != readers.end() && it->first == thread) {
       it->second = now;

@@ -24,7 +24,7 @@ inline const char* call_name(WarpCall call) {
 }
 
 inline std::string spin_place(const Spin& spin) {
-  const auto* at = static_cast<const unsigned char*>(spin.polls[spin.last].at);
+  const auto* at = static_cast<const unsigned char*>(spin.last.at);
   return format("workspace[byte %lld]", static_cast<long long>(at - launch.workspace));
 }
 

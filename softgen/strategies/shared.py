@@ -1,0 +1,143 @@
+"""A row in the shared memory of one block, in its own dtype: each element is read once from memory.
+
+The kernel behind OneFlow's for rows above 1024 columns, but without its float32 copy of 16-bit
+rows, and up to what a block may opt in to, not 48 KB. The row gets there through registers, by
+cp.async or by a bulk copy; with several stages the next rows are on their way while one is reduced.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.arch import KIB, Arch
+from softgen.problem import Problem
+from softgen.strategies.base import MAX_GRID, WARP_SIZE, Launch, Strategy, knob, row_packs
+
+PLAIN, ASYNC, BULK = range(3)
+NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}
+
+WAYS = ((PLAIN, 1), (ASYNC, 1), (BULK, 1), (BULK, 2), (BULK, 3))  # copy and stages
+BLOCK_SIZES = (128, 256, 512, 1024)
+MOST_STAGES = 8
+SMALLEST_ROW = 4 * KIB  # below, a block has less than two warps of packs: `warp` is for those
+BARRIER_BYTES = 8
+RESERVED = KIB  # of an SM's shared memory, for each block
+
+
+@dataclass(frozen=True)
+class Shared(Strategy):
+    """One row per block, read once into shared memory and there twice."""
+
+    name = "shared"
+    summary = "a row in the shared memory of one block, in its own type"
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    block_size: int = knob("b", "threads in a block")
+    copy: int = knob(
+        "y", "how a row is loaded: 0 by registers, 1 cp.async, 2 bulk copy", constant=False
+    )
+    stages: int = knob("s", "rows that are on their way or in use")
+    blocks: int = knob("n", "blocks of a grid that strides over the rows; 0: any", constant=False)
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the stages fit and the row can be copied this way."""
+        require = self.require
+        self.require_pack(self.pack_size, problem)
+        self.require_block(self.block_size)
+        require(self.copy in (PLAIN, ASYNC, BULK), "copy must be 0, 1 or 2")
+        require(1 <= self.stages <= MOST_STAGES, f"stages must be from 1 to {MOST_STAGES}")
+        require(self.stages == 1 or self.copy == BULK, "more than one stage needs copy=2")
+        require(0 <= self.blocks <= MAX_GRID, f"blocks must be from 0 to {MAX_GRID}")
+        require(
+            (self.blocks > 0) == (self.stages > 1),
+            "a grid that strides over the rows has 2 stages or more, any other has one",
+        )
+        if self.copy != PLAIN:
+            self._require_copies(problem, arch)
+        need = self.launch(problem).shared_bytes
+        require(
+            need <= arch.shared_per_block,
+            f"a block needs {need} bytes of shared memory, {arch.name} has {arch.shared_per_block}",
+        )
+
+    def _require_copies(self, problem: Problem, arch: Arch) -> None:
+        name = "cp.async" if self.copy == ASYNC else "a bulk copy"
+        first = NEEDS[self.copy]
+        self.require(
+            arch.compute_capability >= first,
+            f"{name} needs sm_{first[0]}{first[1]}, this is {arch.name}",
+        )
+        self.require(
+            self.pack_size == problem.dtype.max_pack and problem.alignment >= self.pack_size,
+            f"{name} moves packs of 16 bytes between 16-byte boundaries",
+        )
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""
+        warps = self.block_size // WARP_SIZE
+        row = row_packs(problem, self.pack_size) * self.pack_size * problem.dtype.itemsize
+        barriers = BARRIER_BYTES * self.stages if self.copy == BULK else 0
+        return Launch(
+            self.block_size,
+            rows_per_block=1,
+            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+            dynamic_shared_bytes=self.stages * row + barriers,
+            most_blocks=self.blocks or MAX_GRID,
+        )
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield the two best block sizes for each way to load a row that is legal."""
+        pack = problem.dtype.max_pack
+        if problem.cols * problem.dtype.itemsize < SMALLEST_ROW:
+            return
+        found: list[Shared] = []
+        for copy, stages in WAYS:
+            settings = [
+                cls._filling(problem, arch, block, copy, stages)
+                for block in BLOCK_SIZES
+                if block <= row_packs(problem, pack)
+            ]
+            legal = [setting for setting in settings if setting.is_legal(problem, arch)]
+            found += sorted(legal, key=lambda s: s._badness(problem, arch))[:2]
+        yield from sorted(found, key=lambda s: s._badness(problem, arch))
+
+    @classmethod
+    def _filling(cls, problem: Problem, arch: Arch, block: int, copy: int, stages: int) -> Shared:
+        """Return a setting with the widest pack; a ring with the blocks that fit the GPU."""
+        pack = problem.dtype.max_pack
+        if stages == 1:
+            return cls(pack, block, copy, 1, 0)
+        one = cls(pack, block, copy, stages, 1)
+        return cls(pack, block, copy, stages, arch.multiprocessors * one._resident(problem, arch))
+
+    def _resident(self, problem: Problem, arch: Arch) -> int:
+        return resident_blocks(self.launch(problem).shared_bytes, self.block_size, arch)
+
+    def _badness(self, problem: Problem, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: about 1024 threads an SM, then the copies that need no registers.
+
+        A guess that no measurement has confirmed.
+        """
+        threads = self.block_size * self._resident(problem, arch)
+        return (abs(math.log2(threads / 1024)), -self.copy, self.stages, self.block_size)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Behind `block` where a thread holds few elements, and ahead of all that read rows twice.
+
+        Loads, exponentials and stores of a row follow each other, and few rows fit an SM. Where
+        clusters are there a wide row is better cut: rings of bulk copies won nowhere on an H200.
+        Rows too few for the GPU want more than one block each.
+        """
+        if rows * 10 < arch.multiprocessors:
+            return 1.45
+        return 1.4 if arch.compute_capability >= (9, 0) else 1.25
+
+
+def resident_blocks(shared_bytes: int, block_size: int, arch: Arch) -> int:
+    """Return how many blocks an SM holds, by shared memory and threads, at least 1."""
+    by_shared = (arch.shared_per_block + RESERVED) // (shared_bytes + RESERVED)
+    return max(1, min(by_shared, arch.threads_per_multiprocessor // block_size))

@@ -1,0 +1,170 @@
+"""Rows in shared memory: each way to get them there, on the emulator, and what breaks them."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from softgen import numerics
+from softgen.arch import KNOWN, Arch, arch_named
+from softgen.emulator import run
+from softgen.errors import EmulationError, IllegalVariantError
+from softgen.problem import Problem
+from softgen.render import Source, render
+from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
+from softgen.variants import Variant, candidates
+from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+
+H200 = arch_named("sm_90")
+KIBI = Problem.of("softmax", "float32", 1024)
+WAYS = [(PLAIN, 1), (ASYNC, 1), (BULK, 1), (BULK, 2), (BULK, 3)]
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def setting(copy: int, stages: int = 1, block: int = 64, pack: int = 4) -> Shared:
+    return Shared(pack, block, copy, stages, 2 if stages > 1 else 0)
+
+
+def shared(copy: int, stages: int = 1, problem: Problem = KIBI) -> Source:
+    return render(Variant(problem, setting(copy, stages, pack=problem.dtype.max_pack)))
+
+
+def report(source: Source, rows: int = 11) -> str:
+    with pytest.raises(EmulationError) as stopped:
+        run_rows(source, rows, grid=2)
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_every_way_gives_the_same_bits(dtype: str) -> None:
+    problem = Problem.of("log_softmax", dtype, 1040)
+    x = input_of(shared(PLAIN, problem=problem), 11)
+    first = run(shared(PLAIN, problem=problem), x)
+    assert numerics.check(first, x, problem).ok
+    for copy, stages in WAYS:
+        source = shared(copy, stages, problem)
+        for in_place in (False, True):
+            for grid in (1, 2, 4):
+                assert np.array_equal(run(source, x, in_place=in_place, grid=grid), first)
+
+
+@pytest.mark.parametrize("cols", [1, 3, 5, 1001])
+def test_rows_that_start_anywhere(cols: int) -> None:
+    problem = Problem.of("softmax", "float32", cols, alignment=1)
+    source = render(Variant(problem, setting(PLAIN)))
+    x = input_of(source, 5)
+    for offsets in ((0, 0), (1, 1), (1, 3), (2, 0)):
+        y = run(source, x, x_offset=offsets[0], y_offset=offsets[1])
+        assert numerics.check(y, x, problem).ok
+
+
+@pytest.mark.parametrize(("copy", "stages"), WAYS[2:])
+def test_a_missing_wait_for_a_bulk_copy_is_a_race(copy: int, stages: int) -> None:
+    wait = "mbarrier_wait(barriers + buffer, parity);"
+    text = report(broken(shared(copy, stages), wait, "__syncthreads();"))
+    assert "copies by bulk_load, with no mbarrier_wait between" in text
+    wrong = report(broken(shared(copy, stages), wait, wait.replace("parity", "parity ^ 1")))
+    assert "race on shared memory" in wrong
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_a_buffer_that_is_filled_too_early(stages: int) -> None:
+    early = broken(shared(BULK, stages), "    source.refill();\n", "")
+    reduce = "    MaxSum part = nothing();\n    walk"
+    early = broken(early, reduce, f"    source.refill();\n{reduce}")
+    assert re.search("race on shared memory: thread 0 wrote what thread [0-9]+ read", report(early))
+    wrong = broken(shared(BULK, stages), "buffer + kStages - 1", "buffer")
+    assert "race on shared memory" in report(wrong)
+
+
+def test_a_single_buffer_needs_a_barrier() -> None:
+    source = shared(BULK)
+    text = report(broken(source, "      __syncthreads();\n      start(0);", "      start(0);"))
+    assert re.search("race on shared memory: thread 0 wrote what thread [0-9]+ read", text)
+
+
+def test_a_missing_wait_for_cp_async_is_a_race() -> None:
+    text = report(broken(shared(ASYNC), "    copy_async_wait();\n", ""))
+    assert "with no copy_async_wait between" in text
+
+
+@pytest.mark.parametrize(
+    ("broken_setting", "problem", "arch", "message"),
+    [
+        (setting(3), KIBI, "sm_90", "copy must be 0, 1 or 2"),
+        (setting(ASYNC, 2), KIBI, "sm_90", "more than one stage needs copy=2"),
+        (setting(BULK, 9), KIBI, "sm_90", "stages must be from 1 to 8"),
+        (Shared(4, 64, BULK, 2, 0), KIBI, "sm_90", "2 stages or more, any other has one"),
+        (Shared(4, 64, PLAIN, 1, 7), KIBI, "sm_90", "2 stages or more, any other has one"),
+        (setting(ASYNC), KIBI, "sm_75", "cp.async needs sm_80, this is sm_75"),
+        (setting(BULK), KIBI, "sm_89", "a bulk copy needs sm_90, this is sm_89"),
+        (setting(ASYNC, pack=2), KIBI, "sm_90", "between 16-byte boundaries"),
+        (
+            setting(BULK),
+            Problem.of("softmax", "float32", 1024, alignment=2),
+            "sm_90",
+            "between 16-byte boundaries",
+        ),
+        (
+            setting(PLAIN),
+            Problem.of("softmax", "float32", 16384),
+            "sm_75",
+            "needs 65552 bytes of shared memory, sm_75 has 65536",
+        ),
+        (setting(PLAIN, block=65), KIBI, "sm_90", "multiple of 32"),
+    ],
+)
+def test_a_broken_rule_says_so(
+    broken_setting: Shared, problem: Problem, arch: str, message: str
+) -> None:
+    with pytest.raises(IllegalVariantError, match=re.escape(message)):
+        broken_setting.check(problem, arch_named(arch))
+
+
+def test_the_input_type_decides_what_fits() -> None:
+    for dtype, most in (("float32", 58000), ("bfloat16", 116000)):
+        for cols, fits in ((most, True), (most + 1000, False)):
+            problem = Problem.of("softmax", dtype, cols)
+            assert any(candidates(problem, 4096, H200, "shared")) == fits
+
+
+@pytest.mark.parametrize("arch", KNOWN.values(), ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "cols"), [("float32", 20000), ("bfloat16", 30000), ("float64", 10000)]
+)
+def test_wide_rows_before_clusters(dtype: str, cols: int, arch: Arch) -> None:
+    order = [v.strategy.name for v in candidates(Problem.of("softmax", dtype, cols), 4096, arch)]
+    if arch.compute_capability >= (9, 0):
+        assert order[0] == "cluster"
+    else:
+        fits = arch.shared_per_block > 80 * 1024 or dtype == "bfloat16"
+        assert order[0] == ("shared" if fits else "online")
+
+
+def test_narrow_rows_are_for_others() -> None:
+    assert not list(candidates(Problem.of("softmax", "float32", 1000), 4096, H200, "shared"))
+    order = [
+        v.strategy.name for v in candidates(Problem.of("softmax", "float32", 8192), 4096, H200)
+    ]
+    assert order.index("block") < order.index("shared") < order.index("online")
+
+
+def test_a_ring_has_as_many_blocks_as_the_gpu_holds() -> None:
+    rings = [
+        variant
+        for variant in candidates(Problem.of("softmax", "float32", 8192), 4096, H200, "shared")
+        if int(variant.strategy.knobs["stages"]) > 1
+    ]
+    assert rings
+    for variant in rings:
+        launch = variant.launch
+        assert launch.grid(10**6) == launch.most_blocks == variant.strategy.knobs["blocks"]
+        resident = launch.most_blocks // H200.multiprocessors
+        assert launch.most_blocks % H200.multiprocessors == 0
+        assert resident * (launch.shared_bytes + 1024) <= H200.shared_per_block + 1024
