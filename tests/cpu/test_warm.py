@@ -224,7 +224,8 @@ def test_any_other_call_takes_the_full_path(
 ) -> None:
     calls, library = remembered(Array((6, 8), 0x1000))
     assert calls.run(x, out, options) is None
-    assert not library.made and not driver.launches
+    assert not library.made
+    assert not driver.launches
 
 
 def test_where_another_device_is_current_the_full_path_is_taken(driver: FakeDriver) -> None:
@@ -232,7 +233,8 @@ def test_where_another_device_is_current_the_full_path_is_taken(driver: FakeDriv
     for other in (0, CONTEXT + 1):  # 0: a thread that has not used CUDA yet
         driver.context = other
         assert calls.run(Array((6, 8), 0x1000), None, "options") is None
-    assert not library.made and not driver.launches
+    assert not library.made
+    assert not driver.launches
 
 
 def test_results_go_where_the_caller_says(driver: FakeDriver) -> None:
@@ -295,7 +297,8 @@ def test_nothing_is_allocated_in_a_capture(driver: FakeDriver) -> None:
     library.current = 0x77
     driver.capturing = {0x77}
     assert calls.run(x, None, "options") is None
-    assert not library.made and not driver.launches
+    assert not library.made
+    assert not driver.launches
     library.mallocs_in_capture = False
     assert calls.run(x, None, "options") is library.made[-1]
     calls, library = remembered(x, out)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -44,10 +43,10 @@ class Count:
 
 
 @pytest.fixture
-def count(monkeypatch: pytest.MonkeyPatch) -> Iterator[Count]:
+def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     counter = Count(WarmCalls())
     monkeypatch.setattr(api, "_warm", counter)
-    yield counter
+    return counter
 
 
 def array(library: str, rows: int, cols: int, dtype: DType = DType.FLOAT32) -> Any:
