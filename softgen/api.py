@@ -10,15 +10,17 @@ from softgen.arrays import Library, library_of, usable_alignment
 from softgen.compile import compile_source
 from softgen.device import arch_of, require_device
 from softgen.entry import rows_bucket
-from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import CaptureError, InvalidValueError, NotSupportedError
 from softgen.kernel import Kernel
 from softgen.outputs import resolve_output
-from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, tune_mode
-from softgen.problem import Algorithm, DType, Problem, natural_alignment
+from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, settings, tune_mode
+from softgen.problem import Algorithm, DType, Problem, natural_alignment, whole_number
 from softgen.render import render
 from softgen.select import Choice, select
+from softgen.warm import WarmCalls, is_captured
 
 _kernels: dict[tuple[Any, ...], Kernel] = {}
+_warm = WarmCalls()
 
 
 def softmax(
@@ -109,9 +111,9 @@ def plan(
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
     """
     problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
-    nominal = NOMINAL_ROWS if rows is None else rows
-    if isinstance(nominal, bool) or not isinstance(nominal, int) or nominal < 1:
-        raise InvalidValueError(f"rows must be a positive int, got {rows!r}")
+    nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)
+    if nominal < 1:
+        raise InvalidValueError(f"rows must be at least 1, got {rows!r}")
     device = int(require_device().cuda.runtime.getDevice())
     return _kernel(problem, nominal, device, tune_mode(tune), variant)
 
@@ -126,15 +128,20 @@ def _apply(
     choice: Choice,
     batch_invariant: bool | None,
 ) -> Any:
+    # By the axis' type too: True and 1.0 equal 1, and are refused.
+    about = type(axis), axis, dtype, tune, choice, batch_invariant
+    options = (algorithm, about, settings())
+    y = _warm.run(x, out, options)
+    if y is not None:
+        return y
     library, x = library_of(x)
     x_type = library.dtype(x)
     y_type = x_type if dtype is None else DType.of(dtype)
     cols = _width_of_last_axis(x, axis)
     mode = tune_mode(tune)
     device = library.device(x)
-    cupy = require_device()
-    with cupy.cuda.Device(device):
-        if out is None and library.mallocs_in_capture and _captured(library, device):
+    with require_device().cuda.Device(device):
+        if out is None and library.mallocs_in_capture and is_captured(library.stream(device)):
             raise CaptureError(
                 "a result cannot be allocated while a CuPy stream is captured; pass out="
             )
@@ -151,15 +158,16 @@ def _apply(
         kernel = _kernel(
             problem, NOMINAL_ROWS if invariant else rows, device, mode, choice, library
         )
-        kernel.launch(x_pointer, y_pointer, rows, library.stream(device))
+        launch = kernel.launcher(rows)
+        launch(x_pointer, y_pointer, library.stream(device))
+        if mode != "force" and source is x:
+            _warm.remember(library, x, out, options, y, launch)
         return y.finish(library)
 
 
 def _width_of_last_axis(x: Any, axis: int) -> int:
     """Return the length of `axis`, which must be the last; a 0-d array is a row of one element."""
-    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
-        raise InvalidTypeError(f"axis must be an int, got {axis!r}")
-    number, ndim = axis.__index__(), max(1, x.ndim)
+    number, ndim = whole_number("axis", axis), max(1, x.ndim)
     if not -ndim <= number < ndim:
         raise np.exceptions.AxisError(number, x.ndim)
     if number % ndim != ndim - 1:
@@ -168,11 +176,6 @@ def _width_of_last_axis(x: Any, axis: int) -> int:
             "far. Move it last with moveaxis(x, axis, -1) and move the result back"
         )
     return int(x.shape[-1]) if x.ndim else 1
-
-
-def _captured(library: Library, device: int) -> bool:
-    cupy = require_device()
-    return bool(cupy.cuda.runtime.streamIsCapturing(library.stream(device).ptr))
 
 
 def _kernel(
@@ -189,7 +192,7 @@ def _kernel(
     kernel = _kernels.get(key)
     if kernel is not None and mode != "force":
         return kernel
-    if library is not None and _captured(library, device):
+    if library is not None and is_captured(library.stream(device)):
         raise CaptureError(
             f"{problem.label} for {rows} rows is not loaded, and nothing may be tuned or loaded "
             "while a stream is captured; call it once before the capture with the same shape, "

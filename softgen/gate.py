@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from softgen.arrays import RawStream
 from softgen.compile import compile_source
 from softgen.device import arch_of, require_device
 from softgen.kernel import Kernel
@@ -52,7 +51,7 @@ class Gate:
         self.buffers = buffers
         self.size = buffers.rows * problem.cols
         self.expected = self.cupy.empty(self.size * problem.out_dtype.itemsize, "uint8")
-        self.stream = RawStream(self.cupy.cuda.get_current_stream().ptr)
+        self.stream = self.cupy.cuda.get_current_stream().ptr
         arch = arch_of(self.cupy.cuda.runtime.getDevice())
         oracle = compile_source(render(best_guess(problem, buffers.rows, arch, "safe")))
         oracle.launch(buffers.inputs[0], self.expected.data.ptr, buffers.rows, self.stream)
@@ -61,7 +60,7 @@ class Gate:
         """Return how the kernel's result is wrong, or None if it agrees everywhere."""
         cupy, out = self.cupy, self.problem.out_dtype
         y = self.buffers.outputs[0]
-        cupy.cuda.runtime.memsetAsync(y, 0xFF, self.expected.nbytes, self.stream.ptr)  # NaN
+        cupy.cuda.runtime.memsetAsync(y, 0xFF, self.expected.nbytes, self.stream)  # NaN
         kernel.launch(self.buffers.inputs[0], y, self.buffers.rows, self.stream)
         mismatches = cupy.zeros(1, "uint64")
         log_form = self.problem.algorithm is Algorithm.LOG_SOFTMAX

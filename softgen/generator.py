@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from softgen.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.problem import Algorithm, Problem
+from softgen.errors import InvalidValueError
+from softgen.problem import Algorithm, Problem, whole_number
 from softgen.render import Source, render
 from softgen.select import DEFAULT_ROWS, Choice, select
 
@@ -38,8 +38,7 @@ def generate(
         'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
     """
     problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
-    if isinstance(rows, bool) or not isinstance(rows, int):
-        raise InvalidTypeError(f"rows must be an int, got {rows!r}")
+    rows = whole_number("rows", rows)
     if rows < 0:
         raise InvalidValueError(f"rows must not be negative, got {rows}")
     known = arch if isinstance(arch, Arch) else arch_named(arch)

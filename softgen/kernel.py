@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.arrays import RawStream, library_of, usable_alignment
+from softgen.arrays import Library, library_of, usable_alignment
+from softgen.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.launcher import Launcher
 from softgen.outputs import resolve_output
 from softgen.problem import natural_alignment
 from softgen.render import Source
 from softgen.variants import Variant
-from softgen.workspace import workspace
+from softgen.warm import WarmCalls
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Kernel:
     function: Any
     registers: int
     local_bytes: int
+    _warm: WarmCalls = field(default_factory=WarmCalls, init=False, repr=False, compare=False)
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Apply the kernel along the last axis of `x` and return the result.
@@ -44,18 +47,24 @@ class Kernel:
 
         Raises InvalidTypeError or InvalidValueError, before any launch, if x does not fit the plan.
         """
-        problem = self.variant.problem
+        y = self._warm.run(x, out, None)
+        return self._checked(x, out) if y is None else y
+
+    def _checked(self, x: Any, out: Any) -> Any:
         library, x = library_of(x)
         self._check(library, x)
+        with require_device().cuda.Device(self.device):
+            return self._on_its_device(library, x, out)
+
+    def _on_its_device(self, library: Library, x: Any, out: Any) -> Any:
+        problem = self.variant.problem
         y = resolve_output(library, x, out, problem.out_dtype)
         if y.size_is_zero:
             return y.result
+        natural = natural_alignment(problem.dtype, problem.cols)
+        x_pointer, y_pointer = library.pointer(x), library.pointer(y.target)
         alignment = usable_alignment(
-            natural_alignment(problem.dtype, problem.cols),
-            problem.dtype,
-            problem.out_dtype,
-            library.pointer(x),
-            library.pointer(y.target),
+            natural, problem.dtype, problem.out_dtype, x_pointer, y_pointer
         )
         if alignment < problem.alignment:
             raise InvalidValueError(
@@ -63,13 +72,12 @@ class Kernel:
                 f"{alignment}. Plan with alignment={alignment}, or call "
                 f"softgen.{problem.algorithm.value}"
             )
-        rows = y.elements // problem.cols
-        self.launch(
-            library.pointer(x), library.pointer(y.target), rows, library.stream(self.device)
-        )
+        launch = self.launcher(y.elements // problem.cols)
+        launch(x_pointer, y_pointer, library.stream(self.device))
+        self._warm.remember(library, x, out, None, y, launch)
         return y.finish(library)
 
-    def _check(self, library: Any, x: Any) -> None:
+    def _check(self, library: Library, x: Any) -> None:
         problem = self.variant.problem
         if library.dtype(x) is not problem.dtype:
             raise InvalidTypeError(
@@ -92,18 +100,13 @@ class Kernel:
                 f"softgen.{problem.algorithm.value}, which copies when it must"
             )
 
-    def launch(self, x: int, y: int, rows: int, stream: RawStream) -> None:
-        """Launch on device addresses, unchecked; the device must be current."""
-        launch = self.variant.launch
-        arguments: tuple[int, ...] = (x, y, rows)
-        size = launch.workspace_bytes(rows)
-        if size:
-            arguments += (workspace(self.device, stream, size),)
-        self.function(
-            (launch.grid(rows),),
-            (launch.block_size,),
-            arguments,
-            launch.dynamic_shared_bytes,
-            stream,
-            launch.cooperative,
-        )
+    def launcher(self, rows: int) -> Launcher:
+        """Return the launch on `rows` rows; the device must be current."""
+        cuda = require_device().cuda
+        if not cuda.driver.ctxGetCurrent():
+            cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
+        return Launcher(self.function, self.variant.launch, rows, self.device)
+
+    def launch(self, x: int, y: int, rows: int, stream: int) -> None:
+        """Launch on device addresses and a stream's handle, unchecked; the device is current."""
+        self.launcher(rows)(x, y, stream)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.arch import Arch
-from softgen.arrays import RawStream, numpy_dtype
+from softgen.arrays import numpy_dtype
 from softgen.device import require_device
 from softgen.entry import Timing
 from softgen.errors import InvalidValueError
@@ -113,12 +113,12 @@ class Stopwatch:
     def _replay(self, kernel: Kernel) -> Replay:
         """Return the kernel's replay; the kernel is kept, because its id is the key."""
         if id(kernel) not in self._replays:
-            raw = RawStream(self._player.stream.ptr)
+            stream = self._player.stream.ptr
             pairs = len(self.buffers.inputs)
 
             def launch(i: int) -> None:
                 x, y = self.buffers.inputs[i % pairs], self.buffers.outputs[i % pairs]
-                kernel.launch(x, y, self.buffers.rows, raw)
+                kernel.launch(x, y, self.buffers.rows, stream)
 
             # Nothing may be allocated in a capture: a workspace has to be there before.
             launch(0)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 
@@ -91,6 +93,16 @@ _FACTS = {
 }
 
 
+def whole_number(name: str, value: Any) -> int:
+    """Return `value` as an int, NumPy's integers too; InvalidTypeError if it is none."""
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass
+    raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+
+
 def largest_power_of_two_divisor(n: int) -> int:
     """Return the largest power of two that divides `n` > 0."""
     return n & -n
@@ -142,16 +154,14 @@ class Problem:
         """
         x_type = DType.of(dtype)
         y_type = x_type if out_dtype is None else DType.of(out_dtype)
-        if isinstance(cols, bool) or not isinstance(cols, int):
-            raise InvalidTypeError(f"cols must be an int, got {cols!r}")
+        cols = whole_number("cols", cols)
         if not 1 <= cols <= MAX_COLS:
             raise InvalidValueError(f"cols must be from 1 to 2**40, got {cols}")
         natural = natural_alignment(x_type, cols)
         if alignment is None:
             alignment = natural
-        elif isinstance(alignment, bool) or not isinstance(alignment, int):
-            raise InvalidTypeError(f"alignment must be an int, got {alignment!r}")
-        elif alignment < 1 or alignment & (alignment - 1):
+        alignment = whole_number("alignment", alignment)
+        if alignment < 1 or alignment & (alignment - 1):
             raise InvalidValueError(
                 f"alignment must be a power of two (in elements), got {alignment}"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from softgen.arrays import RawStream
 from softgen.compile import compile_source
 from softgen.device import require_device
 from softgen.numerics import Storage, storage_dtype
@@ -21,7 +20,7 @@ def run_source(source: Source, x: Storage, x_offset: int, y_offset: int) -> Stor
     x_memory = cupy.empty(x_start + x.nbytes, "uint8")
     y_memory = cupy.full(y_start + y_bytes, 0xFF, "uint8")
     x_memory[x_start:] = cupy.asarray(np.ascontiguousarray(x).reshape(-1).view("uint8"))
-    stream = RawStream(cupy.cuda.get_current_stream().ptr)
+    stream = cupy.cuda.get_current_stream().ptr
     compile_source(source).launch(
         x_memory.data.ptr + x_start, y_memory.data.ptr + y_start, x.shape[0], stream
     )

@@ -6,7 +6,7 @@ import functools
 from typing import Any
 
 from softgen.arch import Arch
-from softgen.arrays import RawStream, numpy_dtype
+from softgen.arrays import numpy_dtype
 from softgen.bench.suites import Shape
 from softgen.device import current_arch
 from softgen.errors import InvalidValueError
@@ -28,7 +28,6 @@ class Arena:
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()
-        self.raw_stream = RawStream(self.player.stream.ptr)
         self.buffers = Buffers.allocate(
             Problem.of("softmax", shape.dtype, shape.cols), shape.rows, self.arch
         )

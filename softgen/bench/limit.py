@@ -135,6 +135,6 @@ def launch_of(copy: Copy, arena: Arena) -> Launch:
 
     def launch(i: int) -> None:
         x, y = arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs]
-        function((grid,), (copy.block_size,), (x, y, size), 0, arena.raw_stream)
+        function((grid,), (copy.block_size,), (x, y, size), 0, arena.player.stream)
 
     return launch

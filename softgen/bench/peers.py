@@ -86,7 +86,7 @@ def softgen_entrant(
 
     def launch(i: int) -> None:
         x, y = buffers.inputs[i % pairs], buffers.outputs[i % pairs]
-        kernel.launch(x, y, shape.rows, arena.raw_stream)
+        kernel.launch(x, y, shape.rows, arena.player.stream.ptr)
 
     return Entrant(launch, note=kernel.variant.strategy.label)
 

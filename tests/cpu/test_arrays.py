@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgen import arrays
-from softgen.arrays import RawStream, TorchLibrary, library_of, numpy_dtype, usable_alignment
+from softgen.arrays import TorchLibrary, library_of, numpy_dtype, usable_alignment
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.outputs import Output, resolve_output
 from softgen.problem import DType, natural_alignment
@@ -179,6 +179,7 @@ class FakeTensor:
         self.device, self.requires_grad = device, requires_grad
         self.is_cuda = device.startswith("cuda")
         self.dtype: Any = "torch.bfloat16"
+        self.shape = (4, 10)
         self.filled_from: Any = None
 
     def data_ptr(self) -> int:
@@ -212,8 +213,10 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.is_grad_enabled = lambda: True
     module.device = lambda kind, number: f"{kind}:{number}"
     module.empty = lambda shape, dtype, device: (shape, dtype, device)
-    module.cuda = SimpleNamespace(
-        current_stream=lambda device: SimpleNamespace(cuda_stream=0xABC + device)
+    guards = SimpleNamespace(_empty_strided_cuda=lambda *facts: ("direct", *facts))
+    module._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda device: 0xABC + device,
+        _dynamo=SimpleNamespace(guards=guards),
     )
     monkeypatch.setitem(sys.modules, "torch", module)
     monkeypatch.setattr(arrays, "require_device", lambda: None)
@@ -249,7 +252,10 @@ def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:
     assert library.is_contiguous(x)
     assert library.contiguous(x) is x
     assert library.empty((2, 3), DType.FLOAT64, 1) == ((2, 3), "torch.float64", "cuda:1")
-    assert library.stream(1) == RawStream(0xABD)
+    assert library.stream(1) == 0xABD
+    assert library.facts(x) == (0x7000, ((4, 10), "torch.bfloat16", 1, 0, True, False))
+    assert library.is_plain(x)
+    assert not library.is_plain(FakeTensor(requires_grad=True))
     other = FakeTensor()
     library.assign(other, x)
     assert other.filled_from is x
@@ -257,6 +263,14 @@ def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:
     x.dtype = "torch.int64"
     with pytest.raises(InvalidTypeError, match="dtype 'int64' is not supported"):
         library.dtype(x)
+
+
+def test_tensors_are_made_past_the_dispatcher_where_that_is_possible(torch: Any) -> None:
+    make = TorchLibrary().allocator((2, 3, 4), DType.FLOAT64)
+    assert make() == ("direct", (2, 3, 4), (12, 4, 1), "torch.float64")
+    del torch._C._dynamo.guards._empty_strided_cuda
+    make = TorchLibrary().allocator((2, 3, 4), DType.FLOAT64)
+    assert make() == ((2, 3, 4), "torch.float64", "cuda")
 
 
 # resolve_output
@@ -291,6 +305,7 @@ class FakeLibrary:
     """softgen.arrays.Library over `Array`."""
 
     mallocs_in_capture: bool = False
+    array_type: type = Array
     made: list[Array] = field(default_factory=list)
 
     def pointer(self, x: Array) -> int:
@@ -318,8 +333,17 @@ class FakeLibrary:
     def assign(self, target: Array, source: Array) -> None:
         target.filled_from = source
 
-    def stream(self, device: int) -> RawStream:
+    def stream(self, device: int) -> int:
         raise AssertionError("resolve_output launches nothing")
+
+    def facts(self, x: Array) -> tuple[int, Hashable]:
+        raise AssertionError("resolve_output keeps nothing")
+
+    def is_plain(self, x: Array) -> bool:
+        raise AssertionError("resolve_output keeps nothing")
+
+    def allocator(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Array]:
+        raise AssertionError("resolve_output keeps nothing")
 
 
 X = Array((4, 8), start=1000)  # 128 bytes

@@ -101,6 +101,13 @@ def test_widths_of_another_type(cols: Any) -> None:
         Problem.of("softmax", "float32", cols)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numpy_integers_are_integers(kind: Any) -> None:
+    problem = Problem.of("softmax", "float32", kind(96), alignment=kind(2))
+    assert problem == Problem.of("softmax", "float32", 96, alignment=2)
+    assert type(problem.cols) is type(problem.alignment) is int
+
+
 @pytest.mark.parametrize("cols", [0, -1, MAX_COLS + 1, 10**30])
 def test_widths_out_of_range(cols: int) -> None:
     with pytest.raises(InvalidValueError, match=rf"cols must be from 1 to 2\*\*40, got {cols}$"):

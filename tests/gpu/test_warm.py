@@ -1,0 +1,352 @@
+"""The warm call gives what the full path gives: options, streams, threads, devices, capture."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+import softgen
+from softgen import api
+from softgen.arrays import numpy_dtype
+from softgen.errors import NotSupportedError
+from softgen.problem import Algorithm, DType
+from softgen.warm import WarmCalls
+from tests.gpu.device_reference import error_over_bound
+from tests.gpu.test_softmax import as_torch, device_normal
+
+pytestmark = pytest.mark.gpu
+
+VARIANTS = [("block", 1000), ("cluster", 20000), ("split", 50257), ("cooperative", 131072)]
+OPTIONS: list[dict[str, Any]] = [
+    {"tune": "off"},
+    {"tune": "off", "dtype": "float32", "axis": -1},
+    {"variant": "safe", "batch_invariant": True},
+]
+
+
+class Count:
+    """Counts the calls of api that were warm."""
+
+    def __init__(self, calls: WarmCalls) -> None:
+        self.calls, self.warm, self.full = calls, 0, 0
+
+    def run(self, x: Any, out: Any, options: Any) -> Any:
+        y = self.calls.run(x, out, options)
+        self.warm += y is not None
+        self.full += y is None
+        return y
+
+    def remember(self, *given: Any) -> None:
+        self.calls.remember(*given)
+
+
+@pytest.fixture
+def count(monkeypatch: pytest.MonkeyPatch) -> Count:
+    counter = Count(WarmCalls())
+    monkeypatch.setattr(api, "_warm", counter)
+    return counter
+
+
+def array(library: str, rows: int, cols: int, dtype: DType = DType.FLOAT32) -> Any:
+    x = device_normal(rows, cols, dtype)
+    return x if library == "cupy" else as_torch(x)
+
+
+def same(a: Any, b: Any) -> bool:
+    return bool((a == b).all())
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
+def test_a_warm_call_repeats_the_full_one(library: str, dtype: DType, count: Count) -> None:
+    x = array(library, 12, 1000, dtype)
+    for shaped in (x, x.reshape(3, 4, 1000), x.reshape(-1)[:7], x[0, 0]):
+        for call in (softgen.softmax, softgen.log_softmax):
+            for options in OPTIONS:
+                full = call(shaped, **options)
+                before = count.warm
+                warm = call(shaped, **options)
+                assert count.warm == before + 1
+                assert type(warm) is type(full)
+                assert (warm.dtype, warm.shape) == (full.dtype, full.shape)
+                assert same(warm, full)
+                assert warm is not full
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_out_in_place_and_bases_that_start_anywhere(library: str, count: Count) -> None:
+    flat = array(library, 1, 8 * 1000 + 8)[0]
+    for offset in (0, 1, 2, 4):
+        x = flat[offset : offset + 8000].reshape(8, 1000)
+        expected = softgen.softmax(x, tune="off", variant="safe")
+        for _ in range(2):
+            y = softgen.softmax(x, tune="off")
+            assert error_of(y, expected) < 4e-6
+            out = y * 0
+            assert softgen.softmax(x, out=out, tune="off") is out
+            assert error_of(out, expected) < 4e-6
+            twin = x * 1
+            assert softgen.softmax(twin, out=twin, tune="off") is twin
+            assert error_of(twin, expected) < 4e-6
+    assert count.warm > count.full / 2
+
+
+def error_of(y: Any, expected: Any) -> float:
+    return float((abs(y - expected) / (expected + 1e-30)).max())
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_what_is_refused_is_refused_when_warm_too(library: str, count: Count) -> None:
+    x = array(library, 8, 1000)
+    out = x * 0
+    for _ in range(2):
+        softgen.softmax(x, 1, tune="off")
+        softgen.softmax(x, 1, out=out, tune="off")
+    flat = array(library, 1, 8 * 1000 + 500)[0]
+    refused: list[dict[str, Any]] = [
+        {"axis": True},
+        {"axis": 1.0},
+        {"axis": 1, "out": out[:, :999]},
+        {"axis": 1, "out": flat},
+    ]
+    for bad in refused:
+        with pytest.raises((TypeError, ValueError)):
+            softgen.softmax(x, tune="off", **bad)
+    with pytest.raises(ValueError, match="overlaps"):
+        softgen.softmax(
+            flat[:8000].reshape(8, 1000), 1, out=flat[500:].reshape(8, 1000), tune="off"
+        )
+
+
+def test_a_gradient_is_refused_when_warm_too(count: Count) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(8, 1000, device="cuda")
+    for _ in range(2):
+        softgen.softmax(x, tune="off")
+    x.requires_grad_()
+    with pytest.raises(NotSupportedError):
+        softgen.softmax(x, tune="off")
+    with torch.no_grad():
+        softgen.softmax(x, tune="off")
+    with pytest.raises(NotSupportedError):
+        softgen.softmax(x, tune="off")
+
+
+def test_the_environment_counts_at_every_call(
+    count: Count, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = device_normal(8, 1000, DType.FLOAT32)
+    monkeypatch.setenv("SOFTGEN_TUNE", "off")
+    for _ in range(3):
+        softgen.softmax(x)
+    assert (count.full, count.warm) == (1, 2)
+    monkeypatch.setenv("SOFTGEN_TUNE", "sometimes")
+    with pytest.raises(ValueError, match="SOFTGEN_TUNE"):
+        softgen.softmax(x)
+    monkeypatch.setenv("SOFTGEN_TUNE", "cached")
+    softgen.softmax(x)
+    assert (count.full, count.warm) == (3, 2)
+    monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", "1")
+    softgen.softmax(x)
+    assert (count.full, count.warm) == (4, 2)
+    softgen.softmax(x)
+    assert (count.full, count.warm) == (4, 3)
+
+
+def test_a_warm_call_runs_on_the_stream_of_the_moment(count: Count) -> None:
+    import cupy
+
+    x = cupy.zeros((4096, 8192), "float32")
+    y = cupy.empty_like(x)
+    softgen.softmax(x, out=y, tune="off")
+    for _ in range(3):
+        stream = cupy.cuda.Stream(non_blocking=True)
+        x[...] = 0
+        cupy.cuda.runtime.deviceSynchronize()
+        with stream:
+            for _ in range(20):  # keeps the stream busy; a launch elsewhere would read x too early
+                x += 1
+            x[:, 0] = 3
+            softgen.softmax(x, out=y, tune="off")
+        stream.synchronize()
+        assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+    assert count.warm == 3
+
+
+def test_a_warm_call_runs_on_the_torch_stream_of_the_moment(count: Count) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.zeros(4096, 8192, device="cuda")
+    softgen.softmax(x, tune="off")
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            x += 1
+        x[:, 0] = 30
+        y = softgen.softmax(x, tune="off")
+        torch.testing.assert_close(y, torch.softmax(x, -1))
+    assert count.warm == 1
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_threads_of_different_shapes(library: str, count: Count) -> None:
+    """A new thread has no CUDA context at first; all launch the same kernels meanwhile."""
+    import cupy
+
+    shapes = [(rows, cols) for rows in (3, 16) for cols in (64, 1000, 50257)]
+    inputs = [array(library, *shape) for shape in shapes]
+    expected = [softgen.softmax(x, tune="off") for x in inputs]
+    cupy.cuda.runtime.deviceSynchronize()
+
+    def hammer(seed: int) -> int:
+        wrong = 0
+        for i in range(300):
+            which = (i * 7 + seed) % len(shapes)
+            y = softgen.softmax(inputs[which], tune="off")
+            if i % 10 == 0:
+                wrong += not same(y, expected[which])
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(hammer, range(8))) == [0] * 8
+    assert count.warm > count.full
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_arrays_of_another_device(library: str, count: Count) -> None:
+    import cupy
+
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    with cupy.cuda.Device(1):
+        there = array(library, 8, 1000)
+        if library == "torch":
+            assert there.get_device() == 1
+    here = array(library, 8, 1000)
+    for _ in range(3):
+        for x in (here, there):
+            y = softgen.softmax(x, tune="off")
+            assert y.device == x.device
+            with cupy.cuda.Device(1 if x is there else 0):
+                assert same(y, softgen.softmax(x, tune="off"))
+        kernel = softgen.plan("softmax", "float32", 1000, tune="off")
+        assert kernel(here).device == here.device
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_a_plan_is_warm_from_its_second_call(library: str) -> None:
+    kernel = softgen.plan("softmax", "float32", 1000, rows=64, tune="off")
+    for rows in (64, 5):
+        x = array(library, rows, 1000)
+        full = kernel(x)
+        assert kernel._warm.run(x, None, None) is not None
+        assert same(kernel(x), full)
+        assert kernel(x, x) is x
+        assert same(x, full)
+    with pytest.raises(TypeError, match="plan is for float32"):
+        kernel(array(library, 64, 1000, DType.FLOAT64))
+    with pytest.raises(ValueError, match="last axis of 1000"):
+        kernel(array(library, 64, 999))
+
+
+# Capture
+
+
+@pytest.mark.parametrize(("variant", "cols"), VARIANTS)
+def test_a_cupy_graph_replays_on_new_data(variant: str, cols: int, count: Count) -> None:
+    import cupy
+
+    x = device_normal(7, cols, DType.FLOAT32)
+    y = cupy.empty_like(x)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        softgen.softmax(x, out=y, variant=variant)
+        stream.begin_capture()
+        softgen.softmax(x, out=y, variant=variant)
+        graph = stream.end_capture()
+        assert count.warm == 1
+        for shift in (1, 2):
+            y[...] = 0
+            x *= -1
+            x[:, shift] += 3
+            graph.launch(stream)
+            stream.synchronize()
+            assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+
+
+@pytest.mark.parametrize(("variant", "cols"), VARIANTS)
+def test_a_torch_graph_replays_on_new_data(variant: str, cols: int, count: Count) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(7, cols, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        softgen.softmax(x, variant=variant)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        y = softgen.softmax(x, variant=variant)
+    assert count.warm == 1
+    for _ in range(2):
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        torch.testing.assert_close(y, torch.softmax(x, -1))
+
+
+def test_a_tuned_call_can_be_captured(count: Count) -> None:
+    import cupy
+
+    x = device_normal(24, 1536, DType.FLOAT32)
+    y = cupy.empty_like(x)
+    softgen.softmax(x, tune="on")  # elsewhere, and without out: only the kernel is the same
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        for _ in range(2):  # by the full path, then warm
+            stream.begin_capture()
+            softgen.softmax(x, out=y, tune="on")
+            graph = stream.end_capture()
+            x += x
+            graph.launch(stream)
+            stream.synchronize()
+            assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+    assert count.warm == 1
+
+
+def test_a_shape_never_seen_cannot_be_captured_and_harms_nothing(count: Count) -> None:
+    import cupy
+
+    x = device_normal(9, 1234, DType.FLOAT32)
+    y, other = cupy.empty_like(x), cupy.zeros(8, "float32")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        stream.begin_capture()
+        other += 1
+        for tune, variant in (("on", None), ("off", None), (None, "safe")):
+            with pytest.raises(softgen.CaptureError, match="call it once before"):
+                softgen.softmax(x, out=y, tune=tune, variant=variant)
+        graph = stream.end_capture()
+        graph.launch(stream)
+        softgen.softmax(x, out=y, tune="off")
+    stream.synchronize()
+    assert (other == 1).all()
+    assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+
+
+def test_a_warm_call_without_out_is_refused_in_a_capture(count: Count) -> None:
+    import cupy
+
+    x = device_normal(9, 1000, DType.FLOAT32)
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        softgen.softmax(x, tune="off")
+        softgen.softmax(x, tune="off")
+        assert count.warm == 1
+        stream.begin_capture()
+        with pytest.raises(softgen.CaptureError, match="pass out="):
+            softgen.softmax(x, tune="off")
+        stream.end_capture()
+        assert softgen.softmax(x, tune="off").dtype == numpy_dtype(DType.FLOAT32)
