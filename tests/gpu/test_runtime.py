@@ -175,18 +175,6 @@ def test_the_gate_stops_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "128000 of 128000 results differ" in objection
 
 
-def test_every_candidate_of_some_widths_agrees_with_float64() -> None:
-    checked = 0
-    for cols in (33, 1000, 5000, 12671, 50257, 128256, 600_001):
-        for dtype in DType:
-            x = device_normal(37, cols, dtype)
-            for variant in candidates(Problem.of("softmax", dtype, cols), 37, arch_of(0)):
-                y = softgen.softmax(x, variant=variant)
-                assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1, variant.name
-                checked += 1
-    assert checked > 800
-
-
 def test_batch_invariance() -> None:
     x = device_normal(4096, 1000, DType.FLOAT32)
     whole = softgen.softmax(x, batch_invariant=True)

@@ -206,7 +206,7 @@ def test_results_repeat_to_the_bit() -> None:
 def test_more_than_two_to_the_31_elements() -> None:
     import cupy
 
-    rows, cols = 2**18 + 1, 8192
+    rows, cols = 2**19 + 1, 4096
     x = cupy.zeros((rows, cols), "float16")
     x[-1, -1] = 5.0
     y = softgen.softmax(x, out=x, tune="off")
@@ -214,6 +214,28 @@ def test_more_than_two_to_the_31_elements() -> None:
     assert float(y[-1, -1]) == pytest.approx(math.exp(5) / total, rel=1e-3)
     assert float(y[-1, 0]) == pytest.approx(1 / total, rel=1e-3)
     assert (y[:-1] == np.float16(1 / cols)).all()
+
+
+@pytest.mark.parametrize("strategy", ["online", "split", "cooperative"])
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda a: a.value)
+def test_a_row_of_more_than_two_to_the_31_columns(algorithm: Algorithm, strategy: str) -> None:
+    """Spikes at both ends and on both sides of 2^31, and among them a floor that sums to e^17."""
+    import cupy
+
+    cols = 2**31 + 4096
+    x = cupy.full((1, cols), -4.5, "float16")
+    spikes = [0, 12345, 2**31 - 1, 2**31, cols - 2, cols - 1]
+    heights = [17.0, 15.0, 16.0, 17.5, 14.0, 18.0]
+    x[0, spikes] = cupy.asarray(heights, "float16")
+    total = sum(map(math.exp, heights)) + (cols - len(spikes)) * math.exp(-4.5)
+    log_form = algorithm is Algorithm.LOG_SOFTMAX
+    wanted = [h - math.log(total) if log_form else math.exp(h) / total for h in heights]
+    floor = -4.5 - math.log(total) if log_form else math.exp(-4.5) / total
+    y = CALLS[algorithm](x, out=x, variant=strategy)
+    np.testing.assert_allclose(y[0, spikes].get().astype(float), wanted, rtol=1.5 * 2**-10)
+    y[0, spikes] = y[0, 1]
+    assert float(y[0, 1]) == pytest.approx(floor, rel=2**-10, abs=2**-24)
+    assert bool((y == y[0, 1]).all())
 
 
 def test_a_row_of_the_whole_array() -> None:

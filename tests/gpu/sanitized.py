@@ -1,0 +1,67 @@
+"""What compute-sanitizer watches: `python -m tests.gpu.sanitized NAME` launches one kernel.
+
+NAME is a strategy, or "broken_index" or "broken_barrier": kernels with a planted mistake, which
+show that the tool sees what it is there for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+from softgen.problem import Problem
+from softgen.variants import Variant
+
+# Widths at which each strategy is at home; those of `split` and `cooperative` cut rows often.
+COLS = {
+    "warp": 1001,
+    "block": 5001,
+    "shared": 12000,
+    "cluster": 20001,
+    "cooperative": 131072,
+    "split": 50257,
+    "online": 5001,
+    "safe": 5001,
+}
+ROWS = 5
+MISTAKES = {
+    # One element past the last row's end, in an allocation of its own.
+    "broken_index": ("safe", "y + row * kCols;", "y + row * kCols + 1;"),
+    # Warps read the others' sums before they are there.
+    "broken_barrier": ("online", "  __syncthreads();\n", "\n"),
+}
+
+
+def chosen(name: str) -> tuple[Variant, str]:
+    """Return a variant and the text to compile for it."""
+    from softgen.arch import arch_named
+    from softgen.render import render
+    from softgen.variants import candidates
+
+    strategy, good, bad = MISTAKES.get(name, (name, "", ""))
+    problem = Problem.of("softmax", "float32", COLS[strategy])
+    variant = next(candidates(problem, ROWS, arch_named("sm_90"), strategy))
+    text = render(variant).text
+    assert good in text, f"the mistake {name} cannot be planted"
+    return variant, text.replace(good, bad) if good else text
+
+
+def main(name: str) -> None:
+    import cupy
+
+    from softgen.compile import compile_source
+    from softgen.render import render
+
+    cupy.cuda.set_allocator(None)  # a pool would hide what lies behind an array
+    variant, text = chosen(name)
+    kernel = compile_source(dataclasses.replace(render(variant), text=text))
+    size = ROWS * variant.problem.cols
+    x = cupy.arange(size, dtype="float32") % 17
+    y = cupy.empty(size, "float32")
+    for _ in range(2):
+        kernel.launch(x.data.ptr, y.data.ptr, ROWS, cupy.cuda.get_current_stream().ptr)
+    cupy.cuda.runtime.deviceSynchronize()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

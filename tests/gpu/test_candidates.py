@@ -1,0 +1,117 @@
+"""Every candidate, not only the winners, against float64 over the widths that people use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from softgen.arrays import numpy_dtype
+from softgen.compile import compile_many
+from softgen.device import arch_of
+from softgen.errors import CompileError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.render import render
+from softgen.variants import candidates
+from tests.gpu.device_reference import SMALLEST_NORMAL
+
+pytestmark = pytest.mark.gpu
+
+COLS = (
+    *(64, 1000, 4096, 5000, 8192, 12671, 16384, 32000, 32728, 50257),
+    *(65536, 128256, 151937, 262144, 1048576, 2097152, 4194304),
+)
+ROWS = (1, 8, 128, 4096)
+MOST_ELEMENTS = 2**31  # of x; with its float64 reference and a result that is 32 GB
+
+checked: dict[str, int] = {}
+
+
+def bounds(problem: Problem) -> tuple[float, float]:
+    """Return the relative bound of a result and the least absolute one, as documented."""
+    out = problem.out_dtype
+    if out is DType.BFLOAT16:
+        return 1.5 * 2.0**-7, 1.5 * 2.0 ** (SMALLEST_NORMAL[out] - 7)
+    relative = 2e-6 if out is DType.FLOAT32 else 1e-14
+    return relative, 1e-30 if problem.algorithm is Algorithm.SOFTMAX else relative
+
+
+def in_float64(x: Any, algorithm: Algorithm) -> Any:
+    import cupy
+
+    wanted = cupy.empty(x.shape, cupy.float64)
+    step = max(1, 2**26 // x.shape[1])
+    for first in range(0, x.shape[0], step):
+        part = x[first : first + step].astype(cupy.float64)
+        part -= part.max(axis=1, keepdims=True)
+        terms = cupy.exp(part)
+        total = terms.sum(axis=1, keepdims=True)
+        softmax = algorithm is Algorithm.SOFTMAX
+        wanted[first : first + step] = terms / total if softmax else part - cupy.log(total)
+    return wanted
+
+
+def wrong_results(y: Any, wanted: Any, problem: Problem) -> int:
+    """One pass over both, where array expressions take twelve."""
+    import cupy
+
+    count = cupy.ReductionKernel(
+        "T g, float64 w, float64 relative, float64 least",
+        "int64 wrong",
+        "is_wrong((double)g, w, relative, least)",
+        "a + b",
+        "wrong = a",
+        "0",
+        f"count_wrong_{problem.out_dtype.short}",
+        preamble=(
+            "__device__ long long is_wrong(double g, double w, double relative, double least) {"
+            "  if ((isnan(g) && isnan(w)) || g == w) return 0;"
+            "  return !(fabs(g - w) <= fmax(relative * fabs(w), least));"
+            "}"
+        ),
+        reduce_type="long long",
+    )
+    relative, least = bounds(problem)
+    return int(count(y, wanted, relative, least))
+
+
+def device_normal(rows: int, cols: int, dtype: DType) -> Any:
+    """Return normal values with a standard deviation of 3, repeating after a prime number."""
+    import cupy
+    import numpy as np
+
+    period = np.random.default_rng(cols).standard_normal(1_000_003, np.float32) * 3
+    repeats = -(-rows * cols // period.size)
+    flat = cupy.tile(cupy.asarray(period.astype(numpy_dtype(dtype))), repeats)
+    return flat[: rows * cols].reshape(rows, cols)
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("cols", COLS)
+@pytest.mark.parametrize(
+    ("dtype", "algorithm"),
+    [
+        (DType.FLOAT32, Algorithm.SOFTMAX),
+        (DType.BFLOAT16, Algorithm.LOG_SOFTMAX),
+    ],
+    ids=["float32", "bfloat16"],
+)
+def test_every_candidate(dtype: DType, algorithm: Algorithm, cols: int, rows: int) -> None:
+    import cupy
+
+    rows = min(rows, MOST_ELEMENTS // cols)
+    problem = Problem.of(algorithm, dtype, cols)
+    x = device_normal(rows, cols, dtype)
+    wanted = in_float64(x, algorithm)
+    y = cupy.empty_like(x)
+    stream = cupy.cuda.get_current_stream().ptr
+    found = list(candidates(problem, rows, arch_of(cupy.cuda.Device().id)))
+    for variant, kernel in zip(found, compile_many(map(render, found)), strict=True):
+        assert not isinstance(kernel, CompileError), kernel
+        cupy.cuda.runtime.memset(y.data.ptr, 0xFF, y.nbytes)  # NaN
+        kernel.launch(x.data.ptr, y.data.ptr, rows, stream)
+        assert wrong_results(y, wanted, problem) == 0, variant.name
+        checked[variant.strategy.name] = checked.get(variant.strategy.name, 0) + 1
+    del x, y, wanted
+    cupy.get_default_memory_pool().free_all_blocks()
+    print(f"{sum(checked.values())} candidates checked so far: {checked}")
