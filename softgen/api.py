@@ -43,9 +43,10 @@ def softmax(
         dtype: dtype of the result; x's by default. Arithmetic is in float32, or float64 if either
             dtype is.
         out: where to write: x itself, or another array of the result's shape, dtype and device.
-        tune: "on" times the candidates at the first call for a shape never seen before, stores the
-            winner on disk and is fast ever after; "cached" uses a stored winner, else the best
-            guess; "off" the best guess; "force" times again. By default SOFTGEN_TUNE, else "on".
+        tune: "on" times the candidates at the first call for a shape for which no winner is stored
+            or comes with softgen, stores the winner on disk and is fast ever after; "cached" uses
+            such a winner, else the best guess; "off" the best guess; "force" times again. By
+            default SOFTGEN_TUNE, else "on".
         variant: skip the choice: a strategy's name ("warp"), "oneflow", a step of the ladder
             ("naive"), a variant's name, a Strategy or a Variant.
         batch_invariant: if True the number of rows never moves the choice, so a row's result has

@@ -7,11 +7,13 @@ be read, or does not fit, is a miss with a warning, never an error.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import logging
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,9 @@ from softgen.entry import Entry, Key, entry_from_json
 from softgen.errors import IllegalVariantError, InvalidValueError
 
 log = logging.getLogger("softgen")
+
+# A file is written in milliseconds: a temporary one this old belongs to a process that was killed.
+STALE_SECONDS = 3600
 
 # Entries of this process whose file could not be written, by path.
 _memory: dict[Path, Entry] = {}
@@ -115,6 +120,7 @@ def store(entry: Entry) -> Path | None:
     folder = trusted_directory(create=True)
     if folder is not None:
         try:
+            _delete_stale(folder)
             write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
         except OSError as error:
             _warn_once(f"the cache folder {folder} cannot be written ({error}); going on in memory")
@@ -123,6 +129,15 @@ def store(entry: Entry) -> Path | None:
             return path
     _memory[path] = entry
     return None
+
+
+def _delete_stale(folder: Path) -> None:
+    """Delete temporary files of processes that were killed while they wrote."""
+    for path in folder.glob(".*.tmp"):
+        # Its process may finish it, or another delete it, between the look and the deed.
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > STALE_SECONDS:
+                path.unlink()
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -164,8 +179,15 @@ def clear() -> int:
 def export_file(path: Path) -> int:
     """Write all entries to one JSON file; return how many."""
     found = entries()
-    write_atomic(path, json.dumps([entry.to_json() for entry in found], indent=1) + "\n")
+    write_named(path, json.dumps([entry.to_json() for entry in found], indent=1) + "\n")
     return len(found)
+
+
+def write_named(path: Path, text: str) -> None:
+    """Write `text` to a file that a user named; InvalidValueError if its folder does not exist."""
+    if not path.parent.exists():
+        raise InvalidValueError(f"cannot write {path}: there is no folder {path.parent}")
+    write_atomic(path, text)
 
 
 def import_file(path: Path) -> int:
@@ -173,6 +195,10 @@ def import_file(path: Path) -> int:
 
     Raises InvalidValueError, before anything is stored, if the file holds anything else.
     """
+    if not path.exists():
+        raise InvalidValueError(
+            f"cannot read {path}: there is no such file; `softgen cache export` writes one"
+        )
     try:
         data: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -117,10 +118,22 @@ def entry_from_json(data: Any) -> Entry:
         return Entry(
             Key(problem, int(data["key"]["rows"]), environment),
             winner,
-            tuple(Timing(**timing) for timing in data["timings"]),
+            tuple(_timing_from_json(timing) for timing in data["timings"]),
             tuple(data["failures"].items()),
         )
     except SoftgenError as error:
         raise InvalidValueError(str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidValueError(f"not an entry of softgen's cache ({error!r})") from error
+
+
+def _timing_from_json(data: Any) -> Timing:
+    timing = Timing(**data)
+    for name in ("microseconds", "p10", "p90"):
+        value = getattr(timing, name)
+        # Rates are found by dividing by it; and Python reads NaN and Infinity from JSON.
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise InvalidValueError(f"{name} must be a positive number, got {value!r}")
+    if not isinstance(timing.variant, str):
+        raise InvalidValueError(f"variant must be a name, got {timing.variant!r}")
+    return timing

@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from softgen import cache
+from softgen import cache, table
 from softgen.device import arch_of, environment
 from softgen.entry import Entry, Key, rows_bucket
 from softgen.errors import InvalidValueError
@@ -76,8 +76,8 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
         problem: the request.
         rows: number of rows.
         device: the current device's number.
-        mode: "on" tunes once where no choice is stored, "cached" takes the stored choice or the
-            best guess, "off" the best guess, "force" tunes again.
+        mode: "on" tunes once where no choice is stored or shipped, "cached" takes the stored or
+            shipped choice or the best guess, "off" the best guess, "force" tunes again.
     """
     arch = arch_of(device)
     if mode == "off":
@@ -87,6 +87,9 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
         stored = cache.load(key, arch)
         if stored is not None:
             return stored.winner
+        shipped = table.winner(problem, rows, arch)
+        if shipped is not None:
+            return shipped
         if mode == "cached":
             return best_guess(problem, rows_bucket(rows), arch)
     with _lock_of(key):

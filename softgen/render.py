@@ -20,6 +20,9 @@ from softgen.variants import Variant
 COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
+# What decides the text beside the templates and the strategies: constants, names, C++ types.
+TEXT_MODULES = ("render.py", "problem.py", "variants.py")
+
 LINE = 100  # columns of an emitted line at most, as in .clang-format
 
 
@@ -149,11 +152,12 @@ def render(variant: Variant) -> Source:
 
 @functools.cache
 def digest() -> str:
-    """Return a digest of every template and strategy: what a cached choice depends on."""
+    """Return a digest of all that decides the emitted text: what a cached choice depends on."""
     state = hashlib.sha256()
-    strategies = Path(__file__).resolve().parent / "strategies"
+    package = Path(__file__).resolve().parent
     templates = (path for path in template_directory().rglob("*") if path.is_file())
-    files = [*templates, *strategies.glob("*.py")]
+    code = (package / name for name in TEXT_MODULES)
+    files = [*templates, *(package / "strategies").glob("*.py"), *code]
     for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
         state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return state.hexdigest()[:16]

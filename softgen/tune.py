@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from softgen import cache
 from softgen.compile import compile_many
+from softgen.cost import worth_timing
 from softgen.device import arch_of, environment, require_device
 from softgen.entry import Entry, Key, Timing
 from softgen.errors import CompileError, VerificationError
@@ -16,14 +19,18 @@ from softgen.kernel import Kernel
 from softgen.measure import Buffers, Stopwatch, summarize
 from softgen.problem import Problem
 from softgen.render import render
-from softgen.variants import Variant, candidates
+from softgen.variants import Variant
 
 SCREENING_SECONDS = 0.01  # host time that each candidate is timed for at first
-FINALISTS = 4
+# Who comes to the finals: all within the noise of so short a look, while the clocks still rise.
+SCREENING_NOISE = 0.05
+LEAST_FINALISTS, MOST_FINALISTS = 4, 8
 FINAL_ROUNDS = 8
 FINAL_SECONDS = 0.005
-# The best guess keeps its place unless it is beaten by more than this: repeated runs of one kernel
-# differ by up to 1% on an idle H200.
+# Below this a difference of 0.1 us between two kernels counts, so there are twice the rounds.
+TINY_MICROSECONDS = 10.0
+# Candidates this close are equals, and the one that comes first as a guess wins, so that the next
+# tuning chooses it too: repeated runs of one kernel differ by up to 1% on an idle H200.
 NOISE = 0.01
 BUDGET_FOR_SCREENING = 0.7  # of the budget; the finals get the rest
 
@@ -34,7 +41,7 @@ class Progress:
 
     Attributes:
         done: candidates looked at.
-        total: candidates in all.
+        total: candidates in all, those that the cost model lets through.
         variant: the last one.
         best: the fastest so far, if any.
         gigabytes_per_second: of the fastest, counting one read and one write of each element.
@@ -56,6 +63,8 @@ def tune(
 ) -> Entry:
     """Time the candidates for `rows` rows on the current device, store the winner and return it.
 
+    Those that the cost model rules out are not compiled.
+
     Args:
         problem: the request.
         rows: number of rows; where memory is short, fewer are timed.
@@ -73,7 +82,7 @@ def tune(
 
     arch = arch_of(device)
     buffers = Buffers.allocate(problem, rows, arch)
-    found = list(candidates(problem, rows, arch))
+    found = worth_timing(problem, rows, arch)
     screen = _Screen(problem, buffers, len(found), progress)
     for kernel in _compiled(found, screen.failures):
         screen.look_at(kernel)
@@ -141,19 +150,48 @@ class _Screen:
 
 
 def _finals(screen: _Screen, deadline: float) -> tuple[Kernel, tuple[Timing, ...]]:
-    """Time the fastest few again, taking turns, so that drift of the clocks meets all alike."""
-    order = sorted(screen.timings.values(), key=lambda timing: timing.microseconds)
-    first = next(iter(screen.timings))  # candidates come best guess first
-    names = list(dict.fromkeys([*(t.variant for t in order[:FINALISTS]), first]))
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    for round_number in range(FINAL_ROUNDS):
+    """Time the fastest few again, taking turns, and choose."""
+    names = _finalists(screen.timings)
+    tiny = min(screen.timings[name].microseconds for name in names) < TINY_MICROSECONDS
+    samples: dict[str, list[list[float]]] = {name: [] for name in names}
+    for round_number in range(FINAL_ROUNDS * 2 if tiny else FINAL_ROUNDS):
         if round_number >= 2 and time.perf_counter() > deadline:
             break
         for name in names:
-            samples[name] += screen.stopwatch.samples(screen.kernels[name], FINAL_SECONDS, least=2)
-    final = {name: summarize(screen.kernels[name], samples[name]) for name in names}
-    fastest = min(final.values(), key=lambda timing: timing.microseconds)
-    keeps = final[first].microseconds <= fastest.microseconds * (1 + NOISE)
-    winner = screen.kernels[first if keeps else fastest.variant]
+            kernel = screen.kernels[name]
+            samples[name].append(screen.stopwatch.samples(kernel, FINAL_SECONDS, least=2))
+    final = {
+        name: summarize(screen.kernels[name], list(itertools.chain(*samples[name])))
+        for name in names
+    }
     timings = {**screen.timings, **final}
+    winner = screen.kernels[choose_finalist(samples)]
     return winner, tuple(sorted(timings.values(), key=lambda timing: timing.microseconds))
+
+
+def _finalists(timings: dict[str, Timing]) -> list[str]:
+    """Return the fastest of the screening, and the best guess, in the order of the candidates."""
+    order = sorted(timings.values(), key=lambda timing: timing.microseconds)
+    limit = order[0].microseconds * (1 + SCREENING_NOISE)
+    near = [t for t in order[:MOST_FINALISTS] if t.microseconds <= limit]
+    chosen = {timing.variant for timing in [*near, *order[:LEAST_FINALISTS]]}
+    return [name for i, name in enumerate(timings) if i == 0 or name in chosen]
+
+
+def choose_finalist(samples: dict[str, list[list[float]]]) -> str:
+    """Return the first finalist that is as fast as the fastest, but for the noise.
+
+    Args:
+        samples: the times in each round, by name, best guess first.
+
+    What is compared is the median over the rounds of a finalist's time over the mean of all in that
+    round. When the clocks step half way, medians of plain times fall on either side of the step.
+    """
+    rounds = {name: [statistics.median(each) for each in found] for name, found in samples.items()}
+    means = [statistics.fmean(times) for times in zip(*rounds.values(), strict=True)]
+    relative = {
+        name: statistics.median(t / mean for t, mean in zip(times, means, strict=True))
+        for name, times in rounds.items()
+    }
+    limit = min(relative.values()) * (1 + NOISE)
+    return next(name for name, time_over_mean in relative.items() if time_over_mean <= limit)

@@ -63,11 +63,23 @@ def clear(json: options.JsonOption = False) -> None:
 
 
 @app.command("export")
-def export_file(file: File, json: options.JsonOption = False) -> None:
+def export_file(
+    file: File,
+    as_table: Annotated[
+        bool,
+        typer.Option("--table", help="As a table of a device's winners, as in softgen/tables."),
+    ] = False,
+    json: options.JsonOption = False,
+) -> None:
     """Write all stored choices to one FILE, to ship with a program or move to another machine."""
-    from softgen import cache
+    from softgen import cache, table
 
-    count = cache.export_file(file)
+    if as_table:
+        found = cache.entries()
+        cache.write_named(file, table.text_of(found))
+        count = len(found)
+    else:
+        count = cache.export_file(file)
     if json:
         output.document({"exported": count, "file": str(file)})
     else:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from softgen.bench.suites import shapes_of
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
@@ -27,12 +28,16 @@ def tune(
     shapes: Annotated[
         Path | None, typer.Option("--shapes", help="File with one ROWSxCOLS a line; # comments.")
     ] = None,
+    suite: Annotated[
+        list[str] | None,
+        typer.Option("--suite", help="Suite of `softgen bench`, in its dtype; may be repeated."),
+    ] = None,
     dtype: options.DTypeOption = DType.FLOAT32,
     algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
     out_dtype: options.OutDType = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", min=0.01, help="Seconds a shape. [default: every candidate]"),
+        typer.Option("--budget", min=0.01, help="Seconds a shape. [default: all that may win]"),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -40,12 +45,15 @@ def tune(
 
     Ctrl-C keeps what is finished: every shape is stored as soon as it is done.
     """
-    wanted = [parse_shape(text, "--shape") for text in shape or []]
-    wanted += read_shapes(shapes) if shapes is not None else []
+    sizes = [parse_shape(text, "--shape") for text in shape or []]
+    sizes += read_shapes(shapes) if shapes is not None else []
+    wanted = [(dtype, rows, cols) for rows, cols in sizes]
+    wanted += [(each.dtype, each.rows, each.cols) for each in shapes_of(suite or [])]
     if not wanted:
-        raise typer.BadParameter("give at least one --shape ROWSxCOLS, or --shapes FILE")
+        raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
     problems = [
-        (Problem.of(algorithm, dtype, cols, out_dtype=out_dtype), rows) for rows, cols in wanted
+        (Problem.of(algorithm, kind, cols, out_dtype=out_dtype), rows)
+        for kind, rows, cols in wanted
     ]
     options.require_gpu()
 

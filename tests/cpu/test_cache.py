@@ -5,11 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import logging
+import math
 import os
 import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +245,27 @@ def test_half_written_files_of_others_are_no_entries(tuned: Path) -> None:
     assert cache.entries() == [ENTRY]
 
 
+@pytest.mark.parametrize(("seconds", "kept"), [(60, True), (3500, True), (3700, False)])
+def test_what_a_killed_process_left_behind_goes_after_an_hour(
+    seconds: int, kept: bool, tuned: Path
+) -> None:
+    cache.store(ENTRY)
+    litter = tuned / f".{ENTRY.key.file_name}.abc.tmp"
+    litter.write_text("{")
+    then = time.time() - seconds
+    os.utime(litter, (then, then))
+    cache.store(make_entry(cols=7))
+    assert litter.exists() is kept
+    assert len(cache.entries()) == 2
+
+
+def test_litter_that_cannot_be_deleted_is_no_obstacle(tuned: Path) -> None:
+    (tuned / ".folder.tmp").mkdir(parents=True)
+    tuned.chmod(0o700)
+    os.utime(tuned / ".folder.tmp", (0, 0))
+    assert cache.store(ENTRY) is not None
+
+
 # Entries that cannot be used
 
 
@@ -256,6 +279,10 @@ def without(part: str) -> dict[str, Any]:
 
 def won_by(strategy: Any, **parameters: Any) -> dict[str, Any]:
     return changed(winner={"strategy": strategy, "parameters": parameters})
+
+
+def timed(**parts: Any) -> dict[str, Any]:
+    return changed(timings=[{**GOOD["timings"][0], **parts}])
 
 
 TEXT = json.dumps(GOOD)
@@ -279,8 +306,15 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "too wide": (json.dumps(changed(key=WIDER)), "cols must be from 1"),
     "no winner": (json.dumps(without("winner")), "'winner'"),
     "no timings": (json.dumps(without("timings")), "'timings'"),
+    "zero timing": (json.dumps(timed(microseconds=0)), "microseconds must be a positive number"),
+    "negative timing": (json.dumps(timed(p10=-1.0)), "p10 must be a positive number, got -1.0"),
+    "endless timing": (json.dumps(timed(p90=math.inf)), "p90 must be a positive number, got inf"),
+    "no timing": (json.dumps(timed(microseconds=math.nan)), "must be a positive number, got nan"),
+    "true timing": (json.dumps(timed(microseconds=True)), "must be a positive number, got True"),
+    "text timing": (json.dumps(timed(microseconds="3")), "must be a positive number, got '3'"),
+    "nameless timing": (json.dumps(timed(variant=5)), "variant must be a name, got 5"),
     "odd timing": (json.dumps(changed(timings=[{"variant": "x"}])), "microseconds"),
-    "removed strategy": (json.dumps(won_by("teleport", b=1)), "unknown strategy 'teleport'"),
+    "removed strategy": (json.dumps(won_by("vanished", b=1)), "unknown strategy 'vanished'"),
     "no strategy": (json.dumps(won_by(["safe"], block_size=256)), "not an entry"),
     "illegal": (json.dumps(won_by("safe", block_size=33)), "block_size must be a multiple of 32"),
     "zero": (json.dumps(won_by("safe", block_size=0)), "block_size must be a multiple of 32"),
@@ -678,7 +712,7 @@ def test_damaged_entries_are_not_exported(tmp_path: Path, caplog: pytest.LogCapt
         ('"text"', "is not a list of cache entries"),
         (f"[{TEXT}, 5]", "not an entry.*nothing was imported"),
         (f"[{TEXT}, {TEXT[:-1]}, \"more\": 1}}, null]", "nothing was imported"),
-        (f"[{TEXT}, {json.dumps(won_by('teleport'))}]", "teleport.*nothing was imported"),
+        (f"[{TEXT}, {json.dumps(won_by('vanished'))}]", "vanished.*nothing was imported"),
     ],
 )  # fmt: skip
 def test_garbage_imports_nothing(text: str, message: str, tmp_path: Path, tuned: Path) -> None:
@@ -691,8 +725,16 @@ def test_garbage_imports_nothing(text: str, message: str, tmp_path: Path, tuned:
     assert not tuned.exists()
 
 
+def test_exporting_into_a_missing_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(
+        InvalidValueError, match=r"cannot write .*x\.json: there is no folder .*no$"
+    ):
+        cache.export_file(tmp_path / "no" / "x.json")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_missing_or_binary_file_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(InvalidValueError, match="nowhere"):
+    with pytest.raises(InvalidValueError, match=r"cannot read .*nowhere: there is no such file"):
         cache.import_file(tmp_path / "nowhere")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidValueError, match=r"cannot read .*binary as JSON"):

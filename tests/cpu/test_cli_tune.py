@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from softgen.tune import Progress
 from softgen.variants import candidates
 from tests.cpu.cli_helpers import cli, document, ok, refused
 
-INTERRUPTING_COLS = 4096
+INTERRUPTING_ROWS, INTERRUPTING_COLS = 64, 4096
 
 
 def fake_tune(
@@ -29,9 +30,9 @@ def fake_tune(
     budget: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Entry:
-    """Report two candidates, store the second; the width 4096 is where Ctrl-C comes."""
+    """Report two candidates, store the second; 64 x 4096 is where Ctrl-C comes."""
     found = list(candidates(problem, rows, arch_named("sm_90"), "online"))[:2]
-    if problem.cols == INTERRUPTING_COLS:
+    if (rows, problem.cols) == (INTERRUPTING_ROWS, INTERRUPTING_COLS):
         raise KeyboardInterrupt
     assert progress is not None
     for done, variant in enumerate(found, 1):
@@ -116,6 +117,36 @@ def test_cache_lists_exports_clears_and_imports(tmp_path: Path) -> None:
     assert document(ok("cache", "ls", "--json")) == []
     assert document(ok("cache", "import", path, "--json")) == {"imported": 1, "file": str(path)}
     assert document(ok("cache", "ls", "--json")) == listed
+
+
+def test_a_suite_is_tuned_in_its_dtype() -> None:
+    lines = document(ok("tune", "--suite", "fastsoftmax", "--shape", "8x64", "--json"))[1:]
+    assert {(line["dtype"], line["rows"]) for line in lines} == {("float32", 128)}
+    assert [line["cols"] for line in lines] == [2**i for i in range(10, 18)]
+
+
+def test_the_cache_becomes_a_table_of_winners(tmp_path: Path) -> None:
+    tuned = document(ok("tune", "--shape", "64x1000", "--shape", "60x1000", "--json"))[0]
+    path = tmp_path / "a_test.json"
+    answer = document(ok("cache", "export", path, "--table", "--json"))
+    assert answer == {"exported": 1, "file": str(path)}
+    (entry,) = json.loads(path.read_text())["entries"]
+    assert entry == {"variant": tuned["variant"], "rows": 64, "microseconds": 2.0}
+    assert f"wrote 1 entries to {path}" in ok("cache", "export", path, "--table").stderr
+
+
+def test_an_empty_cache_makes_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    assert "no tuned choices" in refused(group.USAGE, "cache", "export", path, "--table")
+    assert not path.exists()
+
+
+def test_files_that_cannot_be_are_told_apart(tmp_path: Path) -> None:
+    missing = tmp_path / "no" / "x.json"
+    assert f"there is no folder {missing.parent}" in refused(
+        group.USAGE, "cache", "export", missing
+    )
+    assert "there is no such file" in refused(group.USAGE, "cache", "import", missing)
 
 
 def test_cache_path_is_the_folder(own_cache: Path) -> None:

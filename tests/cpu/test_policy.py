@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from softgen import cache, policy
+from softgen import cache, policy, table
 from softgen.arch import Arch, arch_named
 from softgen.entry import Entry, Key, Timing
 from softgen.errors import InvalidValueError, VerificationError
@@ -141,8 +141,10 @@ def fake_arch(device: int) -> Arch:
 
 
 @pytest.fixture
-def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[FakeTuner]:
+def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path) -> Iterator[FakeTuner]:
     fake = FakeTuner()
+    monkeypatch.setattr(table, "DIRECTORY", tmp_path)  # no table, unless a test ships one
+    table._winners.cache_clear()
     monkeypatch.setattr(policy, "tune", fake)
     monkeypatch.setattr(policy, "environment", fake_environment)
     monkeypatch.setattr(policy, "arch_of", fake_arch)
@@ -152,6 +154,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> Iterator[FakeTune
     yield fake
     policy._locks.clear()
     cache._memory.clear()
+    table._winners.cache_clear()
 
 
 def stored(rows: int = 4096, device: int = 0, strategy: Safe | None = None) -> None:
@@ -196,6 +199,48 @@ def test_cached_never_tunes(tuner: FakeTuner) -> None:
     assert tuner.calls == []
 
 
+def ship(folder: Path, strategy: Safe) -> None:
+    """Write a table for the H200 with one winner, for 4096 rows."""
+    key = Key.of(THOUSAND, 4096, {"device": H200.device})
+    text = table.text_of([Entry(key, Variant(THOUSAND, strategy), ())])
+    (folder / "nvidia_h200.json").write_text(text)
+
+
+@pytest.mark.parametrize("mode", ["on", "cached"])
+def test_a_shipped_winner_is_taken_where_the_cache_has_none(
+    mode: str, tuner: FakeTuner, tmp_path: Path, own_cache: Path
+) -> None:
+    ship(tmp_path, Safe(128))
+    assert choose(THOUSAND, 4000, 0, mode).strategy == Safe(128)
+    assert tuner.calls == []
+    assert not (own_cache / "tuned").exists()  # a later softgen may ship a better one
+    stored()
+    assert choose(THOUSAND, 4000, 0, mode).strategy == Safe(1024)
+
+
+def test_force_and_off_do_not_ask_the_table(tuner: FakeTuner, tmp_path: Path) -> None:
+    ship(tmp_path, Safe(128))
+    assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
+    assert choose(THOUSAND, 4096, 0, "force") == WINNER
+    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert len(tuner.calls) == 1
+
+
+def test_other_rows_and_devices_than_the_tables_are_tuned_for(
+    tuner: FakeTuner, tmp_path: Path
+) -> None:
+    ship(tmp_path, Safe(128))
+    assert choose(THOUSAND, 64, 0, "on") == WINNER
+    assert choose(THOUSAND, 4096, 1, "on") == WINNER
+    assert len(tuner.calls) == 2
+
+
+def test_a_shipped_winner_that_is_illegal_is_tuned_over(tuner: FakeTuner, tmp_path: Path) -> None:
+    ship(tmp_path, Safe(33))
+    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+
+
 def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> None:
     stored()
 
@@ -203,6 +248,7 @@ def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("off must not read the cache")
 
     monkeypatch.setattr(cache, "load", look)
+    monkeypatch.setattr(table, "winner", look)
     monkeypatch.setattr(policy, "environment", look)
     assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
     assert tuner.calls == []

@@ -304,16 +304,17 @@ def test_the_digest_changes_with_every_template_and_only_then(own_templates: Pat
     assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in digests)
 
 
-def test_the_digest_changes_with_a_strategy(
-    own_templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("part", ["strategies/safe.py", "render.py", "problem.py", "variants.py"])
+def test_the_digest_changes_with_the_code_that_decides_the_text(
+    part: str, own_templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = rendering.digest()
     package = tmp_path / "softgen"
-    shutil.copytree(ROOT / "softgen" / "strategies", package / "strategies")
+    shutil.copytree(ROOT / "softgen", package)
     monkeypatch.setattr(rendering, "__file__", str(package / "render.py"))
     rendering.digest.cache_clear()
     assert rendering.digest() == before
-    with (package / "strategies" / "safe.py").open("a") as file:
+    with (package / part).open("a") as file:
         file.write("# another heuristic\n")
     rendering.digest.cache_clear()
     assert rendering.digest() != before

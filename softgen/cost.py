@@ -1,0 +1,119 @@
+"""Which candidates are worth timing: a model of their time, so that a tuning takes seconds.
+
+A strategy's own `estimate`, which was fitted to device times, is the main term. What is multiplied
+to it tells settings of one strategy apart that cannot keep the memory busy, or leave threads idle.
+"""
+
+from __future__ import annotations
+
+from softgen.arch import KIB, Arch
+from softgen.occupancy import blocks_per_multiprocessor
+from softgen.problem import Problem
+from softgen.strategies import Launch, Strategy
+from softgen.strategies.base import OTHER_REGISTERS
+from softgen.variants import Variant, candidates
+
+# Bytes that an SM must have on their way to keep its share of the memory busy: 4.8 TB/s for about
+# 700 ns, over the 132 SMs of an H200.
+BYTES_IN_FLIGHT = 25 * KIB
+
+# A strategy is plausible if its estimate is within this factor of the best one's: estimates were
+# off by up to 1.35 (float32 128 x 4194304 on an H200). Of each, so many are timed anyway.
+STRATEGY_WITHIN = 1.6
+LEAST_STRATEGIES = 2
+LEAST_OF_STRATEGY = 3
+
+# The cost of the 21 winners of docs/performance.md was within 1.16 of the least, but for one that
+# is the best of its strategy.
+VARIANT_WITHIN = 1.3
+MOST = 36
+
+
+def worth_timing(problem: Problem, rows: int, arch: Arch) -> list[Variant]:
+    """Return the candidates that may win for `rows` rows on `arch`, best guess first.
+
+    They are in the order of `candidates`, so those of one strategy follow each other.
+    """
+    found = list(candidates(problem, rows, arch))
+    plausible = _plausible(found, rows, arch)
+    costs = {v: cost(v, rows, arch) for v in found if type(v.strategy) in plausible}
+    if not costs:
+        return []
+    cheapest = sorted(costs, key=lambda variant: costs[variant])  # stable: ties by best guess
+    limit = VARIANT_WITHIN * costs[cheapest[0]]
+    kept = {found[0]}
+    for kind in plausible:
+        kept.update([v for v in cheapest if type(v.strategy) is kind][:LEAST_OF_STRATEGY])
+        kept.add(next(v for v in found if type(v.strategy) is kind))
+    for variant in cheapest:
+        if len(kept) < MOST and costs[variant] <= limit:
+            kept.add(variant)
+    return [variant for variant in found if variant in kept]
+
+
+def cost(variant: Variant, rows: int, arch: Arch) -> float:
+    """Return about the time of `variant` over that of a copy."""
+    problem, strategy, launch = variant.problem, variant.strategy, variant.launch
+    held = elements_held(strategy)
+    resident = _resident_blocks(held, problem, launch, arch)
+    return (
+        strategy.estimate(problem, rows, arch)
+        * _starved(held, resident, problem, launch, rows, arch)
+        * _idle(held, problem, launch)
+        * _tail(resident, launch, rows, arch)
+    )
+
+
+def elements_held(strategy: Strategy) -> int:
+    """Return how many elements a thread loads before it waits, by the knobs that strategies share.
+
+    Those that hold a row say `cols_per_thread` (and `rows_per_access`), those that walk over it
+    `unroll` packs.
+    """
+    knobs = strategy.knobs
+    walks = knobs.get("pack_size", 1) * knobs.get("unroll", 1)
+    return knobs.get("cols_per_thread", walks) * knobs.get("rows_per_access", 1)
+
+
+def _plausible(found: list[Variant], rows: int, arch: Arch) -> list[type[Strategy]]:
+    """Return the strategies near the best one by estimate, and never fewer than two."""
+    kinds = list(dict.fromkeys(type(variant.strategy) for variant in found))
+    estimates = [kind.estimate(found[0].problem, rows, arch) for kind in kinds]
+    return [
+        kind
+        for i, (kind, estimate) in enumerate(zip(kinds, estimates, strict=True))
+        if i < LEAST_STRATEGIES or estimate <= STRATEGY_WITHIN * estimates[0]
+    ]
+
+
+def _resident_blocks(held: int, problem: Problem, launch: Launch, arch: Arch) -> int:
+    """Return the blocks of an SM, by a guess of the registers: the compiler has not run yet."""
+    words = problem.compute_dtype.itemsize // 4
+    registers = min(255, held * words + OTHER_REGISTERS[problem.compute_dtype])
+    return max(1, blocks_per_multiprocessor(launch, registers, launch.shared_bytes, arch))
+
+
+def _starved(
+    held: int, resident: int, problem: Problem, launch: Launch, rows: int, arch: Arch
+) -> float:
+    """Return how many times more bytes should be on their way than are; 1 if enough."""
+    of_block = held * launch.block_size * problem.dtype.itemsize
+    # A ring in shared memory is filled by copies that no thread waits for.
+    of_block = max(of_block, launch.dynamic_shared_bytes)
+    blocks = min(resident * arch.multiprocessors, launch.grid(rows))
+    everything = rows * problem.cols * problem.dtype.itemsize
+    wanted = min(BYTES_IN_FLIGHT * arch.multiprocessors, everything)
+    return max(1.0, wanted / (blocks * of_block))
+
+
+def _idle(held: int, problem: Problem, launch: Launch) -> float:
+    """Return the elements that the threads of a row could hold over those that there are."""
+    covered = held * launch.block_size * launch.cluster_size / launch.rows_per_block
+    return max(1.0, covered / problem.cols)
+
+
+def _tail(resident: int, launch: Launch, rows: int, arch: Arch) -> float:
+    """Return what a last wave of few blocks costs: little, as blocks do not run in step."""
+    waves = launch.grid(rows) / (resident * arch.multiprocessors)
+    whole = -(-launch.grid(rows) // (resident * arch.multiprocessors))
+    return (whole / waves) ** 0.25 if waves > 1 else 1.0

@@ -1,0 +1,128 @@
+"""The cost model: what it leaves out cannot win, and what is left takes seconds to time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from softgen import cost as model
+from softgen.arch import KNOWN, arch_named
+from softgen.bench.suites import SUITES
+from softgen.cost import MOST, cost, elements_held, worth_timing
+from softgen.problem import DType, Problem
+from softgen.strategies import Strategy, all_strategies
+from softgen.strategies.block import Block
+from softgen.strategies.online import Online
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant, best_guess, candidates, parse_name
+
+H200 = arch_named("sm_90")
+PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"
+WINNER = re.compile(r"\| (\w+) \| (\d+) x (\d+) \| [\d.]+ \| `(\w+)` \|")
+
+
+def measured() -> list[tuple[Problem, int, Strategy]]:
+    """Return the winners of the table in docs/performance.md, all candidates having been timed."""
+    found = []
+    for dtype, rows, cols, label in WINNER.findall(PERFORMANCE.read_text()):
+        problem = Problem.of("softmax", dtype, int(cols))
+        variant = parse_name(f"{problem.label}_{label}")
+        found.append((problem, int(rows), variant.strategy))
+    return found
+
+
+def nearest(setting: Strategy, found: list[Variant]) -> Strategy:
+    """Return the setting of `found` that differs from `setting` in the fewest knobs."""
+    same = [v.strategy for v in found if type(v.strategy) is type(setting)]
+    return min(same, key=lambda s: sum(s.knobs[k] != v for k, v in setting.knobs.items()))
+
+
+def test_the_table_of_winners_is_read() -> None:
+    assert len(measured()) >= 15
+
+
+@pytest.mark.parametrize(
+    ("problem", "rows", "setting"),
+    [pytest.param(*each, id=f"{each[1]}x{each[0].label}") for each in measured()],
+)
+def test_what_won_on_an_h200_is_timed(problem: Problem, rows: int, setting: Strategy) -> None:
+    """Where a strategy's knobs have moved since, the setting that is nearest to the winner is."""
+    everything = list(candidates(problem, rows, H200))
+    kept = {variant.strategy for variant in worth_timing(problem, rows, H200)}
+    assert nearest(setting, everything) in kept
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_a_tuning_times_some_dozens_at_most(suite: str) -> None:
+    for shape in SUITES[suite].shapes():
+        problem = Problem.of("softmax", shape.dtype, shape.cols)
+        kept = worth_timing(problem, shape.rows, H200)
+        assert 8 <= len(kept) <= MOST, shape.label
+
+
+@pytest.mark.parametrize("arch", KNOWN.values(), ids=lambda arch: arch.name)
+@pytest.mark.parametrize("dtype", DType)
+def test_the_best_guesses_are_always_among_them(arch: object, dtype: DType) -> None:
+    known = next(each for each in KNOWN.values() if each is arch)
+    for cols in (1, 3, 100, 1024, 12671, 50257, 300_000, 2**23):
+        for rows in (1, 300, 2**16):
+            problem = Problem.of("softmax", dtype, cols)
+            kept = worth_timing(problem, rows, known)
+            everything = list(candidates(problem, rows, known))
+            assert kept[0] == best_guess(problem, rows, known)
+            assert [v for v in everything if v in set(kept)] == kept  # their order is kept too
+            kinds = list(dict.fromkeys(type(v.strategy) for v in everything))
+            for kind in kinds[: model.LEAST_STRATEGIES]:
+                assert next(v for v in everything if type(v.strategy) is kind) in kept
+
+
+def test_strategies_that_cannot_win_are_left_out() -> None:
+    def names(rows: int, cols: int) -> set[str]:
+        problem = Problem.of("softmax", "float32", cols)
+        return {variant.strategy.name for variant in worth_timing(problem, rows, H200)}
+
+    assert not names(4096, 256) & {"cluster", "split", "cooperative", "safe"}
+    assert not names(4096, 12672) & {"cooperative", "safe"}
+    assert not names(128, 4194304) & {"block", "warp", "safe"}
+    assert {"cooperative", "split", "online"} <= names(128, 4194304)
+
+
+def test_too_few_bytes_in_flight_cost_in_proportion() -> None:
+    """2048 threads of one float each have 8 KB on their way, of the 25 that an SM needs."""
+    problem, rows = Problem.of("softmax", "float32", 32), 2**20
+    one = Variant(problem, Warp(1, 1, 32, 1, False, 128))
+    four = Variant(problem, Warp(4, 4, 8, 1, False, 128))
+    assert cost(four, rows, H200) == pytest.approx(Warp.estimate(problem, rows, H200), rel=0.01)
+    assert cost(one, rows, H200) / cost(four, rows, H200) == pytest.approx(25 / 8, rel=0.01)
+
+
+def test_so_few_rows_that_all_is_on_its_way_starve_nothing() -> None:
+    problem = Problem.of("softmax", "float32", 32)
+    one = Variant(problem, Warp(1, 1, 32, 1, False, 128))
+    assert cost(one, 16, H200) == Warp.estimate(problem, 16, H200)
+
+
+def test_threads_without_a_pack_cost() -> None:
+    problem = Problem.of("softmax", "float32", 1040)
+    tight, loose = Block(4, 20, 64, 64, 1, False), Block(4, 32, 64, 64, 1, False)
+    costs = [cost(Variant(problem, setting), 2**20, H200) for setting in (tight, loose)]
+    assert costs[1] > 1.2 * costs[0]
+
+
+def test_a_last_wave_of_few_blocks_costs_a_little() -> None:
+    problem = Problem.of("softmax", "float32", 8192)
+    setting = Variant(problem, Block(4, 32, 256, 256, 4, False))
+    full, over, many = (cost(setting, 132 * blocks, H200) for blocks in (4, 5, 4001))
+    assert full < many < over < 1.3 * full
+
+
+def test_what_a_thread_holds_is_read_from_the_shared_knobs() -> None:
+    assert elements_held(Warp(4, 32, 32, 2, True, 128)) == 64
+    assert elements_held(Block(4, 28, 512, 512, 2, False)) == 28
+    assert elements_held(Online(4, 2, 256)) == 8
+    for kind in all_strategies():
+        for problem in (Problem.of("softmax", "float32", cols) for cols in (4096, 2**20)):
+            for setting in kind.candidates(problem, 4096, H200):
+                assert elements_held(setting) >= 1

@@ -1,0 +1,89 @@
+"""The tuner on the GPU: quick, stable, and not asked where a winner is shipped."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import softgen
+from softgen import cache, policy, table
+from softgen.api import _kernels
+from softgen.compile import compile_source
+from softgen.cost import worth_timing
+from softgen.device import arch_of, environment
+from softgen.entry import Entry, Key
+from softgen.measure import Buffers, Stopwatch
+from softgen.problem import DType, Problem
+from softgen.render import render
+from softgen.tune import Progress, tune
+from softgen.variants import Variant, candidates
+from tests.gpu.test_softmax import device_normal
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Let an empty folder be that of the shipped tables, and no kernel be loaded."""
+    monkeypatch.setattr(table, "DIRECTORY", tmp_path)
+    table._winners.cache_clear()
+    _kernels.clear()
+    yield tmp_path
+    table._winners.cache_clear()
+    _kernels.clear()
+
+
+def test_a_shipped_winner_is_not_tuned_for(
+    tables: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def timed(*arguments: Any, **options: Any) -> Entry:
+        raise AssertionError("a winner is shipped, and it was tuned all the same")
+
+    problem = Problem.of("softmax", "float32", 1000)
+    arch = arch_of(0)
+    winner = list(candidates(problem, 128, arch))[3]  # no best guess
+    made = Entry(Key.of(problem, 128, environment(0)), winner, ())
+    table.path_of(arch.device).write_text(table.text_of([made]))
+    monkeypatch.setattr(policy, "tune", timed)
+    for rows in (65, 128):
+        softgen.softmax(device_normal(rows, 1000, DType.FLOAT32))
+    softgen.log_softmax(device_normal(100, 1000, DType.FLOAT32))
+    assert {kernel.variant.strategy for kernel in _kernels.values()} == {winner.strategy}
+    assert cache.entries() == []
+
+
+def test_a_shape_is_tuned_within_five_seconds() -> None:
+    problem, steps = Problem.of("softmax", "bfloat16", 32000), list[Progress]()
+    start = time.perf_counter()
+    tune(problem, 8192, progress=steps.append)
+    assert time.perf_counter() - start <= 5
+    assert steps[-1].total == len(worth_timing(problem, 8192, arch_of(0)))
+    assert 8 <= steps[-1].done <= steps[-1].total
+
+
+def side_by_side(a: Variant, b: Variant, rows: int) -> float:
+    """Return how much slower the slower of two variants is, timed in turns."""
+    stopwatch = Stopwatch(Buffers.allocate(a.problem, rows, arch_of(0)))
+    kernels = [compile_source(render(variant)) for variant in (a, b)]
+    stopwatch.warm_up(kernels[0])
+    ratios = []
+    for _ in range(15):
+        first, second = (statistics.median(stopwatch.samples(k, 0.005)) for k in kernels)
+        ratios.append(first / second)
+    ratio = statistics.median(ratios)
+    return max(ratio, 1 / ratio)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "rows", "cols"),
+    [("float32", 4096, 1024), ("bfloat16", 8, 128256), ("bfloat16", 8192, 32000)],
+)
+def test_two_tunings_choose_kernels_that_are_equally_fast(dtype: str, rows: int, cols: int) -> None:
+    problem = Problem.of("softmax", dtype, cols)
+    first, second = (tune(problem, rows).winner for _ in range(2))
+    assert side_by_side(first, second, rows) <= 1.02, (first.name, second.name)
