@@ -114,6 +114,12 @@ def test_a_stage_that_is_filled_before_it_is_empty() -> None:
     assert "called mbarrier_arrive_expect, but all 1 arrivals of the phase are there" in text
 
 
+def test_reads_that_a_copy_may_overtake() -> None:
+    """An arrival without the fence: one launch in 20 of 128 x 128256 was wrong on an H200."""
+    text = report(broken(cooperative(), "    fence_async();\n", ""), rows=9)
+    assert "with no fence_async between" in text
+
+
 def test_a_stage_that_is_never_released() -> None:
     text = report(broken(cooperative(), "    release(n);\n", ""), rows=9)
     assert "mbarrier_wait" in text

@@ -318,6 +318,7 @@ RING = by_hand(
     } else if (threadIdx.x < 64) {
       mbarrier_wait(full + stage, parity);
       for (int i = threadIdx.x; i < kCols; i += 64) y[row * kCols + i] = buffer[i];
+      fence_async();
       mbarrier_arrive(empty + stage);
     }
     if (++stage == kStages) stage = 0, parity ^= 1;

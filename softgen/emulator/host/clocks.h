@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 namespace simt {
@@ -32,6 +33,7 @@ class Clocks {
       std::fill_n(row(thread) + thread / 32 * 32, 32, 0);
       row(thread)[thread] = 1;
     }
+    fences_.assign(static_cast<size_t>(rows), {0, 0});
     wide_ = false;
   }
 
@@ -58,6 +60,15 @@ class Clocks {
   }
 
   void acquire(int thread, const Clock& clock) { join(row(thread), clock.data(), columns()); }
+
+  // fence.proxy.async: what the thread did up to now comes before copies that are ordered after it.
+  void fence(int thread, uint32_t epoch) {
+    fences_[static_cast<size_t>(thread)] = {epoch, now(thread)};
+    ++row(thread)[thread];
+  }
+  bool fenced(int thread, uint32_t epoch, uint32_t stamp) const {
+    return fences_[static_cast<size_t>(thread)] >= std::pair(epoch, stamp);
+  }
 
   // __syncwarp: the lanes of the mask have seen what any of them has.
   void synchronize(int warp, uint32_t mask) {
@@ -95,6 +106,7 @@ class Clocks {
 
   int rows_ = 0;
   bool wide_ = false;
+  std::vector<std::pair<uint32_t, uint32_t>> fences_;  // of each thread the last: epoch and stamp
   std::vector<uint32_t> seen_;
 };
 

@@ -101,6 +101,11 @@ inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int
   block.copies.push_back(copy);
 }
 
+inline __attribute__((used)) void simt_fence_async() {
+  Block& block = *launch.block;
+  block.clocks.fence(launch.current, block.epoch);
+}
+
 // Moves nothing that a thread could see.
 inline __attribute__((used)) void simt_bulk_prefetch(const void* from, int bytes, const char* file,
                                                      int line) {

@@ -122,6 +122,7 @@ class SharedRegion {
       Cell& cell = cell_at(i);
       wrong = why_not(cell, i, "wrote", by, pc);
       if (wrong.empty()) wrong = race_with_reader(cell, i, by, pc);
+      if (wrong.empty() && as.kind == Writer::kBulkLoad) wrong = unfenced_reader(cell, i, by, pc);
       if (wrong.empty()) note_write(cell, by, pc, as);
     }
     return wrong;
@@ -240,6 +241,21 @@ class SharedRegion {
     if (reader < 0) return {};
     return race(by, "wrote", pc, format("thread %d read", reader), between(by, reader),
                 cell.read_pc, at);
+  }
+
+  // A thread that read the byte and did not call fence_async since: the copy may overtake its read.
+  std::string unfenced_reader(const Cell& cell, size_t at, const Accessor& by,
+                              const void* pc) const {
+    if (cell.read_epoch < first_epoch_) return {};
+    const bool last = by.clocks->fenced(cell.reader, cell.read_epoch, cell.read_stamp);
+    int reader = last ? -1 : cell.reader;
+    if (cell.others) {
+      for (const auto& [other, stamp] : readers_[cell.others - 1]) {
+        if (!by.clocks->fenced(other, cell.read_epoch, stamp)) reader = other;
+      }
+    }
+    if (reader < 0) return {};
+    return race(by, "wrote", pc, format("thread %d read", reader), "fence_async", cell.read_pc, at);
   }
 
   int unordered_reader(const Cell& cell, const Accessor& by) const {

@@ -43,6 +43,7 @@ void simt_mbarrier_arrive(unsigned long long* barrier, int bytes, const char* fi
 void simt_mbarrier_wait(unsigned long long* barrier, int parity, const char* file, int line);
 
 // See ../host/copies.h.
+void simt_fence_async();
 void simt_bulk_prefetch(const void* from, int bytes, const char* file, int line);
 void simt_bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
                     const char* file, int line);

@@ -55,6 +55,8 @@ inline void mbarrier_wait(unsigned long long* barrier, int parity, SIMT_SITE) {
   simt::simt_mbarrier_wait(barrier, parity, file, line);
 }
 
+inline void fence_async() { simt::simt_fence_async(); }
+
 __device__ void bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
                           SIMT_SITE) {
   simt::simt_bulk_load(to, from, bytes, barrier, file, line);
