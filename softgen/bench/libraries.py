@@ -105,12 +105,15 @@ def _cupyx(arena: Arena) -> Entrant:
 
 
 def _quack(arena: Arena) -> Entrant:
-    import quack.softmax
+    import importlib
+
+    # Not `import quack.softmax`: the package puts a function of that name before its module.
+    module = importlib.import_module("quack.softmax")
 
     # softmax() and softmax_fwd() allocate and then call this, which writes into `out`.
-    forward = getattr(quack.softmax, "_softmax_fwd", None)
+    forward = getattr(module, "_softmax_fwd", None)
     if forward is None:
-        return _allocating(arena, quack.softmax.softmax)
+        return _allocating(arena, module.softmax)
     return _writing(arena, forward)
 
 
