@@ -6,6 +6,7 @@ turn comes again, so that a launch does not write where the one before wrote, an
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -105,8 +106,6 @@ def _cupyx(arena: Arena) -> Entrant:
 
 
 def _quack(arena: Arena) -> Entrant:
-    import importlib
-
     # Not `import quack.softmax`: the package puts a function of that name before its module.
     module = importlib.import_module("quack.softmax")
 

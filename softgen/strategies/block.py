@@ -110,7 +110,7 @@ class Block(Strategy):
                 for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
                     setting = dataclasses.replace(covering, block_size=block, min_blocks=blocks)
                     registers = arch.registers_per_multiprocessor // (block * blocks)
-                    if 44 <= held and registers <= 2 * held:
+                    if held >= 44 and registers <= 2 * held:
                         continue  # some of these spill 8 bytes, and none of them won
                     if setting.is_legal(problem, arch):
                         found.append(setting)
