@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Hashable
 from typing import Any
 
 import numpy as np
@@ -13,14 +15,14 @@ from softgen.entry import rows_bucket
 from softgen.errors import CaptureError, InvalidValueError, NotSupportedError
 from softgen.kernel import Kernel
 from softgen.outputs import resolve_output
-from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, settings, tune_mode
+from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, tune_mode
 from softgen.problem import Algorithm, DType, Problem, natural_alignment, whole_number
 from softgen.render import render
 from softgen.select import Choice, select
-from softgen.warm import WarmCalls, is_captured
+from softgen.warm import WarmCalls
+from softgen.warm_run import is_captured
 
 _kernels: dict[tuple[Any, ...], Kernel] = {}
-_warm = WarmCalls()
 
 
 def softmax(
@@ -64,7 +66,7 @@ def softmax(
 
     NaN or +inf anywhere in a row, or a row of nothing but -inf, gives a row of NaN; -inf gives 0.
     """
-    return _apply(Algorithm.SOFTMAX, x, axis, dtype, out, tune, variant, batch_invariant)
+    return _softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant)
 
 
 def log_softmax(
@@ -81,7 +83,7 @@ def log_softmax(
 
     -inf gives -inf where the rest of the row is finite.
     """
-    return _apply(Algorithm.LOG_SOFTMAX, x, axis, dtype, out, tune, variant, batch_invariant)
+    return _log_softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant)
 
 
 def plan(
@@ -119,22 +121,18 @@ def plan(
     return _kernel(problem, nominal, device, tune_mode(tune), variant)
 
 
-def _apply(
+def _full(
     algorithm: Algorithm,
     x: Any,
+    out: Any,
     axis: int,
     dtype: object,
-    out: Any,
     tune: str | None,
     choice: Choice,
     batch_invariant: bool | None,
+    key: Hashable,
 ) -> Any:
-    # By the axis' type too: True and 1.0 equal 1, and are refused.
-    about = type(axis), axis, dtype, tune, choice, batch_invariant
-    options = (algorithm, about, settings())
-    y = _warm.run(x, out, options)
-    if y is not None:
-        return y
+    """Return the result of a call that is not warm, and keep it under `key` for the next."""
     library, x = library_of(x)
     x_type = library.dtype(x)
     y_type = x_type if dtype is None else DType.of(dtype)
@@ -162,8 +160,13 @@ def _apply(
         launch = kernel.launcher(rows)
         launch(x_pointer, y_pointer, library.stream(device))
         if mode != "force" and source is x:
-            _warm.remember(library, x, out, options, y, launch)
+            warm = _softmax if algorithm is Algorithm.SOFTMAX else _log_softmax
+            warm.remember(key, library, x, out, y, launch)
         return y.finish(library)
+
+
+_softmax = WarmCalls(functools.partial(_full, Algorithm.SOFTMAX))
+_log_softmax = WarmCalls(functools.partial(_full, Algorithm.LOG_SOFTMAX))
 
 
 def _width_of_last_axis(x: Any, axis: int) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from softgen.arrays import Library, library_of, usable_alignment
 from softgen.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.launcher import Launcher
+from softgen.launcher import launcher
 from softgen.outputs import resolve_output
 from softgen.problem import natural_alignment
 from softgen.render import Source
@@ -35,7 +36,10 @@ class Kernel:
     function: Any
     registers: int
     local_bytes: int
-    _warm: WarmCalls = field(default_factory=WarmCalls, init=False, repr=False, compare=False)
+    _warm: WarmCalls = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_warm", WarmCalls(self._full))
 
     def __call__(self, x: Any, out: Any = None) -> Any:
         """Apply the kernel along the last axis of `x` and return the result.
@@ -47,16 +51,15 @@ class Kernel:
 
         Raises InvalidTypeError or InvalidValueError, before any launch, if x does not fit the plan.
         """
-        y = self._warm.run(x, out, None)
-        return self._checked(x, out) if y is None else y
+        return self._warm[type(x)](x, out, -1, None, None, None, None)
 
-    def _checked(self, x: Any, out: Any) -> Any:
+    def _full(self, x: Any, out: Any, *options_and_key: Any) -> Any:
         library, x = library_of(x)
         self._check(library, x)
         with require_device().cuda.Device(self.device):
-            return self._on_its_device(library, x, out)
+            return self._on_its_device(library, x, out, options_and_key[-1])
 
-    def _on_its_device(self, library: Library, x: Any, out: Any) -> Any:
+    def _on_its_device(self, library: Library, x: Any, out: Any, key: Hashable) -> Any:
         problem = self.variant.problem
         y = resolve_output(library, x, out, problem.out_dtype)
         if y.size_is_zero:
@@ -74,7 +77,7 @@ class Kernel:
             )
         launch = self.launcher(y.elements // problem.cols)
         launch(x_pointer, y_pointer, library.stream(self.device))
-        self._warm.remember(library, x, out, None, y, launch)
+        self._warm.remember(key, library, x, out, y, launch)
         return y.finish(library)
 
     def _check(self, library: Library, x: Any) -> None:
@@ -100,12 +103,12 @@ class Kernel:
                 f"softgen.{problem.algorithm.value}, which copies when it must"
             )
 
-    def launcher(self, rows: int) -> Launcher:
+    def launcher(self, rows: int) -> Callable[[int, int, int], None]:
         """Return the launch on `rows` rows; the device must be current."""
         cuda = require_device().cuda
         if not cuda.driver.ctxGetCurrent():
             cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
-        return Launcher(self.function, self.variant.launch, rows, self.device)
+        return launcher(self.function, self.variant.launch, rows, self.device)
 
     def launch(self, x: int, y: int, rows: int, stream: int) -> None:
         """Launch on device addresses and a stream's handle, unchecked; the device is current."""

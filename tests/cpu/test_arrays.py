@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from softgen.arrays import TorchLibrary, library_of, numpy_dtype, usable_alignme
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.outputs import Output, resolve_output
 from softgen.problem import DType, natural_alignment
+from softgen.warm_run import Find, Full, Run
 from tests.cpu.drawn import widths
 
 dtypes = st.sampled_from(DType)
@@ -253,9 +254,6 @@ def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:
     assert library.contiguous(x) is x
     assert library.empty((2, 3), DType.FLOAT64, 1) == ((2, 3), "torch.float64", "cuda:1")
     assert library.stream(1) == 0xABD
-    assert library.facts(x) == (0x7000, ((4, 10), "torch.bfloat16", 1, 0, True, False))
-    assert library.is_plain(x)
-    assert not library.is_plain(FakeTensor(requires_grad=True))
     other = FakeTensor()
     library.assign(other, x)
     assert other.filled_from is x
@@ -266,10 +264,11 @@ def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:
 
 
 def test_tensors_are_made_past_the_dispatcher_where_that_is_possible(torch: Any) -> None:
-    make = TorchLibrary().allocator((2, 3, 4), DType.FLOAT64)
+    make, dtype = TorchLibrary().result_maker((2, 3, 4), DType.FLOAT64)
+    assert dtype == "torch.float64"
     assert make() == ("direct", (2, 3, 4), (12, 4, 1), "torch.float64")
     del torch._C._dynamo.guards._empty_strided_cuda
-    make = TorchLibrary().allocator((2, 3, 4), DType.FLOAT64)
+    make, _ = TorchLibrary().result_maker((2, 3, 4), DType.FLOAT64)
     assert make() == ((2, 3, 4), "torch.float64", "cuda")
 
 
@@ -336,13 +335,10 @@ class FakeLibrary:
     def stream(self, device: int) -> int:
         raise AssertionError("resolve_output launches nothing")
 
-    def facts(self, x: Array) -> tuple[int, Hashable]:
+    def warm_run(self, find: Find, full: Full) -> Run:
         raise AssertionError("resolve_output keeps nothing")
 
-    def is_plain(self, x: Array) -> bool:
-        raise AssertionError("resolve_output keeps nothing")
-
-    def allocator(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Array]:
+    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         raise AssertionError("resolve_output keeps nothing")
 
 

@@ -3,88 +3,71 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Hashable
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import ml_dtypes
+import numpy as np
 import pytest
 
-from softgen import launcher, warm
-from softgen.launcher import Launcher
+from softgen import arrays, launcher, warm, warm_run
+from softgen.arrays import CupyLibrary, Library, TorchLibrary
+from softgen.errors import InvalidTypeError
 from softgen.outputs import Output
-from softgen.policy import settings
 from softgen.problem import DType
 from softgen.strategies import Launch
 from softgen.warm import MOST_CALLS, WarmCalls
 
 CONTEXT = 0x555
+FRESH = 1 << 20
+DEFAULTS = (-1, None, None, None, None)
+F4 = np.dtype("f4")
 
 
-@dataclass(eq=False)
-class Array:
-    """A float32 array somewhere in a made-up memory."""
+class Base:
+    """As CuPy's arrays have one, whose __new__ is the quick one."""
 
-    shape: tuple[int, ...]
-    start: int = 0
-    contiguous: bool = True
-    gradient: bool = False
+
+class Array(Base):
+    """An array somewhere in a made-up memory, which looks like CuPy's and like PyTorch's."""
+
+    world: World
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        start: int = 0,
+        *,
+        dtype: Any = F4,
+        device: int = 0,
+        contiguous: bool = True,
+        gradient: bool = False,
+    ) -> None:
+        self.shape, self.dtype, self.requires_grad = shape, np.dtype(dtype), gradient
+        self.data = SimpleNamespace(ptr=start, device_id=device)
+        self._c_contiguous = contiguous
+
+    def _init(self, shape: tuple[int, ...], dtype: Any, *nothing: None) -> None:
+        assert nothing == (None, None, None)
+        Array.__init__(self, shape, self.world.fresh, dtype=dtype)
+        self.world.made.append(self)
+
+    def data_ptr(self) -> int:
+        if self.data.ptr < 0:
+            raise RuntimeError("no memory of its own")
+        return int(self.data.ptr)
+
+    def get_device(self) -> int:
+        return int(self.data.device_id)
+
+    def is_contiguous(self) -> bool:
+        return self._c_contiguous
 
 
 class Subclass(Array):
     pass
-
-
-@dataclass
-class FakeLibrary:
-    """softgen.arrays.Library over `Array`."""
-
-    mallocs_in_capture: bool = True
-    array_type: type = Array
-    fresh: int = 1 << 20
-    current: int = 0
-    made: list[Array] = field(default_factory=list)
-
-    def pointer(self, x: Array) -> int:
-        return x.start
-
-    def dtype(self, x: Array) -> DType:
-        return DType.FLOAT32
-
-    def device(self, x: Array) -> int:
-        return 0
-
-    def byte_strides(self, x: Array) -> tuple[int, ...]:
-        raise AssertionError
-
-    def is_contiguous(self, x: Array) -> bool:
-        return x.contiguous
-
-    def contiguous(self, x: Array) -> Array:
-        raise AssertionError
-
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Array:
-        raise AssertionError
-
-    def assign(self, target: Array, source: Array) -> None:
-        raise AssertionError
-
-    def stream(self, device: int) -> int:
-        return self.current
-
-    def facts(self, x: Array) -> tuple[int, Hashable]:
-        return x.start, (x.shape, x.start & 15, x.contiguous, x.gradient)
-
-    def is_plain(self, x: Array) -> bool:
-        return x.contiguous and not x.gradient
-
-    def allocator(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Array]:
-        def allocate() -> Array:
-            self.made.append(Array(shape, self.fresh))
-            return self.made[-1]
-
-        return allocate
 
 
 class FakeDriver:
@@ -115,20 +98,78 @@ class FakeDriver:
         return tuple(ctypes.c_uint64.from_address(each[i]).value for i in range(4))
 
 
+class World:
+    """A library over `Array`, and a full path that only counts and keeps."""
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        self.fresh = FRESH
+        self.current = 0
+        self.made: list[Array] = []
+        self.full: list[Any] = []
+        self.target: Array | None = None  # of the full path, if not where the result goes
+        self.calls = WarmCalls(self.full_path)
+
+    def full_path(self, x: Any, out: Any, *options_and_key: Any) -> str:
+        self.full.append(options_and_key[-1])
+        result = Array(x.shape, self.fresh) if out is None else out
+        y = Output(self.target or result, result, 48)
+        self.calls.remember(options_and_key[-1], self.library, x, out, y, launch_of())
+        return "full"
+
+    def call(self, x: Any, out: Any = None, *options: Any) -> Any:
+        return self.calls[type(x)](x, out, *(options or DEFAULTS))
+
+
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     fake = FakeDriver()
-    cupy = SimpleNamespace(cuda=SimpleNamespace(driver=fake, runtime=fake))
-    for module in (launcher, warm):
+    cupy = SimpleNamespace(
+        ndarray=Array,
+        cuda=SimpleNamespace(
+            driver=fake,
+            runtime=fake,
+            get_current_stream=lambda device: SimpleNamespace(ptr=Array.world.current),
+        ),
+    )
+    for module in (arrays, launcher, warm, warm_run):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
     monkeypatch.setattr(launcher, "workspace", lambda device, stream, size: 0x9000 + size)
-    monkeypatch.setattr(warm, "_libraries", {})
     return fake
 
 
-def launch_of(rows: int = 6, **shape: Any) -> Launcher:
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
+    module: Any = ModuleType("torch")
+    module.Tensor = Array
+    module.float16, module.float32, module.float64 = np.dtype("f2"), F4, np.dtype("f8")
+    module.bfloat16 = np.dtype(ml_dtypes.bfloat16)
+
+    def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Array:
+        Array.world.made.append(Array(shape, Array.world.fresh, dtype=dtype))
+        return Array.world.made[-1]
+
+    module._C = SimpleNamespace(
+        _cuda_getCurrentRawStream=lambda device: Array.world.current,
+        _dynamo=SimpleNamespace(guards=SimpleNamespace(_empty_strided_cuda=empty)),
+    )
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
+
+
+@pytest.fixture(params=[CupyLibrary, TorchLibrary])
+def world(
+    request: pytest.FixtureRequest, driver: FakeDriver, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> World:
+    made = World(request.param())
+    monkeypatch.setattr(Array, "world", made, raising=False)
+    monkeypatch.setattr(warm, "library_of", lambda x: (made.library, x))
+    return made
+
+
+def launch_of(rows: int = 6, **shape: Any) -> Any:
     function = SimpleNamespace(ptr=0xF00)
-    return Launcher(
+    return launcher.launcher(
         function, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0
     )
 
@@ -184,145 +225,241 @@ def test_threads_do_not_share_arguments(
 
 # What is kept
 
-
-def remembered(x: Array, out: Array | None = None, **library: Any) -> tuple[WarmCalls, FakeLibrary]:
-    calls, fake = WarmCalls(), FakeLibrary(**library)
-    target = Array(x.shape, fake.fresh) if out is None else out
-    calls.remember(fake, x, out, "options", Output(target, target, 48), launch_of())
-    return calls, fake
+X = Array((6, 8), 0x1000)
+OUT = Array((6, 8), 0x2000)
 
 
 def addresses(driver: FakeDriver) -> list[tuple[int, int]]:
     return [launch[-1][:2] for launch in driver.launches]
 
 
-def test_a_call_like_one_before_is_launched(driver: FakeDriver) -> None:
-    calls, library = remembered(Array((6, 8), 0x1000))
-    y = calls.run(Array((6, 8), 0x2000), None, "options")
-    assert [y] == library.made
-    assert y.shape == (6, 8)
-    assert addresses(driver) == [(0x2000, 1 << 20)]
+def test_a_call_like_one_before_is_launched(world: World, driver: FakeDriver) -> None:
+    assert world.call(X) == "full"
+    y = world.call(Array((6, 8), 0x2000))
+    assert [y] == world.made
+    assert type(y) is Array
+    assert (y.shape, y.dtype) == ((6, 8), F4)
+    assert addresses(driver) == [(0x2000, FRESH)]
+    assert len(world.full) == 1
+
+
+@pytest.mark.parametrize("out", [None, OUT])
+@pytest.mark.parametrize(
+    "x",
+    [
+        Array((8, 6), 0x1000),
+        Array((6, 8), 0x1000, dtype="f2"),
+        Array((6, 8), 0x1000, device=1),
+        Array((6, 8), 0x1004),
+        Array((6, 8), 0x1000, contiguous=False),
+        Subclass((6, 8), 0x1000),
+    ],
+)
+def test_any_other_x_takes_the_full_path(
+    x: Any, out: Array | None, world: World, driver: FakeDriver
+) -> None:
+    world.call(X, out)
+    assert world.call(x, out) == "full"
+    assert not driver.launches
 
 
 @pytest.mark.parametrize(
-    ("x", "out", "options"),
+    "out",
     [
-        (Array((8, 6), 0x1000), None, "options"),
-        (Array((6, 8), 0x1004), None, "options"),
-        (Array((6, 8), 0x1000, contiguous=False), None, "options"),
-        (Array((6, 8), 0x1000, gradient=True), None, "options"),
-        (Array((6, 8), 0x1000), Array((6, 8), 0x2000), "options"),
-        (Array((6, 8), 0x1000), None, "others"),
-        (Array((6, 8), 0x1000), None, ["no hash"]),
-        (Subclass((6, 8), 0x1000), None, "options"),
-        ([[1.0]], None, "options"),
-        (None, None, "options"),
+        None,
+        Array((8, 6), 0x2000),
+        Array((6, 8), 0x2000, dtype="f2"),
+        Array((6, 8), 0x2000, device=1),
+        Array((6, 8), 0x2004),
+        Array((6, 8), 0x2000, contiguous=False),
+        Subclass((6, 8), 0x2000),
+        [[1.0]],
     ],
 )
-def test_any_other_call_takes_the_full_path(
-    x: Any, out: Any, options: Any, driver: FakeDriver
+def test_any_other_out_takes_the_full_path(out: Any, world: World, driver: FakeDriver) -> None:
+    world.call(X, OUT)
+    assert world.call(X, out) == "full"
+    assert not driver.launches
+    assert len(world.full) == 2
+
+
+def test_what_the_full_path_raises_is_raised_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, library = remembered(Array((6, 8), 0x1000))
-    assert calls.run(x, out, options) is None
-    assert not library.made
+    asked = []
+
+    def refuse(*given: Any) -> None:
+        asked.append(given)
+        raise InvalidTypeError("refused")
+
+    monkeypatch.setattr(world.calls, "full", refuse)
+    for out, options in (
+        (None, DEFAULTS),
+        ([[1.0]], DEFAULTS),
+        (None, (["no hash"], *DEFAULTS[1:])),
+    ):
+        asked.clear()
+        with pytest.raises(InvalidTypeError, match="refused") as error:
+            world.call(X, out, *options)
+        assert len(asked) == 1
+        assert error.value.__context__ is None
+
+
+def test_out_where_none_was_takes_the_full_path(world: World, driver: FakeDriver) -> None:
+    world.call(X)
+    assert world.call(X, OUT) == "full"
     assert not driver.launches
 
 
-def test_where_another_device_is_current_the_full_path_is_taken(driver: FakeDriver) -> None:
-    calls, library = remembered(Array((6, 8), 0x1000))
+@pytest.mark.parametrize("where", range(5))
+def test_other_options_take_the_full_path(where: int, world: World, driver: FakeDriver) -> None:
+    world.call(X)
+    for other in ("other", ["no hash"]):
+        options: list[Any] = list(DEFAULTS)
+        options[where] = other
+        assert world.call(X, None, *options) == "full"
+    assert world.full[-1] is None
+    assert not driver.launches
+
+
+@pytest.mark.parametrize("axis", [True, 1.0, np.int64(1)])
+def test_an_axis_that_only_equals_takes_the_full_path(
+    axis: Any, world: World, driver: FakeDriver
+) -> None:
+    world.call(X, None, 1, *DEFAULTS[1:])
+    assert world.call(X, None, axis, *DEFAULTS[1:]) == "full"
+    assert not driver.launches
+    assert world.call(X, None, 1, *DEFAULTS[1:]) is world.made[-1]
+
+
+@pytest.mark.parametrize("name", ["SOFTGEN_TUNE", "SOFTGEN_BATCH_INVARIANT"])
+def test_the_environment_is_a_part_of_the_request(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.call(X)
+    monkeypatch.setenv(name, "1")
+    assert world.call(X) == "full"
+    assert world.call(X) is world.made[-1]
+    monkeypatch.setenv(name, "0")
+    assert world.call(X) == "full"
+    monkeypatch.delenv(name)
+    assert world.call(X) is world.made[-1]
+
+
+def test_a_tensor_takes_the_full_path_if_it_wants_a_gradient_or_has_no_memory(
+    driver: FakeDriver, torch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(TorchLibrary())
+    monkeypatch.setattr(warm, "library_of", lambda x: (world.library, x))
+    world.call(X)
+    assert world.call(Array((6, 8), 0x1000, gradient=True)) == "full"
+    assert world.call(Array((6, 8), -1)) == "full"
+    assert world.full[-1] is None
+    assert not driver.launches
+
+
+def test_where_another_device_is_current_the_full_path_is_taken(
+    world: World, driver: FakeDriver
+) -> None:
+    world.call(X)
+    world.call(X, OUT)
+    kept = dict(world.calls.entries)
     for other in (0, CONTEXT + 1):  # 0: a thread that has not used CUDA yet
         driver.context = other
-        assert calls.run(Array((6, 8), 0x1000), None, "options") is None
-    assert not library.made
+        assert world.call(X) == "full"
+        assert world.call(X, OUT) == "full"
+        world.calls.entries.update(kept)
+    assert not world.made
     assert not driver.launches
 
 
-def test_results_go_where_the_caller_says(driver: FakeDriver) -> None:
-    x, out = Array((6, 8), 0x1000), Array((6, 8), 0x2000)
-    calls, _ = remembered(x, out)
-    assert calls.run(x, out, "options") is out
-    assert calls.run(x, x, "options") is x
+def test_results_go_where_the_caller_says(world: World, driver: FakeDriver) -> None:
+    world.call(X, OUT)
+    assert world.call(X, OUT) is OUT
+    assert world.call(X, X) is X
     beside = Array((6, 8), 0x1000 + 6 * 8 * 4)
-    assert calls.run(x, beside, "options") is beside
-    assert addresses(driver) == [(0x1000, 0x2000), (0x1000, 0x1000), (0x1000, beside.start)]
+    assert world.call(X, beside) is beside
+    assert addresses(driver) == [(0x1000, 0x2000), (0x1000, 0x1000), (0x1000, beside.data.ptr)]
 
 
 @pytest.mark.parametrize("shift", [-16, 16, -176, 176])
 def test_an_overlap_is_left_to_the_full_path_which_refuses_it(
-    shift: int, driver: FakeDriver
+    shift: int, world: World, driver: FakeDriver
 ) -> None:
-    calls, _ = remembered(Array((6, 8), 0x1000), Array((6, 8), 0x2000))
-    assert calls.run(Array((6, 8), 0x1000), Array((6, 8), 0x1000 + shift), "options") is None
+    world.call(X, OUT)
+    assert world.call(X, Array((6, 8), 0x1000 + shift)) == "full"
     assert driver.launches == []
 
 
-def test_an_out_of_a_subclass_takes_the_full_path(driver: FakeDriver) -> None:
-    calls, _ = remembered(Array((6, 8), 0x1000), Array((6, 8), 0x2000))
-    assert calls.run(Array((6, 8), 0x1000), Subclass((6, 8), 0x2000), "options") is None
+def test_a_result_that_was_copied_is_not_kept(world: World) -> None:
+    world.target = Array((6, 8), 0x3000)
+    world.call(X, OUT)
+    assert world.calls.entries == {}
 
 
 @pytest.mark.parametrize(
-    ("x", "out"),
-    [
-        (Array((6, 8), contiguous=False), None),
-        (Array((6, 8), gradient=True), None),
-        (Subclass((6, 8)), None),
-        (Array((6, 8)), Subclass((6, 8), 0x2000)),
-    ],
+    ("x", "out"), [(Subclass((6, 8)), None), (X, Subclass((6, 8), 0x2000)), (Subclass((6, 8)), OUT)]
 )
-def test_what_is_not_kept(x: Array, out: Array | None, driver: FakeDriver) -> None:
-    calls, _ = remembered(x, out)
-    assert calls._calls == {}
+def test_a_subclass_is_not_kept(x: Array, out: Array | None, world: World) -> None:
+    for _ in range(2):
+        assert world.call(x, out) == "full"
+    assert world.calls.entries == {}
 
 
-def test_a_result_that_was_copied_is_not_kept(driver: FakeDriver) -> None:
-    calls, out = WarmCalls(), Array((6, 8), 0x2000)
-    y = Output(Array((6, 8), 0x3000), out, 48)
-    calls.remember(FakeLibrary(), Array((6, 8)), out, "options", y, launch_of())
-    assert calls._calls == {}
+def test_what_is_no_array_of_a_gpu_is_refused_and_not_kept() -> None:
+    calls = WarmCalls(lambda *given: None)
+    for x in (None, [[1.0]], np.zeros(3)):
+        with pytest.raises(InvalidTypeError):
+            calls[type(x)](x, None, *DEFAULTS)
+    assert not calls
 
 
-def test_an_allocator_that_aligns_to_less_is_left_to_the_full_path(driver: FakeDriver) -> None:
-    calls, _ = remembered(Array((6, 8)), fresh=(1 << 20) + 8)
-    assert calls._calls == {}
-    calls, library = remembered(Array((6, 8)))
-    library.fresh += 8
-    assert calls.run(Array((6, 8)), None, "options") is None
+def test_an_allocator_that_aligns_to_less_is_left_to_the_full_path(
+    world: World, driver: FakeDriver
+) -> None:
+    world.fresh += 8
+    world.call(X)
+    assert world.calls.entries == {}
+    world.fresh -= 8
+    world.call(X)
+    world.fresh += 8
+    assert world.call(X) == "full"
     assert driver.launches == []
 
 
-def test_nothing_is_allocated_in_a_capture(driver: FakeDriver) -> None:
-    x, out = Array((6, 8), 0x1000), Array((6, 8), 0x2000)
-    calls, library = remembered(x)
-    library.current = 0x77
+def test_cupy_allocates_nothing_in_a_capture(world: World, driver: FakeDriver) -> None:
+    world.call(X)
+    world.call(X, OUT)
+    world.current = 0x77
     driver.capturing = {0x77}
-    assert calls.run(x, None, "options") is None
-    assert not library.made
-    assert not driver.launches
-    library.mallocs_in_capture = False
-    assert calls.run(x, None, "options") is library.made[-1]
-    calls, library = remembered(x, out)
-    library.current = 0x77
-    assert calls.run(x, out, "options") is out
+    if world.library.mallocs_in_capture:
+        assert world.call(X) == "full"
+        assert not world.made
+        assert not driver.launches
+    else:
+        assert world.call(X) is world.made[-1]
+    assert world.call(X, OUT) is OUT
+    assert driver.launches[-1][-2] == 0x77
 
 
-def test_shapes_that_never_repeat_fill_no_memory(driver: FakeDriver) -> None:
-    calls, library, launch = WarmCalls(), FakeLibrary(), launch_of()
+@pytest.mark.parametrize("dtype", list(DType))
+def test_results_of_every_dtype(dtype: DType, world: World) -> None:
+    result = Array((6, 8), 0x2000, dtype=arrays.numpy_dtype(dtype))
+    world.target = result
+    world.call(X, result, -1, dtype, None, None, None)
+    assert world.call(X, result, -1, dtype, None, None, None) is result
+    world.call(X, None, -1, dtype, None, None, None)
+    assert world.call(X, None, -1, dtype, None, None, None).dtype is result.dtype
+
+
+def test_shapes_that_never_repeat_fill_no_memory(world: World) -> None:
     for rows in range(MOST_CALLS + 2):
-        x = Array((rows + 1, 8))
-        y = Array(x.shape, 1 << 20)
-        calls.remember(library, x, None, "options", Output(y, y, 8), launch)
-    assert len(calls._calls) == 2
+        world.call(Array((rows + 1, 8)))
+    assert len(world.calls.entries) == 2
 
 
-# The environment is a part of the request
-
-
-def test_settings_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings() == (None, None)
-    monkeypatch.setenv("SOFTGEN_TUNE", "off")
-    assert settings() == (b"off", None)
-    monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", "1")
-    assert settings() == (b"off", b"1")
-    monkeypatch.delenv("SOFTGEN_TUNE")
-    assert settings() == (None, b"1")
+def test_a_0d_cupy_array_is_not_copied(driver: FakeDriver) -> None:
+    """CuPy's ascontiguousarray would make a 1-d one of it, which no call keeps."""
+    x = Array(())
+    x.flags = SimpleNamespace(c_contiguous=True)  # type: ignore[attr-defined]
+    assert CupyLibrary().contiguous(x) is x

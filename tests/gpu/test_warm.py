@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -27,25 +28,39 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 class Count:
-    """Counts the calls of api that were warm."""
+    """Counts the calls of softmax and log_softmax, by the full path and in all."""
 
-    def __init__(self, calls: WarmCalls) -> None:
-        self.calls, self.warm, self.full = calls, 0, 0
+    def __init__(self) -> None:
+        self.all = self.full = 0
 
-    def run(self, x: Any, out: Any, options: Any) -> Any:
-        y = self.calls.run(x, out, options)
-        self.warm += y is not None
-        self.full += y is None
-        return y
-
-    def remember(self, *given: Any) -> None:
-        self.calls.remember(*given)
+    @property
+    def warm(self) -> int:
+        return self.all - self.full
 
 
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
-    counter = Count(WarmCalls())
-    monkeypatch.setattr(api, "_warm", counter)
+    """Nothing is warm when a test starts."""
+    counter = Count()
+
+    def called(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*given: Any, **options: Any) -> Any:
+            counter.all += 1
+            return function(*given, **options)
+
+        return call
+
+    def fresh(calls: WarmCalls) -> WarmCalls:
+        def full(*given: Any) -> Any:
+            counter.full += 1
+            return calls.full(*given)
+
+        return WarmCalls(full)
+
+    monkeypatch.setattr(api, "_softmax", fresh(api._softmax))
+    monkeypatch.setattr(api, "_log_softmax", fresh(api._log_softmax))
+    monkeypatch.setattr(softgen, "softmax", called(api.softmax))
+    monkeypatch.setattr(softgen, "log_softmax", called(api.log_softmax))
     return counter
 
 
@@ -235,19 +250,51 @@ def test_arrays_of_another_device(library: str, count: Count) -> None:
 
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
-def test_a_plan_is_warm_from_its_second_call(library: str) -> None:
+def test_a_plan_is_warm_from_its_second_call(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_kernels", {})
     kernel = softgen.plan("softmax", "float32", 1000, rows=64, tune="off")
+    full_path, taken = kernel._warm.full, []
+
+    def full(*given: Any) -> Any:
+        taken.append(given)
+        return full_path(*given)
+
+    kernel._warm.full = full
     for rows in (64, 5):
         x = array(library, rows, 1000)
-        full = kernel(x)
-        assert kernel._warm.run(x, None, None) is not None
-        assert same(kernel(x), full)
-        assert kernel(x, x) is x
-        assert same(x, full)
+        taken.clear()
+        expected = kernel(x)
+        assert len(taken) == 1
+        assert same(kernel(x), expected)
+        assert len(taken) == 1
+        twin = x * 1
+        for _ in range(2):
+            twin[...] = x
+            assert kernel(twin, twin) is twin
+            assert same(twin, expected)
+        assert len(taken) == 2
     with pytest.raises(TypeError, match="plan is for float32"):
         kernel(array(library, 64, 1000, DType.FLOAT64))
     with pytest.raises(ValueError, match="last axis of 1000"):
         kernel(array(library, 64, 999))
+
+
+def test_an_allocator_set_later_is_used(count: Count) -> None:
+    import cupy
+
+    x = device_normal(8, 1000, DType.FLOAT32)
+    expected = softgen.softmax(x, tune="off")
+    pool, asked = cupy.get_default_memory_pool(), []
+
+    def allocate(size: int) -> Any:
+        asked.append(size)
+        return pool.malloc(size)
+
+    with cupy.cuda.using_allocator(allocate):
+        y = softgen.softmax(x, tune="off")
+    assert asked == [x.nbytes]
+    assert count.warm == 1
+    assert same(y, expected)
 
 
 # Capture
