@@ -212,9 +212,9 @@ __device__ void mbarrier_wait(unsigned long long* barrier, int parity) {
   }
 }
 
-// What this thread has read or written in shared memory comes before any copy to there that a thread
-// starts once it knows of that. An arrival alone does not see to it: with stores in the queue before
-// the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
+// What this thread has read or written in shared memory comes before any copy to there that a
+// thread starts once it knows of that. An arrival alone does not see to it: with stores in the
+// queue before the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
 __device__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Starts a copy of `bytes` bytes, a multiple of 16, between 16-byte boundaries; the barrier counts
@@ -560,8 +560,8 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
 // it, and before. That is also why its loads may move.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
-    softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(
-        const X* x, Y* y, long long rows, unsigned char* workspace) {
+    softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(const X* x, Y* y, long long rows,
+                                                                 unsigned char* workspace) {
   extern __shared__ __align__(16) unsigned char memory[];
   Chunk* ring = reinterpret_cast<Chunk*>(memory);
   __shared__ Shared shared;

@@ -151,9 +151,9 @@ __device__ void mbarrier_wait(unsigned long long* barrier, int parity) {
   }
 }
 
-// What this thread has read or written in shared memory comes before any copy to there that a thread
-// starts once it knows of that. An arrival alone does not see to it: with stores in the queue before
-// the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
+// What this thread has read or written in shared memory comes before any copy to there that a
+// thread starts once it knows of that. An arrival alone does not see to it: with stores in the
+// queue before the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
 __device__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Starts a copy of `bytes` bytes, a multiple of 16, between 16-byte boundaries; the barrier counts

@@ -7,7 +7,7 @@
 //   each row starts on a multiple of 4 element(s)
 //
 // Strategy block: a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs.
-//   grid:    rows blocks, or fewer: blocks stride over the rows
+//   grid:    rows blocks
 //   block:   512 threads, 128 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true
 //
@@ -298,37 +298,33 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   const int row_of_block = threadIdx.x / kThreadGroupWidth;
   const int lane = threadIdx.x % 32;
 
-  // All threads go round together, those of a row past the end too: they share the barriers.
-  long long first_row = static_cast<long long>(blockIdx.x) * kRowsPerBlock;
-  for (; first_row < rows; first_row += static_cast<long long>(gridDim.x) * kRowsPerBlock) {
-    const long long row = first_row + row_of_block;
-    const bool live = row < rows;
-    const X* row_x = x + row * kCols;
-    Y* row_y = y + row * kCols;
+  // One step and no loop, which costs 3% of a small launch: the grid's limit of 2^31 blocks is
+  // beyond the rows of such a width that memory holds. A row past the end shares the barrier.
+  const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + row_of_block;
+  const bool live = row < rows;
+  const X* row_x = x + row * kCols;
 
-    Compute values[kColsPerThread];
-    load_slice(row_x, thread, 0, live, row > 0 && row + 1 < rows, values);
+  Compute values[kColsPerThread];
+  load_slice(row_x, thread, 0, live, row > 0 && row + 1 < rows, values);
 
-    Compute m = values[0];
+  Compute m = values[0];
 #pragma unroll
-    for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
-    m = all_reduce_lanes<32, maximum>(m);
+  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
+  m = all_reduce_lanes<32, maximum>(m);
 
-    const Compute shift = shift_of(m);
-    Compute sum = 0;
+  const Compute shift = shift_of(m);
+  Compute sum = 0;
 #pragma unroll
-    for (int i = 0; i < kColsPerThread; ++i) sum += term(values[i], shift);
-    sum = all_reduce_lanes<32, add>(sum);
+  for (int i = 0; i < kColsPerThread; ++i) sum += term(values[i], shift);
+  sum = all_reduce_lanes<32, add>(sum);
 
-    if (lane == 0) slots[row_of_block][thread / 32] = {m, sum};
-    __syncthreads();
-    const MaxSum mine = slots[row_of_block][lane % kWarpsPerRow];
-    const MaxSum whole = all_reduce_lanes<kWarpsPerRow, combine>(mine);
-    __syncthreads();  // the slots may be written again
+  if (lane == 0) slots[row_of_block][thread / 32] = {m, sum};
+  __syncthreads();
+  const MaxSum mine = slots[row_of_block][lane % kWarpsPerRow];
+  const MaxSum whole = all_reduce_lanes<kWarpsPerRow, combine>(mine);
 
-    const Compute factor = rebase(factor_of(whole.d), m, shift_of(whole.m));
+  const Compute factor = rebase(factor_of(whole.d), m, shift_of(whole.m));
 #pragma unroll
-    for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-    store_slice(values, row_x, thread, 0, live, row_y);
-  }
+  for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
+  store_slice(values, row_x, thread, 0, live, y + row * kCols);
 }

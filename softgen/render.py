@@ -127,9 +127,10 @@ def signature(variant: Variant, symbol: str) -> str:
         else:
             lines[-1] += ","
             lines.append(" " * len(opening) + parameter)
-    if max(map(len, lines)) + len(") {") > LINE:
-        lines = [opening, " " * 8 + ", ".join(parameters)]
-    return "\n".join(lines) + ") {"
+    lines[-1] += ") {"
+    if max(map(len, lines)) > LINE:
+        lines = [opening, " " * 8 + ", ".join(parameters) + ") {"]
+    return "\n".join(lines)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -54,7 +54,8 @@ def candidates(
         chosen = tuple(sorted(tuned, key=lambda s: s.estimate(problem, rows, arch)))
     for kind in chosen:
         for setting in kind.candidates(problem, rows, arch):
-            yield Variant(problem, setting)
+            if setting.launch(problem).reaches(rows):
+                yield Variant(problem, setting)
 
 
 def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> Variant:

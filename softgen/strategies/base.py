@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softgen.arch import Arch
-from softgen.errors import IllegalVariantError
+from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problem import DType, Problem
 
 WARP_SIZE = 32
@@ -82,10 +82,25 @@ class Launch:
         """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""
         return self.workspace_bytes_per_row * rows
 
+    def reaches(self, rows: int) -> bool:
+        """Whether a grid computes that many rows: not if blocks take one step and are too few."""
+        if self.strides or self.most_blocks < MAX_GRID:
+            return True
+        steps = -(-rows // self.rows_per_block)
+        return steps * self.cluster_size * self.blocks_per_row <= MAX_GRID
+
     def grid(self, rows: int) -> int:
-        """Return the number of blocks for `rows` rows: one step each, within the grid's limit."""
+        """Return the number of blocks for `rows` rows: one step each, within the grid's limit.
+
+        Raises InvalidValueError where that is not enough, because blocks do not stride.
+        """
         steps = -(-rows // self.rows_per_block)
         blocks = self.cluster_size * self.blocks_per_row
+        if not self.reaches(rows):
+            raise InvalidValueError(
+                f"{rows} rows need {steps * blocks} blocks, and a grid has at most {MAX_GRID}; "
+                "pass fewer rows at a time, or choose variant='online'"
+            )
         return max(1, min(steps, self.most_blocks // blocks)) * blocks
 
 

@@ -89,6 +89,7 @@ class Block(Strategy):
             self.block_size,
             self.block_size // self.thread_group_width,
             static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+            strides=False,
         )
 
     @classmethod
