@@ -52,6 +52,8 @@ def describe(source: Source) -> dict[str, Any]:
         "problem": problem,
         "strategy": variant.strategy.name,
         "parameters": variant.strategy.knobs,
+        "arguments": list(variant.launch.arguments),
+        "grid": variant.launch.grid_rule,
         "launch": dataclasses.asdict(variant.launch),
         "options": list(source.options),
         "sha256": source.sha256,

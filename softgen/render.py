@@ -115,9 +115,7 @@ def constant_lines(variant: Variant) -> list[str]:
 
 def signature(variant: Variant, symbol: str) -> str:
     """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
-    parameters = ["const X* x", "Y* y", "long long rows"]
-    if variant.launch.workspace_bytes_per_row:
-        parameters.append("unsigned char* workspace")
+    parameters = variant.launch.arguments
     opening = f"    {symbol}("
     lines = [opening + parameters[0]]
     for parameter in parameters[1:]:

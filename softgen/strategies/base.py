@@ -82,6 +82,22 @@ class Launch:
         """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""
         return self.workspace_bytes_per_row * rows
 
+    @property
+    def grid_rule(self) -> str:
+        """The size of the grid in words, for people who launch an emitted file."""
+        steps = "rows" if self.rows_per_block == 1 else f"ceil(rows / {self.rows_per_block})"
+        blocks = self.cluster_size * self.blocks_per_row
+        size = f"{steps} * {blocks} blocks" if blocks > 1 else f"{steps} blocks"
+        if self.most_blocks < MAX_GRID:
+            return f"{size}, at most {self.most_blocks}: blocks stride over the rows"
+        return f"{size}, or fewer: blocks stride over the rows" if self.strides else size
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The kernel's parameters in C++."""
+        three = ("const X* x", "Y* y", "long long rows")
+        return (*three, "unsigned char* workspace") if self.workspace_bytes_per_row else three
+
     def reaches(self, rows: int) -> bool:
         """Whether a grid computes that many rows: not if blocks take one step and are too few."""
         if self.strides or self.most_blocks < MAX_GRID:

@@ -61,6 +61,8 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
         },
         "strategy": "online",
         "parameters": {"pack_size": 4, "unroll": 2, "block_size": 128},
+        "arguments": ["const X* x", "Y* y", "long long rows"],
+        "grid": "rows blocks, or fewer: blocks stride over the rows",
         "launch": dataclasses.asdict(ONLINE.variant.launch),
         "options": ["--std=c++17", "-ftz=true"],
         "sha256": hashlib.sha256((folder / ONLINE_FILE).read_bytes()).hexdigest(),
