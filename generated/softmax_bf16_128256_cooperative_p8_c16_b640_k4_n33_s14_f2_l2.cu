@@ -557,8 +557,8 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// x and y carry no __restrict__, because y may be x: a chunk is copied for the last time before any
+// of its results is stored.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(const X* x, Y* y, long long rows,
                                                                  unsigned char* workspace) {
