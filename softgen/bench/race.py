@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import statistics
 import time
 from dataclasses import dataclass
@@ -176,6 +177,7 @@ def first_line(error: BaseException) -> str:
     """Return an error as one short line: compilers' messages have hundreds."""
     if isinstance(error, AbsentError):
         return str(error)
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", str(error))  # colours, which a table has no use for
+    lines = [line.strip() for line in plain.splitlines() if line.strip()]
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."

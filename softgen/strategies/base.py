@@ -89,7 +89,8 @@ class Launch:
         blocks = self.cluster_size * self.blocks_per_row
         size = f"{steps} * {blocks} blocks" if blocks > 1 else f"{steps} blocks"
         if self.most_blocks < MAX_GRID:
-            return f"{size}, at most {self.most_blocks}: blocks stride over the rows"
+            whole = f", a multiple of {blocks}" if blocks > 1 else ""
+            return f"{size}, at most {self.most_blocks}{whole}: blocks stride over the rows"
         return f"{size}, or fewer: blocks stride over the rows" if self.strides else size
 
     @property
@@ -149,6 +150,11 @@ class Strategy(abc.ABC):
     @abc.abstractmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Return the expected time of the best guess over the time of a copy; orders strategies."""
+
+    @property
+    def oldest_arch(self) -> str:
+        """The first architecture that has the instructions of this setting."""
+        return "sm_75"
 
     @property
     def knobs(self) -> dict[str, int | bool]:

@@ -85,6 +85,11 @@ class Cluster(Strategy):
         """Return the 32-bit registers of a thread that hold elements."""
         return self.cols_per_thread * problem.compute_dtype.itemsize // 4
 
+    @property
+    def oldest_arch(self) -> str:
+        """The first architecture that has the instructions of this setting."""
+        return "sm_90"
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
         warps = self.cluster_size * self.block_size // WARP_SIZE

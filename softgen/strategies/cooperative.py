@@ -99,6 +99,11 @@ class Cooperative(Strategy):
         ahead = max(0, self.stages - chunks - self.in_flight)
         return 1 + -(-ahead // chunks)
 
+    @property
+    def oldest_arch(self) -> str:
+        """The first architecture that has the instructions of this setting."""
+        return "sm_90"
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""
         pair = 2 * problem.compute_dtype.itemsize

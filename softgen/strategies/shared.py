@@ -74,6 +74,11 @@ class Shared(Strategy):
             f"{name} moves packs of 16 bytes between 16-byte boundaries",
         )
 
+    @property
+    def oldest_arch(self) -> str:
+        """The first architecture that has the instructions of this setting."""
+        return ("sm_75", "sm_80", "sm_90")[self.copy]
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""
         warps = self.block_size // WARP_SIZE

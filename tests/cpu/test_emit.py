@@ -65,6 +65,7 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
         "grid": "rows blocks, or fewer: blocks stride over the rows",
         "launch": dataclasses.asdict(ONLINE.variant.launch),
         "options": ["--std=c++17", "-ftz=true"],
+        "oldest_arch": "sm_75",
         "sha256": hashlib.sha256((folder / ONLINE_FILE).read_bytes()).hexdigest(),
     }
 
