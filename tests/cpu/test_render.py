@@ -134,7 +134,8 @@ def test_the_header_says_what_the_launch_is() -> None:
         asked = f"{steps} * {blocks}" if blocks > 1 else steps
         grid = f"{asked} blocks, or fewer" if launch.strides else f"{asked} blocks\n"
         if launch.most_blocks < MAX_GRID:
-            grid = f"{asked} blocks, at most {launch.most_blocks}: blocks stride over the rows"
+            whole = f", a multiple of {blocks}" if blocks > 1 else ""
+            grid = f"{asked} blocks, at most {launch.most_blocks}{whole}: blocks stride"
         assert f"grid:    {grid}" in head
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
         assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head
