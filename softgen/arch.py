@@ -12,6 +12,12 @@ KIB = 1024
 MIB = 1024 * KIB
 
 
+def capability_name(capability: tuple[int, int]) -> str:
+    """Return the compiler's name of a compute capability, for example sm_90."""
+    major, minor = capability
+    return f"sm_{major}{minor}"
+
+
 @dataclass(frozen=True)
 class Arch:
     """A GPU architecture, with the size of one device of it.
@@ -36,8 +42,7 @@ class Arch:
     @property
     def name(self) -> str:
         """The compiler's name, for example sm_90."""
-        major, minor = self.compute_capability
-        return f"sm_{major}{minor}"
+        return capability_name(self.compute_capability)
 
 
 KNOWN: dict[str, Arch] = {

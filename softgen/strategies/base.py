@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.arch import Arch
+from softgen.arch import Arch, capability_name
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problem import DType, Problem
 
@@ -152,9 +152,14 @@ class Strategy(abc.ABC):
         """Return the expected time of the best guess over the time of a copy; orders strategies."""
 
     @property
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return (7, 5)
+
+    @property
     def oldest_arch(self) -> str:
-        """The first architecture that has the instructions of this setting."""
-        return "sm_75"
+        """The compiler's name of what the setting needs, for example sm_90."""
+        return capability_name(self.needs)
 
     @property
     def knobs(self) -> dict[str, int | bool]:
@@ -195,6 +200,13 @@ class Strategy(abc.ABC):
         self.require(
             pack_size <= dtype.max_pack,
             f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}",
+        )
+
+    def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:
+        """Raise IllegalVariantError unless a thread holds whole packs, and at least one."""
+        self.require(
+            cols_per_thread > 0 and cols_per_thread % pack_size == 0,
+            "cols_per_thread must be a positive multiple of pack_size",
         )
 
     def require_registers(

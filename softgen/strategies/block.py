@@ -56,10 +56,7 @@ class Block(Strategy):
             self.block_size % width == 0,
             f"block_size must be a multiple of thread_group_width ({width})",
         )
-        require(
-            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
-            "cols_per_thread must be a positive multiple of pack_size",
-        )
+        self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,

@@ -51,7 +51,7 @@ class Cluster(Strategy):
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
         require = self.require
         require(
-            arch.compute_capability >= (9, 0),
+            arch.compute_capability >= self.needs,
             f"thread block clusters need sm_90, {arch.name} has none",
         )
         self.require_pack(self.pack_size, problem)
@@ -61,10 +61,7 @@ class Cluster(Strategy):
             self.cluster_size <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
             f"a cluster of {self.cluster_size} does not fit a GPC of {arch.device}",
         )
-        require(
-            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
-            "cols_per_thread must be a positive multiple of pack_size",
-        )
+        self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         covered = self.cols_per_thread * self.block_size // self.pack_size
         need = self.slice_packs(problem)
         require(covered >= need, f"a block must cover {need} packs, it covers {covered}")
@@ -86,9 +83,9 @@ class Cluster(Strategy):
         return self.cols_per_thread * problem.compute_dtype.itemsize // 4
 
     @property
-    def oldest_arch(self) -> str:
-        """The first architecture that has the instructions of this setting."""
-        return "sm_90"
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return (9, 0)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""

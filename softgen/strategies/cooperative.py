@@ -48,7 +48,7 @@ class Cooperative(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the blocks are resident and their rings fit."""
         require = self.require
-        require(arch.compute_capability >= (9, 0), f"bulk copies need sm_90, not {arch.name}")
+        require(arch.compute_capability >= self.needs, f"bulk copies need sm_90, not {arch.name}")
         self.require_pack(self.pack_size, problem)
         require(
             self.pack_size * problem.dtype.itemsize == 16
@@ -58,10 +58,7 @@ class Cooperative(Strategy):
         )
         self.require_block(self.block_size)
         require(self.block_size > HELPERS, f"block_size must be above {HELPERS}")
-        require(
-            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
-            "cols_per_thread must be a positive multiple of pack_size",
-        )
+        self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         require(self.group_size > 0 and self.groups > 0, "group_size and groups must be positive")
         require(
             self.group_size * self.groups <= arch.multiprocessors,
@@ -100,9 +97,9 @@ class Cooperative(Strategy):
         return 1 + -(-ahead // chunks)
 
     @property
-    def oldest_arch(self) -> str:
-        """The first architecture that has the instructions of this setting."""
-        return "sm_90"
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return (9, 0)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""

@@ -64,10 +64,9 @@ class Shared(Strategy):
 
     def _require_copies(self, problem: Problem, arch: Arch) -> None:
         name = "cp.async" if self.copy == ASYNC else "a bulk copy"
-        first = NEEDS[self.copy]
         self.require(
-            arch.compute_capability >= first,
-            f"{name} needs sm_{first[0]}{first[1]}, this is {arch.name}",
+            arch.compute_capability >= self.needs,
+            f"{name} needs {self.oldest_arch}, this is {arch.name}",
         )
         self.require(
             self.pack_size == problem.dtype.max_pack and problem.alignment >= self.pack_size,
@@ -75,9 +74,9 @@ class Shared(Strategy):
         )
 
     @property
-    def oldest_arch(self) -> str:
-        """The first architecture that has the instructions of this setting."""
-        return ("sm_75", "sm_80", "sm_90")[self.copy]
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return NEEDS.get(self.copy, super().needs)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""

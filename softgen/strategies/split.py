@@ -47,10 +47,7 @@ class Split(Strategy):
         require = self.require
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)
-        require(
-            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
-            "cols_per_thread must be a positive multiple of pack_size",
-        )
+        self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_registers(
             self.cols_per_thread * problem.compute_dtype.itemsize // 4,
             self.min_blocks,

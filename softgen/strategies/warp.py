@@ -50,10 +50,7 @@ class Warp(Strategy):
         )
         require(width in (1, 2, 4, 8, 16, 32), "thread_group_width must be a power of two up to 32")
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
-        require(
-            self.cols_per_thread > 0 and self.cols_per_thread % self.pack_size == 0,
-            "cols_per_thread must be a positive multiple of pack_size",
-        )
+        self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         covered = self.cols_per_thread * width
         if self.padding:
             require(

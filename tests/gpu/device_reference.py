@@ -4,12 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from softgen.arrays import numpy_dtype
 from softgen.problem import Algorithm, DType
 
 CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
 
 FRACTION_BITS = {DType.FLOAT16: 10, DType.BFLOAT16: 7}
 SMALLEST_NORMAL = {DType.FLOAT16: -14, DType.BFLOAT16: -126}
+
+
+def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any:
+    """Return normal values of `scale`, repeating after a prime number of elements."""
+    import cupy
+
+    period = np.random.default_rng(cols).standard_normal(1_000_003, np.float32) * scale
+    repeats = -(-rows * cols // period.size)
+    flat = cupy.tile(cupy.asarray(period.astype(numpy_dtype(dtype))), repeats)
+    return flat[: rows * cols].reshape(rows, cols)
+
+
+def in_float64(x: Any, algorithm: Algorithm) -> Any:
+    """Return the algorithm of the rows of x, all of them in float64 at once."""
+    import cupy
+
+    wide = x.astype(cupy.float64)
+    wide -= wide.max(axis=1, keepdims=True)
+    terms = cupy.exp(wide)
+    total = terms.sum(axis=1, keepdims=True)
+    return terms / total if algorithm is Algorithm.SOFTMAX else wide - cupy.log(total)
 
 
 def error_over_bound(result: Any, x: Any, algorithm: Algorithm, out: DType) -> float:
@@ -21,12 +45,7 @@ def error_over_bound(result: Any, x: Any, algorithm: Algorithm, out: DType) -> f
     step = max(1, CHUNK // cols)
     worst = 0.0
     for first in range(0, x.shape[0], step):
-        wide = x[first : first + step].astype(cupy.float64)
-        shifted = wide - wide.max(axis=1, keepdims=True)
-        terms = cupy.exp(shifted)
-        total = terms.sum(axis=1, keepdims=True)
-        softmax = algorithm is Algorithm.SOFTMAX
-        wanted = terms / total if softmax else shifted - cupy.log(total)
+        wanted = in_float64(x[first : first + step], algorithm)
         got = result[first : first + step].astype(cupy.float64)
         ratio = cupy.abs(got - wanted) / _bound(wanted, algorithm, out)
         ratio[(got == wanted) | (cupy.isnan(got) & cupy.isnan(wanted))] = 0

@@ -6,14 +6,13 @@ from typing import Any
 
 import pytest
 
-from softgen.arrays import numpy_dtype
 from softgen.compile import compile_many
 from softgen.device import arch_of
 from softgen.errors import CompileError
 from softgen.problem import Algorithm, DType, Problem
 from softgen.render import render
 from softgen.variants import candidates
-from tests.gpu.device_reference import SMALLEST_NORMAL
+from tests.gpu.device_reference import SMALLEST_NORMAL, device_normal, in_float64
 
 pytestmark = pytest.mark.gpu
 
@@ -36,18 +35,14 @@ def bounds(problem: Problem) -> tuple[float, float]:
     return relative, 1e-30 if problem.algorithm is Algorithm.SOFTMAX else relative
 
 
-def in_float64(x: Any, algorithm: Algorithm) -> Any:
+def reference(x: Any, algorithm: Algorithm) -> Any:
+    """Return the float64 results, some rows at a time: temporaries of all would fill the memory."""
     import cupy
 
     wanted = cupy.empty(x.shape, cupy.float64)
     step = max(1, 2**26 // x.shape[1])
     for first in range(0, x.shape[0], step):
-        part = x[first : first + step].astype(cupy.float64)
-        part -= part.max(axis=1, keepdims=True)
-        terms = cupy.exp(part)
-        total = terms.sum(axis=1, keepdims=True)
-        softmax = algorithm is Algorithm.SOFTMAX
-        wanted[first : first + step] = terms / total if softmax else part - cupy.log(total)
+        wanted[first : first + step] = in_float64(x[first : first + step], algorithm)
     return wanted
 
 
@@ -75,17 +70,6 @@ def wrong_results(y: Any, wanted: Any, problem: Problem) -> int:
     return int(count(y, wanted, relative, least))
 
 
-def device_normal(rows: int, cols: int, dtype: DType) -> Any:
-    """Return normal values with a standard deviation of 3, repeating after a prime number."""
-    import cupy
-    import numpy as np
-
-    period = np.random.default_rng(cols).standard_normal(1_000_003, np.float32) * 3
-    repeats = -(-rows * cols // period.size)
-    flat = cupy.tile(cupy.asarray(period.astype(numpy_dtype(dtype))), repeats)
-    return flat[: rows * cols].reshape(rows, cols)
-
-
 @pytest.mark.parametrize("rows", ROWS)
 @pytest.mark.parametrize("cols", COLS)
 @pytest.mark.parametrize(
@@ -102,7 +86,7 @@ def test_every_candidate(dtype: DType, algorithm: Algorithm, cols: int, rows: in
     rows = min(rows, MOST_ELEMENTS // cols)
     problem = Problem.of(algorithm, dtype, cols)
     x = device_normal(rows, cols, dtype)
-    wanted = in_float64(x, algorithm)
+    wanted = reference(x, algorithm)
     y = cupy.empty_like(x)
     stream = cupy.cuda.get_current_stream().ptr
     found = list(candidates(problem, rows, arch_of(cupy.cuda.Device().id)))

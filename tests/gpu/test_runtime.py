@@ -21,8 +21,7 @@ from softgen.kernel import Kernel
 from softgen.measure import Buffers
 from softgen.problem import Algorithm, DType, Problem
 from softgen.variants import candidates
-from tests.gpu.device_reference import error_over_bound
-from tests.gpu.test_softmax import device_normal
+from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

@@ -11,24 +11,13 @@ import pytest
 import softgen
 from softgen.arrays import numpy_dtype
 from softgen.problem import Algorithm, DType
-from tests.gpu.device_reference import error_over_bound
+from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 
 COLS = (1, 7, 32, 33, 100, 256, 1000, 1024, 1025, 4096, 12672, 32728, 131072)
 ROWS = (1, 3, 128, 4096)
 CALLS = {Algorithm.SOFTMAX: softgen.softmax, Algorithm.LOG_SOFTMAX: softgen.log_softmax}
-
-
-def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any:
-    """Return normal values of `scale`, repeating after a prime number of elements."""
-    import cupy
-
-    period = np.random.default_rng(cols).standard_normal(1_000_003, np.float32) * scale
-    elements = rows * cols
-    repeats = -(-elements // period.size)
-    flat = cupy.tile(cupy.asarray(period), repeats)[:elements]
-    return flat.astype(numpy_dtype(dtype)).reshape(rows, cols)
 
 
 def as_torch(x: Any) -> Any:

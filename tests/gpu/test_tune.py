@@ -22,7 +22,7 @@ from softgen.problem import DType, Problem
 from softgen.render import render
 from softgen.tune import Progress, tune
 from softgen.variants import Variant, candidates
-from tests.gpu.test_softmax import device_normal
+from tests.gpu.device_reference import device_normal
 
 pytestmark = pytest.mark.gpu
 

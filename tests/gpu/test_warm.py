@@ -14,8 +14,8 @@ from softgen.arrays import numpy_dtype
 from softgen.errors import NotSupportedError
 from softgen.problem import Algorithm, DType
 from softgen.warm import WarmCalls
-from tests.gpu.device_reference import error_over_bound
-from tests.gpu.test_softmax import as_torch, device_normal
+from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.gpu.test_softmax import as_torch
 
 pytestmark = pytest.mark.gpu
 
