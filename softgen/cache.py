@@ -12,7 +12,6 @@ import functools
 import json
 import logging
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from typing import Any
 from softgen.arch import Arch
 from softgen.entry import Entry, Key, entry_from_json
 from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.files import write_whole
 
 log = logging.getLogger("softgen")
 
@@ -141,17 +141,8 @@ def _delete_stale(folder: Path) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a reader, or a crash, finds the old text or the new, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    """Write `text` to `path`, for the owner only: old or new, whole, and on the disk."""
+    write_whole(path, text.encode(), private=True)
 
 
 def entries() -> list[Entry]:

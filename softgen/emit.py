@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 from softgen import manifest
 from softgen.errors import InvalidValueError
+from softgen.files import write_whole
 from softgen.manifest import MANIFEST, Entries
 from softgen.render import Source
 
@@ -119,19 +119,6 @@ def write_if_different(path: Path, text: str) -> bool:
     return True
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write `data` to `path`; a reader, or a crash, finds the old bytes or the new, whole."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".softgen-", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(temporary, 0o666 & ~_umask())  # mkstemp gives 0600
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
 def refuse_links(folder: Path) -> None:
     """Raise InvalidValueError if `folder`, or a folder on the way to it, is a symbolic link.
 
@@ -178,9 +165,3 @@ def _remove(path: Path, sha256: str) -> bool:
         return False
     path.unlink()
     return True
-
-
-def _umask() -> int:
-    current = os.umask(0)
-    os.umask(current)
-    return current

@@ -1,0 +1,38 @@
+"""Files written whole: a reader, or a crash, finds the old bytes or the new ones."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Write `data` to `path` through a temporary file beside it.
+
+    Args:
+        path: the file; its folder has to exist.
+        data: all of its bytes.
+        private: whether only the owner may read it, and it is on the disk when this returns; else
+            the umask decides who may.
+    """
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            if private:
+                file.flush()
+                os.fsync(file.fileno())
+        if not private:
+            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp gives 0600
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    """Return the process's umask, which can only be read by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
