@@ -49,10 +49,9 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-__device__ Compute add(Compute a, Compute b) { return a + b; }
-
-// Two instructions (multiply, ex2) instead of expf's nine. The error grows as |z| * 9e-8, which is
-// 8e-6 at the smallest bfloat16 result and far below half a unit of its last place.
+// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
+// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
+// 8e-6 at the smallest, far below half a unit of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
@@ -228,7 +227,7 @@ struct MaxSum {
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
 // One exponential, for the part with the smaller maximum. The result does not depend on the order
-// of the arguments, so all lanes of a butterfly agree to the last bit.
+// of the arguments.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
@@ -299,37 +298,70 @@ __device__ Compute shuffle_xor(Compute value, int offset) {
   return __shfl_xor_sync(0xffffffff, value, offset);
 }
 
-__device__ MaxSum shuffle_xor(MaxSum part, int offset) {
-  return {shuffle_xor(part.m, offset), shuffle_xor(part.d, offset)};
-}
-
-// Combines the values of kWidth adjacent lanes; each of them gets the result. A butterfly, so the
-// order is fixed and the bits repeat. All 32 lanes of the warp must call it.
-template <int kWidth, auto kCombine, typename T>
-__device__ T all_reduce_lanes(T value) {
+// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
+// this and what follows.
+template <int kWidth>
+__device__ Compute max_lanes(Compute value) {
+#if __CUDA_ARCH__ >= 800
+  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
+  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  if constexpr (kWidth == 32) {
+    const int bits = __float_as_int(value);
+    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+  }
+#endif
 #pragma unroll
   for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = kCombine(value, shuffle_xor(value, offset));
+    value = maximum(value, shuffle_xor(value, offset));
   }
   return value;
 }
 
-// softmax: exp(x - max) / sum. Replaces x by the part that does not need the sum and returns its
-// term of the sum.
-__device__ Compute term(Compute& x, Compute shift) {
-  x = exponential(x - shift);
-  return x;
+// Their sum: a butterfly, so the order is fixed and the bits repeat.
+template <int kWidth>
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  return value;
+}
+
+// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
+template <int kWidth>
+__device__ MaxSum combine_lanes(MaxSum part) {
+  const Compute m = max_lanes<kWidth>(part.m);
+  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+}
+
+// softmax: exp(x - max) / sum.
+using Base = Compute;
+
+__device__ Base base_of(Compute m) { return shift_of(m); }
+
+__device__ Compute term(Compute x, Base base) { return exponential(x - base); }
+
+// Replaces each x by the part of its result that does not need the row's sum, and returns what they
+// add to the sum.
+template <int N>
+__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+  Compute sum = 0;
+#pragma unroll
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value;
+  }
+  return sum;
 }
 
 // What the finished sum of a row contributes to each of its results.
-__device__ Compute factor_of(Compute sum) { return 1 / sum; }
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 // Makes `factor` fit what was kept against another maximum m: a part of the row's own.
-__device__ Compute rebase(Compute factor, Compute m, Compute shift) {
-  const Compute scale = term(m, shift);
-  return factor * scale;
+__device__ Compute rebase(Compute factor, Compute m, const Base& base) {
+  Compute scale[1] = {m};
+  return factor * sum_terms(scale, base);
 }
 
 }  // namespace
@@ -360,13 +392,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
-  m = all_reduce_lanes<32, maximum>(m);
+  m = max_lanes<32>(m);
 
-  const Compute shift = shift_of(m);
-  Compute sum = 0;
-#pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) sum += term(values[i], shift);
-  sum = all_reduce_lanes<32, add>(sum);
+  const Base base = base_of(m);
+  const Compute sum = add_lanes<32>(sum_terms(values, base));
 
   cluster_wait();  // every block's mbarrier is ready
   if (lane < kClusterSize) push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);
@@ -377,9 +406,9 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   for (int i = 0; i < kClusterSize * kWarps; i += 32) {
     if (i + lane < kClusterSize * kWarps) whole = combine(whole, slots[i + lane]);
   }
-  whole = all_reduce_lanes<32, combine>(whole);
+  whole = combine_lanes<32>(whole);
 
-  const Compute factor = rebase(factor_of(whole.d), m, shift_of(whole.m));
+  const Compute factor = rebase(factor_of(whole.d), m, base_of(whole.m));
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
   store_slice(values, row_x, thread, first, live, y + row * kCols);

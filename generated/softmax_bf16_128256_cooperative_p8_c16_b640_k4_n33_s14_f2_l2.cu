@@ -64,8 +64,9 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions (multiply, ex2) instead of expf's nine. The error grows as |z| * 9e-8, which is
-// 8e-6 at the smallest bfloat16 result and far below half a unit of its last place.
+// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
+// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
+// 8e-6 at the smallest, far below half a unit of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
@@ -143,7 +144,7 @@ struct MaxSum {
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
 // One exponential, for the part with the smaller maximum. The result does not depend on the order
-// of the arguments, so all lanes of a butterfly agree to the last bit.
+// of the arguments.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
@@ -238,30 +239,63 @@ __device__ Compute shuffle_xor(Compute value, int offset) {
   return __shfl_xor_sync(0xffffffff, value, offset);
 }
 
-__device__ MaxSum shuffle_xor(MaxSum part, int offset) {
-  return {shuffle_xor(part.m, offset), shuffle_xor(part.d, offset)};
-}
-
-// Combines the values of kWidth adjacent lanes; each of them gets the result. A butterfly, so the
-// order is fixed and the bits repeat. All 32 lanes of the warp must call it.
-template <int kWidth, auto kCombine, typename T>
-__device__ T all_reduce_lanes(T value) {
+// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
+// this and what follows.
+template <int kWidth>
+__device__ Compute max_lanes(Compute value) {
+#if __CUDA_ARCH__ >= 800
+  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
+  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  if constexpr (kWidth == 32) {
+    const int bits = __float_as_int(value);
+    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+  }
+#endif
 #pragma unroll
   for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = kCombine(value, shuffle_xor(value, offset));
+    value = maximum(value, shuffle_xor(value, offset));
   }
   return value;
 }
 
-// softmax: exp(x - max) / sum. Replaces x by the part that does not need the sum and returns its
-// term of the sum.
-__device__ Compute term(Compute& x, Compute shift) {
-  x = exponential(x - shift);
-  return x;
+// Their sum: a butterfly, so the order is fixed and the bits repeat.
+template <int kWidth>
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  return value;
+}
+
+// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
+template <int kWidth>
+__device__ MaxSum combine_lanes(MaxSum part) {
+  const Compute m = max_lanes<kWidth>(part.m);
+  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+}
+
+// softmax: exp(x - max) / sum.
+using Base = Compute;
+
+__device__ Base base_of(Compute m) { return shift_of(m); }
+
+__device__ Compute term(Compute x, Base base) { return exponential(x - base); }
+
+// Replaces each x by the part of its result that does not need the row's sum, and returns what they
+// add to the sum.
+template <int N>
+__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+  Compute sum = 0;
+#pragma unroll
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value;
+  }
+  return sum;
 }
 
 // What the finished sum of a row contributes to each of its results.
-__device__ Compute factor_of(Compute sum) { return 1 / sum; }
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
@@ -392,7 +426,7 @@ __device__ void post_parts(const Share& share, int lane, Shared& shared, Mail* m
     if (lane < kWorkerWarps) part = shared.parts[t % kDepth][lane];
     __syncwarp();
     if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);  // the parts may be written again
-    part = all_reduce_lanes<32, combine>(part);
+    part = combine_lanes<32>(part);
     if (lane == 0) post(part, mail[row].pairs + share.rank);
   }
 }
@@ -425,7 +459,7 @@ __device__ void combine_parts(const Share& share, int lane, Mail* mail) {
       part = combine(part, pair_of(slots[i]));
       pairs[lane + 32 * i] = {0, 0};  // the workspace is left as it was found
     }
-    part = all_reduce_lanes<32, combine>(part);
+    part = combine_lanes<32>(part);
     if (lane == 0) post(part, &mail[row].total);
   }
 }
@@ -498,7 +532,7 @@ struct Worker {
     if (chunk < kAgain) release(next);
     ++next;
     if (++chunk < kChunks) return;
-    part = all_reduce_lanes<32, combine>(part);
+    part = combine_lanes<32>(part);
     if (thread % 32 == 0) {
       shared.parts[row % kDepth][thread / 32] = part;
       mbarrier_arrive(&shared.reduced[row % kDepth]);
@@ -509,16 +543,14 @@ struct Worker {
     next += kLoads - kChunks;
   }
 
-  __device__ void write(unsigned int n, int chunk, Compute shift, Compute factor, Y* row_y) {
+  __device__ void write(unsigned int n, int chunk, const Base& base, Compute factor, Y* row_y) {
     Compute values[kColsPerThread];
     const int packs = packs_of(chunk, share);
     read_chunk(ring[n % kStages], thread, packs, values);
     release(n);
+    sum_terms(values, base);
 #pragma unroll
-    for (int i = 0; i < kColsPerThread; ++i) {
-      term(values[i], shift);
-      values[i] = finish(values[i], factor);
-    }
+    for (Compute& value : values) value = finish(value, factor);
     Y* to = row_y + col_of(chunk, share);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -538,17 +570,17 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
   for (unsigned int t = 0; t < rows; ++t) {
     mbarrier_wait(&shared.combined[t % kDepth], t / kDepth % 2);
     const MaxSum total = shared.totals[t % kDepth];
-    const Compute shift = shift_of(total.m);
+    const Base base = base_of(total.m);
     const Compute factor = factor_of(total.d);
     Y* row_y = y + (share.first_row + t * share.step) * kCols;
     const unsigned int n = t * kLoads + kAgain;
     for (int i = 0; i < kKept; ++i) {
-      worker.write(n + i, kAgain + i, shift, factor, row_y);
+      worker.write(n + i, kAgain + i, base, factor, row_y);
       if (kFits && worker.row < rows) worker.reduce();
     }
     for (int i = 0; i < kAgain; ++i) {
       worker.await(n + kKept + i);
-      worker.write(n + kKept + i, kAgain - 1 - i, shift, factor, row_y);
+      worker.write(n + kKept + i, kAgain - 1 - i, base, factor, row_y);
     }
     for (int i = 0; i < kChunks; ++i) {
       if (!kFits && worker.row < rows) worker.reduce();

@@ -48,10 +48,9 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-__device__ Compute add(Compute a, Compute b) { return a + b; }
-
-// Two instructions (multiply, ex2) instead of expf's nine. The error grows as |z| * 9e-8, which is
-// 8e-6 at the smallest float16 result and far below half a unit of its last place.
+// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
+// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
+// 8e-6 at the smallest, far below half a unit of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
@@ -141,26 +140,56 @@ __device__ Compute shuffle_xor(Compute value, int offset) {
   return __shfl_xor_sync(0xffffffff, value, offset);
 }
 
-// Combines the values of kWidth adjacent lanes; each of them gets the result. A butterfly, so the
-// order is fixed and the bits repeat. All 32 lanes of the warp must call it.
-template <int kWidth, auto kCombine, typename T>
-__device__ T all_reduce_lanes(T value) {
+// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
+// this and what follows.
+template <int kWidth>
+__device__ Compute max_lanes(Compute value) {
+#if __CUDA_ARCH__ >= 800
+  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
+  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  if constexpr (kWidth == 32) {
+    const int bits = __float_as_int(value);
+    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+  }
+#endif
 #pragma unroll
   for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = kCombine(value, shuffle_xor(value, offset));
+    value = maximum(value, shuffle_xor(value, offset));
   }
   return value;
 }
 
-// softmax: exp(x - max) / sum. Replaces x by the part that does not need the sum and returns its
-// term of the sum.
-__device__ Compute term(Compute& x, Compute shift) {
-  x = exponential(x - shift);
-  return x;
+// Their sum: a butterfly, so the order is fixed and the bits repeat.
+template <int kWidth>
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  return value;
+}
+
+// softmax: exp(x - max) / sum.
+using Base = Compute;
+
+__device__ Base base_of(Compute m) { return shift_of(m); }
+
+__device__ Compute term(Compute x, Base base) { return exponential(x - base); }
+
+// Replaces each x by the part of its result that does not need the row's sum, and returns what they
+// add to the sum.
+template <int N>
+__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+  Compute sum = 0;
+#pragma unroll
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value;
+  }
+  return sum;
 }
 
 // What the finished sum of a row contributes to each of its results.
-__device__ Compute factor_of(Compute sum) { return 1 / sum; }
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
@@ -202,12 +231,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
       Compute m = values[r][0];
 #pragma unroll
       for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
-      const Compute shift = shift_of(all_reduce_lanes<kThreadGroupWidth, maximum>(m));
-
-      Compute sum = 0;
-#pragma unroll
-      for (int i = 0; i < kColsPerThread; ++i) sum += term(values[r][i], shift);
-      const Compute factor = factor_of(all_reduce_lanes<kThreadGroupWidth, add>(sum));
+      const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
+      const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
+      const Compute factor = factor_of(sum);
 
       Y* row_y = y + (first_row + r) * kCols;
 #pragma unroll

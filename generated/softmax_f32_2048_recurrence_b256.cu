@@ -27,7 +27,13 @@ constexpr int kBlockSize = 256;  // threads in a block
 // The running maximum starts here, and nowhere else: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-__device__ Compute exponential(Compute z) { return expf(z); }
+// Ignores NaN, which reaches the result through the sum instead.
+__device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
+
+// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
+// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
+// 8e-6 at the smallest, far below half a unit of its last place.
+__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
@@ -49,7 +55,7 @@ struct MaxSum {
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
 // One exponential, for the part with the smaller maximum. The result does not depend on the order
-// of the arguments, so all lanes of a butterfly agree to the last bit.
+// of the arguments.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
@@ -60,32 +66,52 @@ __device__ Compute shuffle_xor(Compute value, int offset) {
   return __shfl_xor_sync(0xffffffff, value, offset);
 }
 
-__device__ MaxSum shuffle_xor(MaxSum part, int offset) {
-  return {shuffle_xor(part.m, offset), shuffle_xor(part.d, offset)};
-}
-
-// Combines the values of kWidth adjacent lanes; each of them gets the result. A butterfly, so the
-// order is fixed and the bits repeat. All 32 lanes of the warp must call it.
-template <int kWidth, auto kCombine, typename T>
-__device__ T all_reduce_lanes(T value) {
+// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
+// this and what follows.
+template <int kWidth>
+__device__ Compute max_lanes(Compute value) {
+#if __CUDA_ARCH__ >= 800
+  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
+  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  if constexpr (kWidth == 32) {
+    const int bits = __float_as_int(value);
+    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+  }
+#endif
 #pragma unroll
   for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = kCombine(value, shuffle_xor(value, offset));
+    value = maximum(value, shuffle_xor(value, offset));
   }
   return value;
 }
 
+// Their sum: a butterfly, so the order is fixed and the bits repeat.
+template <int kWidth>
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  return value;
+}
+
+// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
+template <int kWidth>
+__device__ MaxSum combine_lanes(MaxSum part) {
+  const Compute m = max_lanes<kWidth>(part.m);
+  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+}
+
 constexpr int kWarps = kBlockSize / 32;
 
-// Combines the values of all threads of the block; each of them gets the result. `slots` is shared
+// Reduces the values of all threads of the block; each of them gets the result. `slots` is shared
 // memory with one T a warp.
-template <auto kCombine, typename T>
+template <auto kReduceWarp, typename T>
 __device__ T all_reduce_block(T value, T* slots, T identity) {
   const int lane = threadIdx.x % 32;
-  value = all_reduce_lanes<32, kCombine>(value);
+  value = kReduceWarp(value);
   if (lane == 0) slots[threadIdx.x / 32] = value;
   __syncthreads();
-  value = all_reduce_lanes<32, kCombine>(lane < kWarps ? slots[lane] : identity);
+  value = kReduceWarp(lane < kWarps ? slots[lane] : identity);
   __syncthreads();  // the slots may be written again
   return value;
 }
@@ -95,20 +121,57 @@ __device__ Compute one_of(Compute value) {
   return value == -negative_infinity() ? value - value : 1;
 }
 
-// softmax: exp(x - max) / sum. Replaces x by the part that does not need the sum and returns its
-// term of the sum. x - shift is rounded, by up to 4e-6 at 1e-30 results: twice the error that is
-// allowed. What was rounded away (Knuth's two-sum) comes back as exp(z + lost) = exp(z) (1 + lost).
-__device__ Compute term(Compute& x, Compute shift) {
-  const Compute z = x - shift;
-  const Compute subtracted = x - z;
-  const Compute lost = (x - (z + subtracted)) + (subtracted - shift);
-  const Compute e = exponential(z);
-  x = fmaf(e, fmaxf(lost, -1), e);  // lost is NaN where z is -inf and e is 0; fmaxf gives -1 there
-  return x;
+// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
+// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
+struct Base {
+  Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
+  Compute zero;    // kOne - c
+  Compute rest;
+};
+
+constexpr Compute kLog2E = 1.44269502f;
+constexpr Compute kLog2ERest = 1.92596299e-8f;
+constexpr Compute kLargest = 2097152;  // 2^21: up to here kOne - c is exact
+
+// Sums with 1.5 * 2^23 are whole. The last bits of kOne + k, 23 to the left, are those of 2^k.
+constexpr Compute kOne = 12582912 + 127;
+constexpr Compute kLeast = 12582912 + 1;  // 2^-126: below are no normal numbers
+
+__device__ Base base_of(Compute m) {
+  const bool moderate = fabsf(m) < kLargest;
+  const Compute offset = moderate ? 0 : shift_of(m);
+  m = moderate ? m : 0;
+  const Compute c = fmaf(m, kLog2E, kOne) - kOne;
+  return {offset, kOne - c, fmaf(m, kLog2ERest, fmaf(m, kLog2E, -c))};
+}
+
+// Ten instructions with the sum. The largest x gives 1.
+__device__ Compute term(Compute x, const Base& base) {
+  const Compute power = fmaxf(fmaf(x, kLog2E, base.zero), kLeast);
+  const Compute part = fmaf(x, kLog2E, base.zero - power) + fmaf(x, kLog2ERest, -base.rest);
+  return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
+}
+
+// Replaces each x by the part of its result that does not need the row's sum, and returns what they
+// add to the sum.
+template <int N>
+__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+  if (base.offset != 0) {
+#pragma unroll
+    for (Compute& value : values) value -= base.offset;
+  }
+  Compute sum = 0;
+#pragma unroll
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value;
+  }
+  return sum;
 }
 
 // What the finished sum of a row contributes to each of its results.
-__device__ Compute factor_of(Compute sum) { return 1 / sum; }
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
@@ -129,14 +192,14 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
       const Compute value = widen(row_x[col]);
       part = combine(part, {value, one_of(value)});
     }
-    const MaxSum whole = all_reduce_block<combine>(part, slots, nothing());
+    const MaxSum whole = all_reduce_block<combine_lanes<32>>(part, slots, nothing());
 
-    const Compute shift = shift_of(whole.m);
+    const Base base = base_of(whole.m);
     const Compute factor = factor_of(whole.d);
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      Compute value = widen(row_x[col]);
-      term(value, shift);
-      row_y[col] = narrow(finish(value, factor));
+      Compute value[1] = {widen(row_x[col])};
+      sum_terms(value, base);
+      row_y[col] = narrow(finish(value[0], factor));
     }
   }
 }

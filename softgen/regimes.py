@@ -153,6 +153,15 @@ def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Floa
     return uniform * _FINFO_MAX[dtype]
 
 
+def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """Values around +-2^10 to 2^22, where x - max is exact only at the upper end."""
+    sizes = np.array([2.0**10, -(2.0**15), 2.0**20, -(2.0**21), 2.0**21, 2.0**22])
+    far = np.minimum(np.abs(sizes), _FINFO_MAX[dtype] / 2) * np.sign(sizes)
+    x: Float64 = np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 10
+    x += far[np.arange(rows) % sizes.size, None]
+    return x
+
+
 REGIMES: dict[str, Regime] = {
     "random": Regime(_random),
     "nan": Regime(_at(np.nan)),
@@ -169,6 +178,7 @@ REGIMES: dict[str, Regime] = {
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
     "large_magnitude": Regime(_large_magnitude),
+    "far_from_zero": Regime(_far_from_zero),
     "one_column": Regime(_random, applies=lambda cols: cols == 1),
     "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
     "misaligned_base": Regime(_random, offset=1),

@@ -152,8 +152,8 @@ def test_only_the_algorithm_that_is_asked_for_is_pasted() -> None:
         softmax = Problem.of("softmax", dtype, 1000)
         log_softmax = Problem.of("log_softmax", dtype, 1000)
         for problem, inside, outside in (
-            (softmax, ["// softmax: exp(x", "return 1 / sum;"], ["log_softmax", "log("]),
-            (log_softmax, ["// log_softmax: (x", "return log(sum);"], ["1 / sum", "// softmax"]),
+            (softmax, ["// softmax: exp(x", "return kept * factor;"], ["log_softmax", "log("]),
+            (log_softmax, ["// log_softmax: (x", "return log(sum);"], ["kept *", "// softmax"]),
         ):
             for variant in firsts_of_strategies(problem, H200):
                 text = render(variant).text

@@ -76,7 +76,7 @@ def test_a_missing_wait_for_a_bulk_copy_is_a_race(copy: int, stages: int) -> Non
 @pytest.mark.parametrize("stages", [2, 3])
 def test_a_buffer_that_is_filled_too_early(stages: int) -> None:
     early = broken(shared(BULK, stages), "    source.refill();\n", "")
-    reduce = "    MaxSum part = nothing();\n    walk"
+    reduce = "    LongMaxSum part;\n    walk"
     early = broken(early, reduce, f"    source.refill();\n{reduce}")
     assert re.search("race on shared memory: thread 0 wrote what thread [0-9]+ read", report(early))
     wrong = broken(shared(BULK, stages), "buffer + kStages - 1", "buffer")

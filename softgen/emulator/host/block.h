@@ -1,6 +1,7 @@
 // A block of threads, each a fiber that runs until it must wait for others.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <deque>

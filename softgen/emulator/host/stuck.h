@@ -18,6 +18,7 @@ inline const char* call_name(WarpCall call) {
     case WarpCall::kDown: return "__shfl_down_sync";
     case WarpCall::kXor: return "__shfl_xor_sync";
     case WarpCall::kBallot: return "__ballot_sync";
+    case WarpCall::kMax: return "__reduce_max_sync";
     case WarpCall::kSync: return "__syncwarp";
   }
   return "?";

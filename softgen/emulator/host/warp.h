@@ -1,4 +1,4 @@
-// Warp-wide calls: shuffles, ballots and __syncwarp.
+// Warp-wide calls: shuffles, ballots, reductions and __syncwarp.
 #pragma once
 
 #include "block.h"
@@ -51,10 +51,12 @@ inline bool all_here(const Thread* lanes, const Waiting& mine, int own) {
 inline void finish_call(Thread* lanes, const Waiting& mine, int warp) {
   uint64_t given[32] = {};
   uint64_t ballot = 0;
+  int64_t most = INT64_MIN;
   for (int lane = 0; lane < 32; ++lane) {
     if (!(mine.mask >> lane & 1)) continue;
     given[lane] = lanes[lane].waiting.bits;
     if (given[lane]) ballot |= 1ull << lane;
+    most = std::max(most, static_cast<int64_t>(given[lane]));
   }
   for (int lane = 0; lane < 32; ++lane) {
     if (!(mine.mask >> lane & 1)) continue;
@@ -65,7 +67,11 @@ inline void finish_call(Thread* lanes, const Waiting& mine, int warp) {
            format(": thread %d of block %lld reads lane %d, which the mask does not name",
                   warp * 32 + lane, static_cast<long long>(launch.block->index), source));
     }
-    waiting.bits = waiting.call == WarpCall::kBallot ? ballot : given[source];
+    switch (waiting.call) {
+      case WarpCall::kBallot: waiting.bits = ballot; break;
+      case WarpCall::kMax: waiting.bits = static_cast<uint64_t>(most); break;
+      default: waiting.bits = given[source];
+    }
     lanes[lane].state = State::kReady;
   }
   if (mine.call == WarpCall::kSync) launch.block->clocks.synchronize(warp, mine.mask);

@@ -6,6 +6,7 @@
 #include "simt_interface.h"
 
 #define SOFTGEN_EMULATOR 1
+#define __CUDA_ARCH__ 900  // the emulator has what an sm_90 has
 
 #define __global__
 // Inlined always: GCC does not instrument the load of a struct that is an argument of a call, nor

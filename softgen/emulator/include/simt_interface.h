@@ -22,7 +22,7 @@ struct Kernel {
   unsigned char* shared_end;
 };
 
-enum class WarpCall : int { kIndex, kUp, kDown, kXor, kBallot, kSync };
+enum class WarpCall : int { kIndex, kUp, kDown, kXor, kBallot, kMax, kSync };
 
 extern "C" {
 extern unsigned char simt_dynamic_shared[kMaxDynamicShared];

@@ -54,3 +54,9 @@ inline int __any_sync(unsigned mask, int predicate, SIMT_SITE) {
 inline int __all_sync(unsigned mask, int predicate, SIMT_SITE) {
   return __ballot_sync(mask, predicate, file, line) == mask;
 }
+
+inline int __reduce_max_sync(unsigned mask, int value, SIMT_SITE) {
+  const auto bits = static_cast<unsigned long long>(static_cast<long long>(value));
+  return static_cast<int>(
+      simt::simt_warp_call(simt::WarpCall::kMax, mask, bits, 0, 32, file, line));
+}
