@@ -309,13 +309,15 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.

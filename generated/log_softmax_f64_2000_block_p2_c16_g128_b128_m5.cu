@@ -278,15 +278,18 @@ __device__ Compute rebase(Compute factor, Compute m, Base base) { return factor 
 // The pairs of a row's warps as one. A few are quicker read by every lane than exchanged: at
 // float32 128 x 1024 that is 2% of an H200's time.
 __device__ MaxSum combine_slots(const MaxSum (&slots)[kWarpsPerRow], int lane) {
-  if constexpr (kWarpsPerRow > 8) return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
-  Compute m = slots[0].m;
+  if constexpr (kWarpsPerRow > 8) {
+    return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
+  } else {
+    Compute m = slots[0].m;
 #pragma unroll
-  for (int i = 1; i < kWarpsPerRow; ++i) m = maximum(m, slots[i].m);
-  const Compute shift = shift_of(m);
-  Compute d = 0;
+    for (int i = 1; i < kWarpsPerRow; ++i) m = maximum(m, slots[i].m);
+    const Compute shift = shift_of(m);
+    Compute d = 0;
 #pragma unroll
-  for (const MaxSum& part : slots) d += part.d * exponential(part.m - shift);
-  return {m, d};
+    for (const MaxSum& part : slots) d += part.d * exponential(part.m - shift);
+    return {m, d};
+  }
 }
 
 }  // namespace

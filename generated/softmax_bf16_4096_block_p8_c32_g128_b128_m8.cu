@@ -238,13 +238,15 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
@@ -296,15 +298,18 @@ __device__ Compute rebase(Compute factor, Compute m, const Base& base) {
 // The pairs of a row's warps as one. A few are quicker read by every lane than exchanged: at
 // float32 128 x 1024 that is 2% of an H200's time.
 __device__ MaxSum combine_slots(const MaxSum (&slots)[kWarpsPerRow], int lane) {
-  if constexpr (kWarpsPerRow > 8) return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
-  Compute m = slots[0].m;
+  if constexpr (kWarpsPerRow > 8) {
+    return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
+  } else {
+    Compute m = slots[0].m;
 #pragma unroll
-  for (int i = 1; i < kWarpsPerRow; ++i) m = maximum(m, slots[i].m);
-  const Compute shift = shift_of(m);
-  Compute d = 0;
+    for (int i = 1; i < kWarpsPerRow; ++i) m = maximum(m, slots[i].m);
+    const Compute shift = shift_of(m);
+    Compute d = 0;
 #pragma unroll
-  for (const MaxSum& part : slots) d += part.d * exponential(part.m - shift);
-  return {m, d};
+    for (const MaxSum& part : slots) d += part.d * exponential(part.m - shift);
+    return {m, d};
+  }
 }
 
 }  // namespace

@@ -151,13 +151,15 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
@@ -197,7 +199,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
 // it, and before. That is also why its loads may move.
-extern "C" __global__ void __launch_bounds__(kBlockSize)
+extern "C" __global__ void __launch_bounds__(kBlockSize, 512 / kBlockSize)
     softmax_f16_2048_warp_p8_c64_g32_r1_b128(const X* x, Y* y, long long rows) {
   const int lane = threadIdx.x % kThreadGroupWidth;
   const int warp = threadIdx.x / 32;

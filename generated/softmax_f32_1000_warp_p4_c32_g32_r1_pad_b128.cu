@@ -46,11 +46,6 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
-__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
-
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
@@ -149,13 +144,15 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.

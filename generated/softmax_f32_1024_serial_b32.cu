@@ -30,11 +30,6 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
-__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
-
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
@@ -55,10 +50,6 @@ struct LongSum {
     const Compute before = sum;
     sum += term;
     lost += (before - sum) + term;
-  }
-  __device__ void operator*=(Compute factor) {
-    sum *= factor;
-    lost *= factor;
   }
   __device__ Compute value() const { return sum + lost; }
 };

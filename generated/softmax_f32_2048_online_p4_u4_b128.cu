@@ -193,6 +193,16 @@ __device__ void store(const Compute (&values)[N], Y* to) {
   }
 }
 
+// Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
+// parts that hold nothing but -inf, and combined again.
+struct MaxSum {
+  Compute m;
+  Compute d;
+};
+
+__device__ MaxSum nothing() { return {negative_infinity(), 0}; }
+
 // A sum of many terms, one after another. Each that is below half a unit of the sum's last place
 // would be lost: float32 rows of 4194304 columns were 2.1e-6 off with 128 threads. What rounding
 // takes from the sum (Dekker's fast two-sum) is summed beside it.
@@ -211,16 +221,6 @@ struct LongSum {
   }
   __device__ Compute value() const { return sum + lost; }
 };
-
-// Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
-struct MaxSum {
-  Compute m;
-  Compute d;
-};
-
-__device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
 // A part to which a thread adds many elements.
 struct LongMaxSum {
@@ -262,13 +262,15 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
   }
-  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
