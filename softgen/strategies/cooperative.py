@@ -200,12 +200,20 @@ class Cooperative(Strategy):
         return ring
 
     def _holding_most(self, problem: Problem, arch: Arch) -> list[Cooperative]:
-        """Return this setting with a full ring and as many held chunks as are legal, if any are."""
+        """Return this setting with a full ring and as many held chunks as are legal, if any are.
+
+        Where that is more than the ring lacks, as much of the ring is for the next row's loads,
+        which then go on while this row's total is waited for.
+        """
         ring = self._with_full_ring(problem, arch)
         packs = self.cols_per_thread // self.pack_size
-        most = min(ring.loaded_again(problem) + self.held, MOST_REGISTERS // (4 * packs))
-        settings = (dataclasses.replace(ring, held=held) for held in range(most, 0, -1))
-        return list(itertools.islice((s for s in settings if s.is_legal(problem, arch)), 1))
+        chunks = self.chunks(problem)
+        for held in range(min(chunks - 1, MOST_REGISTERS // (4 * packs)), 0, -1):
+            in_flight = max(1, ring.stages + held - chunks)
+            setting = dataclasses.replace(ring, in_flight=in_flight, held=held)
+            if setting.is_legal(problem, arch):
+                return [setting]
+        return []
 
     def _badness(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates: least loaded twice, slices of 64 KB, long chunks for short slices."""

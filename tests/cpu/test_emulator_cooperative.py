@@ -46,10 +46,9 @@ def cooperative(
     return render(Variant(Problem.of(algorithm, dtype, cols), setting))
 
 
-def holding(**given: int) -> Source:
+def holding() -> Source:
     """Return a kernel that holds 2 of 8 chunks, loads 4 again and keeps 2 in the ring."""
-    setting = {"cols": 4000, "stages": 3, "in_flight": 1, "held": 2, **given}
-    return cooperative(setting.pop("cols"), **setting)
+    return cooperative(4000, stages=3, in_flight=1, held=2)
 
 
 def report(source: Source, rows: int = 3) -> str:
