@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import MIB, Arch
-from softgen.problem import Problem
+from softgen.problem import DType, Problem
 from softgen.strategies.base import (
     MOST_REGISTERS,
     WARP_SIZE,
@@ -94,7 +94,8 @@ class Cooperative(Strategy):
         held = self.held * (self.cols_per_thread // self.pack_size) * 4
         # The unrolled writes overlap. Without room for that, bfloat16 spilled 8 to 32 bytes in
         # chunks of two packs, and float64 8 to 76 in those of four.
-        overlap = values * problem.compute_dtype.itemsize // 8 if self.held else 0
+        double = problem.compute_dtype is DType.FLOAT64
+        overlap = (2 * values if double else values // 2) if self.held else 0
         self.require_registers(values + held, 1, self.block_size, problem, arch, spare=16 + overlap)
 
     @property

@@ -115,7 +115,8 @@ def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
     by_algorithm = [list(candidates(problem, 4, H200, "cooperative")) for problem in problems]
     chosen = [pair[number % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
     assert chosen[0].strategy.knobs["held"] > 0
-    assert complaints(chosen, H200) == []
+    spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in chosen}
+    assert not any(spills.values()), spills
 
 
 def most_held(variant: Variant) -> tuple[int, int]:
