@@ -30,7 +30,7 @@ using Col = int;
 constexpr Col kCols = 128256;       // elements in a row
 constexpr int kPackSize = 8;        // elements moved by one load or store
 constexpr int kColsPerThread = 16;  // elements of a chunk held by one thread
-constexpr int kBlockSize = 640;     // threads in a block, four warps of which only help
+constexpr int kBlockSize = 640;     // threads in a block, two or four warps of which only help
 constexpr int kGroupSize = 4;       // blocks that share a row
 constexpr int kStages = 14;         // chunks in the ring
 constexpr int kInFlight = 2;        // stages that are kept for loads on their way
@@ -49,7 +49,8 @@ constexpr int kChunks = static_cast<int>((kSlicePacks + kChunkPacks - 1) / kChun
 constexpr bool kFits = kChunks + kInFlight <= kStages;
 constexpr int kAhead = kFits ? kStages - kChunks - kInFlight : 0;
 constexpr int kKept = kFits ? kChunks : kStages - kInFlight;
-constexpr int kAgain = kChunks - kKept;
+constexpr int kFirstKept = kChunks - kKept;
+constexpr int kAgain = kFirstKept;
 constexpr int kLoads = kChunks + kAgain;                      // of one row
 constexpr int kDepth = 1 + (kAhead + kChunks - 1) / kChunks;  // rows between reduced and written
 
@@ -385,13 +386,15 @@ struct Load {
 
   __device__ explicit Load(const Share& share) : share(share), row(share.first_row) {}
   __device__ bool exists() const { return row < share.rows; }
-  __device__ int chunk() const { return i < kChunks ? i : kLoads - 1 - i; }  // again, latest first
+  __device__ int chunk() const {
+    return i < kChunks ? i : kFirstKept - 1 - (i - kChunks);  // again, latest first
+  }
   __device__ int bytes() const {
     return packs_of(chunk(), share) * static_cast<int>(kPackSize * sizeof(X));
   }
   __device__ const X* from(const X* x) const { return x + row * kCols + col_of(chunk(), share); }
-  __device__ void advance() {
-    if (++i < kLoads) return;
+  __device__ void advance(int loads = kLoads) {
+    if (++i < loads) return;
     i = 0;
     row += share.step;
   }
@@ -400,13 +403,13 @@ struct Load {
 // Keeps the ring full.
 __device__ void load(const X* x, const Share& share, Chunk* ring, Shared& shared) {
   Load early(share);
-  for (int i = 0; i < kPrefetch; ++i) early.advance();
+  for (int i = 0; i < kPrefetch; ++i) early.advance(kChunks);
   unsigned int n = 0;
   for (Load now(share); now.exists(); now.advance(), ++n) {
-    if (early.exists() && early.i < kChunks && early.bytes() > 0) {
-      bulk_prefetch(early.from(x), early.bytes());
+    if (now.i < kChunks) {  // a chunk that comes again should be in L2
+      if (early.exists() && early.bytes() > 0) bulk_prefetch(early.from(x), early.bytes());
+      early.advance(kChunks);
     }
-    early.advance();
     const int stage = n % kStages;
     const int bytes = now.bytes();
     if (n >= kStages) mbarrier_wait(&shared.empty[stage], (n / kStages - 1) % 2);
@@ -419,51 +422,42 @@ __device__ void load(const X* x, const Share& share, Chunk* ring, Shared& shared
   }
 }
 
-// Posts the pair of the block's slice.
-__device__ void post_parts(const Share& share, int lane, Shared& shared, Mail* mail) {
-  unsigned int t = 0;
-  for (long long row = share.first_row; row < share.rows; row += share.step, ++t) {
-    mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);
-    MaxSum part = nothing();
-    if (lane < kWorkerWarps) part = shared.parts[t % kDepth][lane];
-    __syncwarp();
-    if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);  // the parts may be written again
-    part = combine_lanes<32>(part);
-    if (lane == 0) post(part, mail[row].pairs + share.rank);
-  }
+// Posts the pair of the block's slice of its row t.
+__device__ void post_part(unsigned int t, int lane, Shared& shared, Slot* to) {
+  mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);
+  MaxSum part = nothing();
+  if (lane < kWorkerWarps) part = shared.parts[t % kDepth][lane];
+  __syncwarp();
+  if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);  // the parts may be written again
+  part = combine_lanes<32>(part);
+  if (lane == 0) post(part, to);
 }
 
-// Combines the pairs of every kGroupSize-th row, each lane every 32nd pair of it.
-__device__ void combine_parts(const Share& share, int lane, Mail* mail) {
+// Combines the pairs of a row, each lane every 32nd of them.
+__device__ void combine_parts(int lane, Mail& mail) {
   constexpr int kMine = (kGroupSize + 31) / 32;
-  int turn = 0;
-  for (long long row = share.first_row; row < share.rows; row += share.step) {
-    const bool mine = turn == share.rank;
-    turn = turn + 1 < kGroupSize ? turn + 1 : 0;
-    if (!mine) continue;
-    Slot* pairs = mail[row].pairs;
-    Slot slots[kMine];
-    for (bool there = false; !there;) {  // one trip to memory brings all that are there
-      there = true;
-#pragma unroll
-      for (int i = 0; i < kMine; ++i) {
-        if (lane + 32 * i < kGroupSize) slots[i] = look_at(pairs + lane + 32 * i);
-      }
-#pragma unroll
-      for (int i = 0; i < kMine; ++i) {
-        if (lane + 32 * i < kGroupSize) there = there && is_there(slots[i]);
-      }
-    }
-    MaxSum part = nothing();
+  Slot* pairs = mail.pairs;
+  Slot slots[kMine];
+  for (bool there = false; !there;) {  // one trip to memory brings all that are there
+    there = true;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      if (lane + 32 * i >= kGroupSize) continue;
-      part = combine(part, pair_of(slots[i]));
-      pairs[lane + 32 * i] = {0, 0};  // the workspace is left as it was found
+      if (lane + 32 * i < kGroupSize) slots[i] = look_at(pairs + lane + 32 * i);
     }
-    part = combine_lanes<32>(part);
-    if (lane == 0) post(part, &mail[row].total);
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) {
+      if (lane + 32 * i < kGroupSize) there = there && is_there(slots[i]);
+    }
   }
+  MaxSum part = nothing();
+#pragma unroll
+  for (int i = 0; i < kMine; ++i) {
+    if (lane + 32 * i >= kGroupSize) continue;
+    part = combine(part, pair_of(slots[i]));
+    pairs[lane + 32 * i] = {0, 0};  // the workspace is left as it was found
+  }
+  part = combine_lanes<32>(part);
+  if (lane == 0) post(part, &mail.total);
 }
 
 // The last reader of a row's total leaves the workspace as it was found.
@@ -473,20 +467,30 @@ __device__ void clear_if_last(Mail& mail, unsigned int readers_before) {
   mail.readers = 0;
 }
 
-// Hands the totals to the block. It looks at a row's count of readers only after the next row's
-// total, so that it does not wait for it.
-__device__ void receive_totals(const Share& share, Shared& shared, Mail* mail) {
+// What a warp that helps does for the exchange of each row's pairs: post the block's, combine the
+// group's where that is this block's turn, hand the total to the block.
+__device__ void exchange(const Share& share, bool posts, bool combines, bool receives, int lane,
+                         Shared& shared, Mail* mail) {
   unsigned int t = 0;
+  int turn = 0;
   unsigned int readers = 0;
   long long row = share.first_row;
   for (; row < share.rows; row += share.step, ++t) {
-    mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row is written
-    shared.totals[t % kDepth] = await_pair(&mail[row].total);
-    mbarrier_arrive(&shared.combined[t % kDepth]);
-    if (t > 0) clear_if_last(mail[row - share.step], readers);
-    readers = atomicAdd(&mail[row].readers, 1u);
+    if (posts) post_part(t, lane, shared, mail[row].pairs + share.rank);
+    if (combines && turn == share.rank) combine_parts(lane, mail[row]);
+    turn = turn + 1 < kGroupSize ? turn + 1 : 0;
+    if (receives && lane == 0) {
+      mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row is written
+      shared.totals[t % kDepth] = await_pair(&mail[row].total);
+      mbarrier_arrive(&shared.combined[t % kDepth]);
+      // It looks at a row's count of readers only after the next row's total, so that it does not
+      // wait for it.
+      if (t > 0) clear_if_last(mail[row - share.step], readers);
+      readers = atomicAdd(&mail[row].readers, 1u);
+    }
+    __syncwarp();
   }
-  if (t > 0) clear_if_last(mail[row - share.step], readers);
+  if (receives && lane == 0 && t > 0) clear_if_last(mail[row - share.step], readers);
 }
 
 // A thread's packs of a loaded chunk. Not there is -inf.
@@ -531,7 +535,7 @@ struct Worker {
     await(next);
     read_chunk(ring[next % kStages], thread, packs_of(chunk, share), values);
     absorb(part, values);
-    if (chunk < kAgain) release(next);
+    if (chunk < kFirstKept) release(next);
     ++next;
     if (++chunk < kChunks) return;
     part = combine_lanes<32>(part);
@@ -547,12 +551,17 @@ struct Worker {
 
   __device__ void write(unsigned int n, int chunk, const Base& base, Compute factor, Y* row_y) {
     Compute values[kColsPerThread];
-    const int packs = packs_of(chunk, share);
-    read_chunk(ring[n % kStages], thread, packs, values);
+    read_chunk(ring[n % kStages], thread, packs_of(chunk, share), values);
     release(n);
+    store(values, chunk, base, factor, row_y);
+  }
+
+  __device__ void store(Compute (&values)[kColsPerThread], int chunk, const Base& base,
+                        Compute factor, Y* row_y) {
     sum_terms(values, base);
 #pragma unroll
     for (Compute& value : values) value = finish(value, factor);
+    const int packs = packs_of(chunk, share);
     Y* to = row_y + col_of(chunk, share);
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -575,14 +584,14 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
     const Base base = base_of(total.m);
     const Compute factor = factor_of(total.d);
     Y* row_y = y + (share.first_row + t * share.step) * kCols;
-    const unsigned int n = t * kLoads + kAgain;
+    const unsigned int n = t * kLoads + kFirstKept;
     for (int i = 0; i < kKept; ++i) {
-      worker.write(n + i, kAgain + i, base, factor, row_y);
+      worker.write(n + i, kFirstKept + i, base, factor, row_y);
       if (kFits && worker.row < rows) worker.reduce();
     }
     for (int i = 0; i < kAgain; ++i) {
       worker.await(n + kKept + i);
-      worker.write(n + kKept + i, kAgain - 1 - i, base, factor, row_y);
+      worker.write(n + kKept + i, kFirstKept - 1 - i, base, factor, row_y);
     }
     for (int i = 0; i < kChunks; ++i) {
       if (!kFits && worker.row < rows) worker.reduce();
@@ -631,7 +640,5 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   if (thread < kWorkers) return work(y, share, thread, ring, shared);
   const int helper = (thread - kWorkers) / 32;
   if (helper == 0 && lane == 0) load(x, share, ring, shared);
-  if (helper == 1) post_parts(share, lane, shared, mail);
-  if (helper == 2) combine_parts(share, lane, mail);
-  if (helper == 3 && lane == 0) receive_totals(share, shared, mail);
+  if (helper > 0) exchange(share, helper == 1, helper == 2, helper == 3, lane, shared, mail);
 }

@@ -99,12 +99,12 @@ def environment() -> jinja2.Environment:
 
 
 def constant_lines(variant: Variant) -> list[str]:
-    """Return one C++ constant a line for the width and each knob, comments aligned."""
+    """Return one C++ constant a line for the width and each knob but defaults, comments aligned."""
     rows = [("Col kCols", variant.problem.cols, "elements in a row")]
     for field in dataclasses.fields(variant.strategy):
-        if not field.metadata["constant"]:
-            continue
         value = getattr(variant.strategy, field.name)
+        if not field.metadata["constant"] or value == field.default:
+            continue
         kind = "bool" if isinstance(value, bool) else "int"
         constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
         rows.append((f"{kind} {constant}", value, field.metadata["meaning"]))

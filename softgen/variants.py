@@ -109,6 +109,6 @@ def _parse_knobs(kind: type[Strategy], text: str) -> Strategy | None:
             values[field.name] = short in parts
         elif parts.get(short):
             values[field.name] = int(parts[short])
-        else:
+        elif field.default is dataclasses.MISSING:
             return None
     return kind(**values)

@@ -17,6 +17,8 @@ WARP_SIZE = 32
 MAX_GRID = 2**31 - 1
 PACK_SIZES = (1, 2, 4, 8, 16)
 
+MOST_REGISTERS = 255  # of a thread
+
 # Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
 # float64's exp wants many for itself.
 OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
@@ -35,12 +37,16 @@ def row_packs(problem: Problem, pack_size: int) -> int:
     return -(-(problem.cols + overhang) // pack_size)
 
 
-def knob(short: str, meaning: str, *, constant: bool = True) -> Any:
+def knob(
+    short: str, meaning: str, *, constant: bool = True, default: Any = dataclasses.MISSING
+) -> Any:
     """Declare a field of a Strategy: its letter in kernel names and its meaning in one line.
 
-    It becomes a constant of the emitted file, unless it only decides which text there is.
+    It becomes a constant of the emitted file, unless it only decides which text there is. Where it
+    has its default, neither names nor files say it: a knob may be added and older names stay.
     """
-    return dataclasses.field(metadata={"short": short, "meaning": meaning, "constant": constant})
+    metadata = {"short": short, "meaning": meaning, "constant": constant}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True)
@@ -174,7 +180,7 @@ class Strategy(abc.ABC):
             value, short = getattr(self, field.name), field.metadata["short"]
             if isinstance(value, bool):
                 parts += [short] if value else []
-            else:
+            elif value != field.default:
                 parts.append(f"{short}{value}")
         return "_".join(parts)
 
@@ -222,7 +228,9 @@ class Strategy(abc.ABC):
             min_blocks >= 1 and threads <= arch.threads_per_multiprocessor,
             f"min_blocks must be at least 1, with {arch.threads_per_multiprocessor} threads an SM",
         )
-        registers = min(arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, 255)
+        registers = min(
+            arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, MOST_REGISTERS
+        )
         limit = registers - OTHER_REGISTERS[problem.compute_dtype] - spare
         self.require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
 

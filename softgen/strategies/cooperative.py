@@ -4,6 +4,9 @@ In each block one thread keeps a ring of chunks full by bulk copies, most warps 
 them, and three warps exchange the block's (max, sum) pair with the group's through global memory.
 While a row is on its way out the next ones come in and are reduced, so that neither the exchange
 nor a trip to memory is waited for.
+
+Where the ring does not hold a block's slice of a row, registers may hold a part of it, and what
+neither holds is loaded a second time.
 """
 
 from __future__ import annotations
@@ -15,10 +18,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import MIB, Arch
-from softgen.problem import Problem
-from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, row_packs
+from softgen.problem import DType, Problem
+from softgen.strategies.base import (
+    MOST_REGISTERS,
+    WARP_SIZE,
+    Launch,
+    Strategy,
+    knob,
+    row_packs,
+)
 
-HELPERS = 4 * WARP_SIZE  # threads of the warps that load, post, combine and receive
 LINE = 128  # bytes of a line of L2
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
 
@@ -27,6 +36,10 @@ BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between r
 # slices of 64 KB and 1.31 in slices of 32 KB.
 LEAST_SLICE = 32 * 1024
 SIZES = (32, 16, 8, 4, 2)  # of groups, beside all SMs and half of them
+
+# Threads of a block and packs of a thread where chunks are held. Whole 128 threads: an SM deals
+# warps to four parts, each with a quarter of its registers.
+HOLDING = ((512, 2), (384, 2), (640, 2), (512, 1), (384, 1), (640, 1), (384, 4))
 
 
 @dataclass(frozen=True)
@@ -38,12 +51,13 @@ class Cooperative(Strategy):
 
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a chunk held by one thread")
-    block_size: int = knob("b", "threads in a block, four warps of which only help")
+    block_size: int = knob("b", "threads in a block, two or four warps of which only help")
     group_size: int = knob("k", "blocks that share a row")
     groups: int = knob("n", "rows worked on at once, at most", constant=False)
     stages: int = knob("s", "chunks in the ring")
     in_flight: int = knob("f", "stages that are kept for loads on their way")
     prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
+    held: int = knob("h", "chunks of a slice kept in registers", default=0)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the blocks are resident and their rings fit."""
@@ -57,7 +71,8 @@ class Cooperative(Strategy):
             "rows must be whole packs of 16 bytes, on 16-byte boundaries",
         )
         self.require_block(self.block_size)
-        require(self.block_size > HELPERS, f"block_size must be above {HELPERS}")
+        helpers = self.helper_warps * WARP_SIZE
+        require(self.block_size > helpers, f"block_size must be above {helpers}")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         require(self.group_size > 0 and self.groups > 0, "group_size and groups must be positive")
         require(
@@ -68,18 +83,34 @@ class Cooperative(Strategy):
         require(self.prefetch >= 0, "prefetch must not be negative")
         need, limit = self.launch(problem).shared_bytes, arch.shared_per_block
         require(need <= limit, f"the ring needs {need} bytes of shared memory, of {limit}")
-        self.require_registers(
-            self.cols_per_thread * problem.compute_dtype.itemsize // 4,
-            1,
-            self.block_size,
-            problem,
-            arch,
-            spare=16,
+        require(self.held >= 0, "held must not be negative")
+        require(self.held == 0 or self.block_size % 128 == 0, "held needs whole 128 threads")
+        again = self.loaded_again(problem)
+        require(
+            self.held == 0 or again >= 0,
+            f"held must be at most {max(0, again + self.held)}, what the ring has no room for",
         )
+        values = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        held = self.held * (self.cols_per_thread // self.pack_size) * 4
+        # The unrolled writes overlap. Without room for that, bfloat16 spilled 8 to 32 bytes in
+        # chunks of two packs, and float64 8 to 76 in those of four.
+        double = problem.compute_dtype is DType.FLOAT64
+        overlap = (2 * values if double else values // 2) if self.held else 0
+        self.require_registers(values + held, 1, self.block_size, problem, arch, spare=16 + overlap)
+
+    @property
+    def helper_warps(self) -> int:
+        """Warps that do not compute: one that loads, and one for each step of the exchange.
+
+        One does all steps where chunks are held: no row is exchanged before the one ahead of it is
+        written, and the registers of a warp hold 10 KB or more of a slice.
+        """
+        return 2 if self.held else 4
 
     def chunk_packs(self) -> int:
         """Return the packs of a chunk, which is what a stage of the ring holds."""
-        return (self.block_size - HELPERS) * (self.cols_per_thread // self.pack_size)
+        workers = self.block_size - self.helper_warps * WARP_SIZE
+        return workers * (self.cols_per_thread // self.pack_size)
 
     def chunks(self, problem: Problem) -> int:
         """Return the number of chunks of a block's slice of a row."""
@@ -89,6 +120,10 @@ class Cooperative(Strategy):
     def fits(self, problem: Problem) -> bool:
         """Whether the ring holds a slice, so that no chunk has to be loaded twice."""
         return self.chunks(problem) + self.in_flight <= self.stages
+
+    def loaded_again(self, problem: Problem) -> int:
+        """Return the chunks that neither ring nor registers hold; negative where there is room."""
+        return self.chunks(problem) - (self.stages - self.in_flight) - self.held
 
     def depth(self, problem: Problem) -> int:
         """Return how many rows may be reduced and not yet written."""
@@ -104,7 +139,7 @@ class Cooperative(Strategy):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""
         pair = 2 * problem.compute_dtype.itemsize
-        warps = (self.block_size - HELPERS) // WARP_SIZE
+        warps = self.block_size // WARP_SIZE - self.helper_warps
         depth = self.depth(problem)
         beside_ring = (self.stages + depth) * BARRIERS + depth * (warps + 1) * pair
         return Launch(
@@ -124,7 +159,8 @@ class Cooperative(Strategy):
         """Yield groups for which a slice is long and stays on the chip, else all SMs a row.
 
         Chunks of 8 and 16 KB there, of 12 and 24 KB where the ring holds no slice: those that won
-        among 200 settings on an H200, from float32 128 x 262144 to 4 x 16777216.
+        among 200 settings on an H200, from float32 128 x 262144 to 4 x 16777216. Where the ring
+        holds no slice, those that hold most in registers come first.
         """
         processors = arch.multiprocessors
         row_bytes = problem.cols * problem.dtype.itemsize
@@ -142,11 +178,15 @@ class Cooperative(Strategy):
                 continue
             groups = max(1, min(processors // size, rows))
             for (threads, packs), (in_flight, prefetch) in itertools.product(shapes, waits):
-                block = threads + HELPERS
+                block = threads + 128
                 setting = cls(pack, packs * pack, block, size, groups, 2, in_flight, prefetch)
                 setting = setting._with_full_ring(problem, arch)
                 if setting.is_legal(problem, arch):
                     found.append(setting)
+        if not fits:
+            for threads, packs in HOLDING:
+                setting = cls(pack, packs * pack, threads, processors, 1, 2, 1, 2, held=1)
+                found += setting._holding_most(problem, arch)
         yield from sorted(found, key=lambda s: s._badness(problem))
 
     def _with_full_ring(self, problem: Problem, arch: Arch) -> Cooperative:
@@ -157,12 +197,30 @@ class Cooperative(Strategy):
             ring = dataclasses.replace(ring, stages=ring.stages - 1)
         return ring
 
+    def _holding_most(self, problem: Problem, arch: Arch) -> list[Cooperative]:
+        """Return this setting with a full ring and as many held chunks as are legal, if any are.
+
+        Where that is more than the ring lacks, as much of the ring is for the next row's loads,
+        which then go on while this row's total is waited for.
+        """
+        ring = self._with_full_ring(problem, arch)
+        packs = self.cols_per_thread // self.pack_size
+        chunks = self.chunks(problem)
+        for held in range(min(chunks - 1, MOST_REGISTERS // (4 * packs)), 0, -1):
+            in_flight = max(1, ring.stages + held - chunks)
+            setting = dataclasses.replace(ring, in_flight=in_flight, held=held)
+            if setting.is_legal(problem, arch):
+                return [setting]
+        return []
+
     def _badness(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates: slices of 64 KB, and long chunks where the ring holds two slices."""
+        """Order candidates: least loaded twice, slices of 64 KB, long chunks for short slices."""
+        again_bytes = max(0, self.loaded_again(problem)) * self.chunk_packs() * 16
         slice_bytes = self.chunks(problem) * self.chunk_packs() * 16
         short = 2 * self.chunks(problem) <= self.stages
         long_chunks = self.chunk_packs() > 512
-        return (abs(math.log(slice_bytes / 65536)), short != long_chunks, self.in_flight)
+        distance = abs(math.log(slice_bytes / 65536))
+        return (again_bytes, distance, short != long_chunks, self.in_flight)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

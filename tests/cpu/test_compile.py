@@ -108,6 +108,17 @@ def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> 
     assert complaints(found, known) == []
 
 
+@pytest.mark.parametrize("dtype", list(DType))
+def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
+    """Rows that no ring holds: registers are nearly full."""
+    problems = [Problem.of(algorithm, dtype, 2**26 // dtype.itemsize) for algorithm in Algorithm]
+    by_algorithm = [list(candidates(problem, 4, H200, "cooperative")) for problem in problems]
+    chosen = [pair[number % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
+    assert chosen[0].strategy.knobs["held"] > 0
+    spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in chosen}
+    assert not any(spills.values()), spills
+
+
 def most_held(variant: Variant) -> tuple[int, int]:
     """Return the elements that a thread holds and the size of the block, to compare variants."""
     knobs = variant.strategy.knobs

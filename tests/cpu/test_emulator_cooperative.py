@@ -34,11 +34,21 @@ def cooperative(
     stages: int = 8,
     in_flight: int = 2,
     prefetch: int = 2,
+    held: int = 0,
+    block: int = 0,
 ) -> Source:
     """Return a kernel whose blocks have a slice of 4 chunks of each row, unless told otherwise."""
     pack = DType(dtype).max_pack
-    setting = Cooperative(pack, packs * pack, BLOCK, group, groups, stages, in_flight, prefetch)
+    block = block or (BLOCK - 64 if held else BLOCK)  # two warps help there
+    setting = Cooperative(
+        pack, packs * pack, block, group, groups, stages, in_flight, prefetch, held
+    )
     return render(Variant(Problem.of(algorithm, dtype, cols), setting))
+
+
+def holding() -> Source:
+    """Return a kernel that holds 2 of 8 chunks, loads 4 again and keeps 2 in the ring."""
+    return cooperative(4000, stages=3, in_flight=1, held=2)
 
 
 def report(source: Source, rows: int = 3) -> str:
@@ -56,6 +66,17 @@ LAYOUTS = {
     "just_fits": {"stages": 6},
     "blocks_without_a_column": {"cols": 264, "group": 7, "stages": 3, "in_flight": 1},
     "one_pack": {"cols": 8, "group": 2, "stages": 2, "in_flight": 1},
+    "held": {"cols": 4000, "stages": 3, "in_flight": 1, "held": 2},
+    "held_in_three_groups": {
+        "cols": 8008,
+        "packs": 2,
+        "group": 3,
+        "groups": 3,
+        "stages": 3,
+        "in_flight": 2,
+        "held": 1,
+    },
+    "held_and_nothing_again": {"cols": 520, "group": 1, "stages": 2, "in_flight": 1, "held": 1},
 }
 
 
@@ -78,10 +99,21 @@ def test_fewer_rows_than_groups() -> None:
     assert numerics.check(run(source, x), x, source.variant.problem).ok
 
 
-@pytest.mark.parametrize("stages", [8, 3])
-def test_slices_of_minus_infinity(stages: int) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+def test_held_chunks_of_short_slices(dtype: str) -> None:
+    """Of 40 blocks with slices of 33 packs, the last but one has 30 of them and the last none."""
+    cols = 1284 * DType(dtype).max_pack
+    source = cooperative(cols, dtype, group=40, stages=2, in_flight=1, held=1, block=96)
+    x = input_of(source, 3)
+    y = run(source, x)
+    assert numerics.check(y, x, source.variant.problem).ok
+    assert np.array_equal(run(source, x, in_place=True), y)
+
+
+@pytest.mark.parametrize(("stages", "held"), [(8, 0), (3, 0), (3, 1), (3, 2)])
+def test_slices_of_minus_infinity(stages: int, held: int) -> None:
     """A lane's packs, a warp's, a chunk, a block's slice and all but one element of a row."""
-    source = cooperative(stages=stages, in_flight=1)
+    source = cooperative(stages=stages, in_flight=1, held=held)
     x = input_of(source, 6)
     for row, (first, last) in enumerate([(0, 4), (0, 128), (256, 512), (0, 1000), (1000, 2000)]):
         x[row, first:last] = -np.inf
@@ -140,8 +172,8 @@ def test_a_slice_that_reaches_past_the_row() -> None:
 
 
 def test_a_pair_that_is_not_posted() -> None:
-    post = "if (lane == 0) post(part, mail[row].pairs + share.rank);"
-    text = report(broken(cooperative(), post, post.replace("lane == 0", "lane == 0 && share.rank")))
+    post = "if (posts) post_part"
+    text = report(broken(cooperative(), post, post.replace("posts", "posts && share.rank")))
     assert "spin" in text
 
 
@@ -165,3 +197,39 @@ def test_a_total_that_is_written_while_it_is_read() -> None:
 def test_a_workspace_that_is_left_dirty() -> None:
     text = report(broken(cooperative(), "  mail.total = {0, 0};\n", ""))
     assert "left its workspace dirty" in text
+
+
+HOLD = "    release(next);\n    Compute values"
+WRITE_HELD = "      worker.write_held(held[i], i, base, factor, row_y);\n"
+HOLD_NEXT = "      if (worker.row < rows) worker.hold(held[i]);\n"
+
+
+def is_right(source: Source) -> bool:
+    x = input_of(source, 3)
+    return numerics.check(run(source, x), x, source.variant.problem).ok
+
+
+def test_the_wrong_held_chunk() -> None:
+    assert is_right(holding())
+    assert not is_right(broken(holding(), WRITE_HELD, WRITE_HELD.replace("held[i]", "held[0]")))
+
+
+def test_held_chunks_that_the_next_row_replaces_too_soon() -> None:
+    source = broken(holding(), WRITE_HELD + HOLD_NEXT, HOLD_NEXT + WRITE_HELD)
+    assert not is_right(source)
+
+
+def test_a_held_chunk_whose_stage_is_not_released() -> None:
+    source = broken(holding(), HOLD, HOLD.replace("    release(next);\n", ""))
+    assert "mbarrier_wait" in report(source)
+
+
+def test_a_held_chunk_that_is_not_waited_for() -> None:
+    hold = "packs_of(chunk, share);\n    await(next);\n"
+    assert "race on shared memory" in report(broken(holding(), hold, "packs_of(chunk, share);\n"))
+
+
+def test_chunks_that_are_loaded_again_but_held() -> None:
+    """The order of loads and of writes have to agree on which chunks come again."""
+    again = "kFirstKept - 1 - (i - kChunks)"
+    assert not is_right(broken(holding(), again, again.replace("kFirstKept", "kAgain")))

@@ -58,7 +58,7 @@ def expected_constants(variant: Variant) -> dict[str, int | bool]:
     shown = {
         "k" + field.name.title().replace("_", ""): getattr(variant.strategy, field.name)
         for field in dataclasses.fields(variant.strategy)
-        if field.metadata["constant"]
+        if field.metadata["constant"] and getattr(variant.strategy, field.name) != field.default
     }  # pack_size -> kPackSize
     return {"kCols": variant.problem.cols, **shown}
 

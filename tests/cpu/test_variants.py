@@ -11,6 +11,7 @@ from softgen.arch import Arch, arch_named
 from softgen.errors import InvalidValueError
 from softgen.problem import Algorithm, DType, Problem
 from softgen.strategies import all_strategies, strategy_named
+from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.warp import Warp
@@ -171,3 +172,14 @@ def test_check_is_the_strategys() -> None:
     Variant(THOUSAND, Safe(256)).check(H200)
     with pytest.raises(ValueError, match=r"^safe_b33: block_size"):
         Variant(THOUSAND, Safe(33)).check(H200)
+
+
+def test_a_knob_that_has_its_default_is_not_in_the_name() -> None:
+    problem = Problem.of("softmax", "float32", 16777216)
+    plain = Variant(problem, Cooperative(4, 8, 768, 132, 1, 11, 1, 2))
+    holding = Variant(problem, Cooperative(4, 8, 512, 132, 1, 16, 1, 2, 9))
+    assert plain.name == "softmax_f32_16777216_cooperative_p4_c8_b768_k132_n1_s11_f1_l2"
+    assert holding.name == "softmax_f32_16777216_cooperative_p4_c8_b512_k132_n1_s16_f1_l2_h9"
+    assert [parse_name(v.name) for v in (plain, holding)] == [plain, holding]
+    with pytest.raises(InvalidValueError):
+        parse_name(plain.name + "_h0")
