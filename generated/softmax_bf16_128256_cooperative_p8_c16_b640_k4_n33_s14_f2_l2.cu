@@ -469,17 +469,17 @@ __device__ void clear_if_last(Mail& mail, unsigned int readers_before) {
 
 // What a warp that helps does for the exchange of each row's pairs: post the block's, combine the
 // group's where that is this block's turn, hand the total to the block.
-__device__ void exchange(const Share& share, bool posts, bool combines, bool receives, int lane,
-                         Shared& shared, Mail* mail) {
+template <bool kPosts, bool kCombines, bool kReceives>
+__device__ void exchange(const Share& share, int lane, Shared& shared, Mail* mail) {
   unsigned int t = 0;
   int turn = 0;
   unsigned int readers = 0;
   long long row = share.first_row;
   for (; row < share.rows; row += share.step, ++t) {
-    if (posts) post_part(t, lane, shared, mail[row].pairs + share.rank);
-    if (combines && turn == share.rank) combine_parts(lane, mail[row]);
+    if constexpr (kPosts) post_part(t, lane, shared, mail[row].pairs + share.rank);
+    if (kCombines && turn == share.rank) combine_parts(lane, mail[row]);
     turn = turn + 1 < kGroupSize ? turn + 1 : 0;
-    if (receives && lane == 0) {
+    if (kReceives && lane == 0) {
       mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row is written
       shared.totals[t % kDepth] = await_pair(&mail[row].total);
       mbarrier_arrive(&shared.combined[t % kDepth]);
@@ -488,9 +488,9 @@ __device__ void exchange(const Share& share, bool posts, bool combines, bool rec
       if (t > 0) clear_if_last(mail[row - share.step], readers);
       readers = atomicAdd(&mail[row].readers, 1u);
     }
-    __syncwarp();
+    if (kPosts && kReceives) __syncwarp();
   }
-  if (receives && lane == 0 && t > 0) clear_if_last(mail[row - share.step], readers);
+  if (kReceives && lane == 0 && t > 0) clear_if_last(mail[row - share.step], readers);
 }
 
 // A thread's packs of a loaded chunk. Not there is -inf.
@@ -640,5 +640,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   if (thread < kWorkers) return work(y, share, thread, ring, shared);
   const int helper = (thread - kWorkers) / 32;
   if (helper == 0 && lane == 0) load(x, share, ring, shared);
-  if (helper > 0) exchange(share, helper == 1, helper == 2, helper == 3, lane, shared, mail);
+  if (helper == 1) exchange<true, false, false>(share, lane, shared, mail);
+  if (helper == 2) exchange<false, true, false>(share, lane, shared, mail);
+  if (helper == 3) exchange<false, false, true>(share, lane, shared, mail);
 }

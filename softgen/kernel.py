@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
 from softgen.arrays import Library, library_of, usable_alignment
 from softgen.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.launcher import launcher
+from softgen.launcher import Launcher
 from softgen.outputs import resolve_output
 from softgen.problem import natural_alignment
 from softgen.render import Source
@@ -103,12 +103,12 @@ class Kernel:
                 f"softgen.{problem.algorithm.value}, which copies when it must"
             )
 
-    def launcher(self, rows: int) -> Callable[[int, int, int], None]:
+    def launcher(self, rows: int) -> Launcher:
         """Return the launch on `rows` rows; the device must be current."""
         cuda = require_device().cuda
         if not cuda.driver.ctxGetCurrent():
             cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
-        return launcher(self.function, self.variant.launch, rows, self.device)
+        return Launcher(self.function, self.variant.launch, rows, self.device)
 
     def launch(self, x: int, y: int, rows: int, stream: int) -> None:
         """Launch on device addresses and a stream's handle, unchecked; the device is current."""

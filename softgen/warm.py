@@ -7,11 +7,12 @@ Python beside the allocation and the launch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from typing import Any
 
 from softgen.arrays import Library, library_of
 from softgen.device import require_device
+from softgen.launcher import Launcher
 from softgen.outputs import Output
 from softgen.warm_run import ALIGNMENT_MASK, Entry, Full, Run
 
@@ -50,7 +51,7 @@ class WarmCalls(dict[type, Run]):
         x: Any,
         out: Any,
         y: Output,
-        launch: Callable[[int, int, int], None],
+        launch: Launcher,
     ) -> None:
         """Keep a call that has just been launched; its device is current.
 
@@ -66,7 +67,11 @@ class WarmCalls(dict[type, Run]):
             self.entries.clear()
         self.entries[key] = (
             require_device().cuda.driver.ctxGetCurrent(),
-            launch,
+            launch.take,
+            launch.put_back,
+            launch.make,
+            launch.prepare,
+            launch.start,
             *library.result_maker(tuple(x.shape), dtype),
             y.elements * library.dtype(x).itemsize,
             y.elements * dtype.itemsize,

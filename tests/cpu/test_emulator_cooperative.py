@@ -172,8 +172,8 @@ def test_a_slice_that_reaches_past_the_row() -> None:
 
 
 def test_a_pair_that_is_not_posted() -> None:
-    post = "if (posts) post_part"
-    text = report(broken(cooperative(), post, post.replace("posts", "posts && share.rank")))
+    post = "if constexpr (kPosts) post_part"
+    text = report(broken(cooperative(), post, post.replace("constexpr (kPosts)", "(kPosts && share.rank)")))
     assert "spin" in text
 
 

@@ -169,7 +169,7 @@ def world(
 
 def launch_of(rows: int = 6, **shape: Any) -> Any:
     function = SimpleNamespace(ptr=0xF00)
-    return launcher.launcher(
+    return launcher.Launcher(
         function, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0
     )
 
