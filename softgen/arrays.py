@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import math
 import sys
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from softgen.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.problem import DType
-from softgen.warm_run import Find, Full, Run, cupy_run, torch_run
+from softgen.warm_run import Find, Full, Run, cupy_run, never, torch_run
 
 ACCEPTED = (
     "a CuPy array, a PyTorch CUDA tensor, or an object with __cuda_array_interface__ or __dlpack__ "
@@ -62,6 +63,12 @@ class Library(Protocol):
 
     def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         """Return what a run makes results of that shape with, and their dtype."""
+
+    def alike(self, x: Any) -> Callable[[Any], bool]:
+        """Return what tells whether an array is one for which the same launch is right.
+
+        It compares shape, strides, dtype, device and gradient, in less time than to ask for them.
+        """
 
 
 class CupyLibrary:
@@ -123,6 +130,10 @@ class CupyLibrary:
         element = numpy_dtype(dtype)
         # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes.
         return (element if dtype is DType.BFLOAT16 else element.type), element
+
+    def alike(self, x: Any) -> Callable[[Any], bool]:
+        """Return `never`: CuPy has no such comparison."""
+        return never
 
 
 class TorchLibrary:
@@ -197,6 +208,17 @@ class TorchLibrary:
         if direct is not None:
             return functools.partial(direct, shape, strides, element), element
         return functools.partial(self.torch.empty, shape, dtype=element, device="cuda"), element
+
+    def alike(self, x: Any) -> Callable[[Any], bool]:
+        """Return the comparison that guards what torch.compile made; 0.3 us less than to ask."""
+        try:
+            guard = self.torch._C._dynamo.guards.TensorGuards(
+                x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())]
+            )
+            check: Callable[[Any], bool] = guard.check
+            return check if check(x) else never
+        except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
+            return never
 
 
 @functools.cache

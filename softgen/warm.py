@@ -67,6 +67,7 @@ class WarmCalls(dict[type, Run]):
             self.entries.clear()
         self.entries[key] = (
             require_device().cuda.driver.ctxGetCurrent(),
+            library.device(x),
             launch.take,
             launch.put_back,
             launch.make,
@@ -75,4 +76,5 @@ class WarmCalls(dict[type, Run]):
             *library.result_maker(tuple(x.shape), dtype),
             y.elements * library.dtype(x).itemsize,
             y.elements * dtype.itemsize,
+            library.alike(x),
         )

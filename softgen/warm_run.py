@@ -1,8 +1,9 @@
 """The code of a warm call, once for each array library.
 
 A run puts everything that may decide how a request is computed into one flat key (nested tuples
-take 0.08 us more, an Enum in them 0.15), and launches what the full path found out under it. What
-it touches are local and cell variables: a method of softgen's own would take 0.05 to 0.1 us a call.
+take 0.08 us more, an Enum in them 0.15), and launches what the full path found out under it. A
+request like the last one needs no key, whose hash takes 0.1 us. What a run touches are local and
+cell variables: a method of softgen's own would take 0.05 to 0.1 us a call.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ Run = Callable[..., Any]
 # key is None if the request cannot be kept.
 Full = Callable[..., Any]
 # The context of the device, which the calling thread must have current (one that has not used the
-# device yet has none); the parts of a Launcher; what makes a result; its dtype; the sizes of x and
-# of the result in bytes.
-Entry = tuple[int, Any, Any, Any, Any, Any, Any, Any, int, int]
+# device yet has none), and its number; the parts of a Launcher; what makes a result; its dtype; the
+# sizes of x and of the result in bytes; whether an array is like this x, if the library tells.
+Entry = tuple[int, int, Any, Any, Any, Any, Any, Any, Any, int, int, Callable[[Any], bool]]
 Find = Callable[[Hashable], Entry | None]
 
 # What os.environ.get reads; it decodes at each look, 0.9 us, and this dict takes 0.03.
@@ -31,6 +32,11 @@ look_up: Callable[[bytes], bytes | None] = vars(os.environ)["_data"].get
 ALIGNMENT_MASK = 15
 # The null stream and its other name cannot be captured.
 LAST_LEGACY_STREAM = 1
+
+
+def never(x: Any) -> bool:
+    """Tell of no array that it is like another, where a library does not."""
+    return False
 
 
 def is_captured(stream: int) -> bool:
@@ -53,6 +59,8 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
     # 0.6 us more.
     new: Any = kind.__mro__[1].__new__
     look = look_up
+    # The last request: the shape, dtype and device of x, the rest of the key, the entry.
+    last: tuple[Any, ...] = (None, None, None, None, None)
 
     def run(
         x: Any,
@@ -63,7 +71,8 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
         variant: Any,
         batch_invariant: Any,
     ) -> Any:
-        memory, shape, entry = x.data, x.shape, None
+        nonlocal last
+        memory, shape, key = x.data, x.shape, None
         x_pointer, device = memory.ptr, memory.device_id
         if out is None:
             y_pointer, alignments = 0, x_pointer & ALIGNMENT_MASK
@@ -72,10 +81,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
             alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
         else:
             return full(x, out, axis, dtype, tune, variant, batch_invariant, None)
-        key: Hashable = (
-            shape,
-            x.dtype,
-            device,
+        request = (
             alignments,
             axis,
             dtype,
@@ -85,15 +91,36 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
             look(b"SOFTGEN_TUNE"),
             look(b"SOFTGEN_BATCH_INVARIANT"),
         )
+        was_shape, was_dtype, was_device, was_request, entry = last
         try:
-            entry = find(key)
-        except TypeError:  # an option that has no hash
-            key = None
+            if not (
+                shape == was_shape
+                and request == was_request
+                and x.dtype is was_dtype
+                and device == was_device
+            ):
+                key = (shape, x.dtype, device, *request)
+                entry = find(key)
+                if entry is not None:
+                    last = (shape, x.dtype, device, request, entry)
+        except (TypeError, ValueError):  # an option that has no hash, or arrays in ==
+            entry = key = None
         # True and 1.0 equal the axis 1, and are refused.
         if entry is not None and x._c_contiguous and type(axis) is int:
-            context, take, put_back, make, prepare, start, element, y_dtype, x_bytes, y_bytes = (
-                entry
-            )
+            (
+                context,
+                _,
+                take,
+                put_back,
+                make,
+                prepare,
+                start,
+                element,
+                y_dtype,
+                x_bytes,
+                y_bytes,
+                _,
+            ) = entry
             if current_context() == context:
                 # The stream of the thread and the device; ptr is that of the per-thread default.
                 stream, y, fits = current_stream(device).ptr, out, False
@@ -143,6 +170,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
     """
     current_context = require_device().cuda.driver.ctxGetCurrent
     look = look_up
+    # The last request: whether a tensor is like its x, the rest of the key, the entry.
+    last: tuple[Any, ...] = (never, None, None)
 
     def run(
         x: Any,
@@ -153,20 +182,19 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
         variant: Any,
         batch_invariant: Any,
     ) -> Any:
-        entry = None
+        nonlocal last
+        alike, was_request, entry = last
+        key = None
         try:
-            x_pointer, shape, device = x.data_ptr(), x.shape, x.get_device()
+            x_pointer = x.data_ptr()
             if out is None:
                 y_pointer, alignments = 0, x_pointer & ALIGNMENT_MASK
-            elif type(out) is kind and out.shape == shape and out.get_device() == device:
+            elif type(out) is kind and out.shape == x.shape and out.get_device() == x.get_device():
                 y_pointer = out.data_ptr()
                 alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
             else:
                 raise TypeError("an out for the full path to check")
-            key: Hashable = (
-                shape,
-                x.dtype,
-                device,
+            request = (
                 alignments,
                 axis,
                 dtype,
@@ -176,14 +204,33 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 look(b"SOFTGEN_TUNE"),
                 look(b"SOFTGEN_BATCH_INVARIANT"),
             )
-            entry = find(key)
-        except (TypeError, RuntimeError):  # also: an option without a hash, a tensor without memory
-            key = None
-        # Where gradients are off at the moment the full path takes a tensor that wants one.
-        if entry is not None and x.is_contiguous() and not x.requires_grad and type(axis) is int:
-            context, take, put_back, make, prepare, start, allocate, y_dtype, x_bytes, y_bytes = (
-                entry
-            )
+            if not (alike(x) and request == was_request):
+                key = (x.shape, x.dtype, x.get_device(), *request)
+                entry = find(key)
+                # Where gradients are off at the moment the full path takes one that wants some.
+                if entry is not None and x.is_contiguous() and not x.requires_grad:
+                    last = (entry[-1], request, entry)
+                else:
+                    entry = None
+        # Also: an option without a hash, a tensor without memory, arrays in ==.
+        except (TypeError, RuntimeError, ValueError):
+            entry = key = None
+        # True and 1.0 equal the axis 1, and are refused.
+        if entry is not None and type(axis) is int:
+            (
+                context,
+                device,
+                take,
+                put_back,
+                make,
+                prepare,
+                start,
+                allocate,
+                y_dtype,
+                x_bytes,
+                y_bytes,
+                _,
+            ) = entry
             if current_context() == context:
                 stream, y = current_stream(device), out
                 if out is None:

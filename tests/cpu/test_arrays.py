@@ -341,6 +341,9 @@ class FakeLibrary:
     def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         raise AssertionError("resolve_output keeps nothing")
 
+    def alike(self, x: Array) -> Callable[[Any], bool]:
+        raise AssertionError("resolve_output keeps nothing")
+
 
 X = Array((4, 8), start=1000)  # 128 bytes
 

@@ -19,6 +19,7 @@ from softgen.outputs import Output
 from softgen.problem import DType
 from softgen.strategies import Launch
 from softgen.warm import MOST_CALLS, WarmCalls
+from softgen.warm_run import never
 
 CONTEXT = 0x555
 FRESH = 1 << 20
@@ -47,6 +48,7 @@ class Array(Base):
     ) -> None:
         self.shape, self.dtype, self.requires_grad = shape, np.dtype(dtype), gradient
         self.data = SimpleNamespace(ptr=start, device_id=device)
+        self.device = SimpleNamespace(id=device)
         self._c_contiguous = contiguous
 
     def _init(self, shape: tuple[int, ...], dtype: Any, *nothing: None) -> None:
@@ -65,9 +67,29 @@ class Array(Base):
     def is_contiguous(self) -> bool:
         return self._c_contiguous
 
+    def stride(self) -> tuple[int, ...]:
+        return tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+
 
 class Subclass(Array):
     pass
+
+
+class Guards:
+    """As PyTorch's TensorGuards: one call that compares all that it knows of a tensor."""
+
+    def __init__(self, x: Array, **sizes_and_strides: list[list[int]]) -> None:
+        assert sizes_and_strides == {
+            "dynamic_dims_sizes": [list(x.shape)],
+            "dynamic_dims_strides": [list(x.stride())],
+        }
+        self.known = self.facts(x)
+
+    def facts(self, x: Array) -> tuple[Any, ...]:
+        return x.shape, x.dtype, x.get_device(), x.is_contiguous(), x.requires_grad
+
+    def check(self, x: Array) -> bool:
+        return self.facts(x) == self.known
 
 
 class FakeDriver:
@@ -157,11 +179,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-@pytest.fixture(params=[CupyLibrary, TorchLibrary])
+@pytest.fixture(params=["cupy", "torch", "torch with guards"])
 def world(
     request: pytest.FixtureRequest, driver: FakeDriver, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> World:
-    made = World(request.param())
+    if "guards" in request.param:
+        torch._C._dynamo.guards.TensorGuards = Guards
+    made = World(CupyLibrary() if request.param == "cupy" else TorchLibrary())
     monkeypatch.setattr(Array, "world", made, raising=False)
     monkeypatch.setattr(warm, "library_of", lambda x: (made.library, x))
     return made
@@ -243,6 +267,28 @@ def test_a_call_like_one_before_is_launched(world: World, driver: FakeDriver) ->
     assert len(world.full) == 1
 
 
+def test_a_request_like_the_last_one_is_not_looked_up(world: World, driver: FakeDriver) -> None:
+    world.call(X)
+    world.call(X)
+    world.calls.entries.clear()
+    if isinstance(world.library, TorchLibrary) and world.library.alike(X) is never:
+        assert world.call(X) == "full"
+    else:
+        assert world.call(Array((6, 8), 0x3000)) is world.made[-1]
+        assert addresses(driver)[-1] == (0x3000, FRESH)
+
+
+def test_two_shapes_in_turns(world: World, driver: FakeDriver) -> None:
+    other = Array((5, 8), 0x4000)
+    for x in (X, other):
+        world.call(x)
+    for x in (X, other, X, X, other, other):
+        y = world.call(x)
+        assert y.shape == x.shape
+        assert addresses(driver)[-1] == (x.data.ptr, FRESH)
+    assert len(world.full) == 2
+
+
 @pytest.mark.parametrize("out", [None, OUT])
 @pytest.mark.parametrize(
     "x",
@@ -314,7 +360,7 @@ def test_out_where_none_was_takes_the_full_path(world: World, driver: FakeDriver
 @pytest.mark.parametrize("where", range(5))
 def test_other_options_take_the_full_path(where: int, world: World, driver: FakeDriver) -> None:
     world.call(X)
-    for other in ("other", ["no hash"]):
+    for other in ("other", ["no hash"], np.zeros(2)):
         options: list[Any] = list(DEFAULTS)
         options[where] = other
         assert world.call(X, None, *options) == "full"
