@@ -199,7 +199,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
 // it, and before. That is also why its loads may move.
-extern "C" __global__ void __launch_bounds__(kBlockSize, 512 / kBlockSize)
+extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f16_2048_warp_p8_c64_g32_r1_b128(const X* x, Y* y, long long rows) {
   const int lane = threadIdx.x % kThreadGroupWidth;
   const int warp = threadIdx.x / 32;

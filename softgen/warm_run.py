@@ -59,8 +59,8 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
     # 0.6 us more.
     new: Any = kind.__mro__[1].__new__
     look = look_up
-    # The last request: the shape, dtype and device of x, the rest of the key, the entry.
-    last: tuple[Any, ...] = (None, None, None, None, None)
+    # The key of the last request, and the entry.
+    last: tuple[Any, ...] = (None,) * 12
 
     def run(
         x: Any,
@@ -81,30 +81,29 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
             alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
         else:
             return full(x, out, axis, dtype, tune, variant, batch_invariant, None)
-        request = (
-            alignments,
-            axis,
-            dtype,
-            tune,
-            variant,
-            batch_invariant,
-            look(b"SOFTGEN_TUNE"),
-            look(b"SOFTGEN_BATCH_INVARIANT"),
-        )
-        was_shape, was_dtype, was_device, was_request, entry = last
-        try:
-            if not (
-                shape == was_shape
-                and request == was_request
-                and x.dtype is was_dtype
-                and device == was_device
-            ):
-                key = (shape, x.dtype, device, *request)
+        element, mode, invariant = x.dtype, look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
+        a, b, c, d, e, f, g, h, i, j, k, entry = last
+        if not (
+            shape == a
+            and element is b
+            and device == c
+            and alignments == d
+            and axis is e
+            and dtype is f
+            and tune is g
+            and variant is h
+            and batch_invariant is i
+            and mode is j
+            and invariant is k
+        ):
+            options = (axis, dtype, tune, variant, batch_invariant, mode, invariant)
+            key = (shape, element, device, alignments, *options)
+            try:
                 entry = find(key)
-                if entry is not None:
-                    last = (shape, x.dtype, device, request, entry)
-        except (TypeError, ValueError):  # an option that has no hash, or arrays in ==
-            entry = key = None
+            except TypeError:  # an option that has no hash
+                entry = key = None
+            if entry is not None:
+                last = (shape, element, device, alignments, *options, entry)
         # True and 1.0 equal the axis 1, and are refused.
         if entry is not None and x._c_contiguous and type(axis) is int:
             (
@@ -115,7 +114,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 make,
                 prepare,
                 start,
-                element,
+                scalar,
                 y_dtype,
                 x_bytes,
                 y_bytes,
@@ -138,7 +137,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 elif stream <= LAST_LEGACY_STREAM or not is_capturing(stream):
                     y = new(kind)
                     # Without "C" to be parsed, and with a scalar type: 0.2 us less.
-                    y._init(shape, element, None, None, None)
+                    y._init(shape, scalar, None, None, None)
                     y_pointer = y.data.ptr
                     fits = not y_pointer & ALIGNMENT_MASK
                 if fits:
@@ -170,8 +169,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
     """
     current_context = require_device().cuda.driver.ctxGetCurrent
     look = look_up
-    # The last request: whether a tensor is like its x, the rest of the key, the entry.
-    last: tuple[Any, ...] = (never, None, None)
+    # The last request: whether a tensor is like its x, the rest of its key, and the entry.
+    last: tuple[Any, ...] = (never, *(None,) * 9)
 
     def run(
         x: Any,
@@ -183,7 +182,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
         batch_invariant: Any,
     ) -> Any:
         nonlocal last
-        alike, was_request, entry = last
+        alike, a, b, c, d, e, f, g, h, entry = last
+        mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
         key = None
         try:
             x_pointer = x.data_ptr()
@@ -194,26 +194,26 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
             else:
                 raise TypeError("an out for the full path to check")
-            request = (
-                alignments,
-                axis,
-                dtype,
-                tune,
-                variant,
-                batch_invariant,
-                look(b"SOFTGEN_TUNE"),
-                look(b"SOFTGEN_BATCH_INVARIANT"),
-            )
-            if not (alike(x) and request == was_request):
+            if not (
+                alike(x)
+                and alignments == a
+                and axis is b
+                and dtype is c
+                and tune is d
+                and variant is e
+                and batch_invariant is f
+                and mode is g
+                and invariant is h
+            ):
+                request = (alignments, axis, dtype, tune, variant, batch_invariant, mode, invariant)
                 key = (x.shape, x.dtype, x.get_device(), *request)
                 entry = find(key)
                 # Where gradients are off at the moment the full path takes one that wants some.
                 if entry is not None and x.is_contiguous() and not x.requires_grad:
-                    last = (entry[-1], request, entry)
+                    last = (entry[-1], *request, entry)
                 else:
                     entry = None
-        # Also: an option without a hash, a tensor without memory, arrays in ==.
-        except (TypeError, RuntimeError, ValueError):
+        except (TypeError, RuntimeError):  # also: an option without a hash, a tensor without memory
             entry = key = None
         # True and 1.0 equal the axis 1, and are refused.
         if entry is not None and type(axis) is int:
