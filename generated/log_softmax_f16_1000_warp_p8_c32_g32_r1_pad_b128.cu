@@ -7,7 +7,7 @@
 //   each row starts on a multiple of 8 element(s)
 //
 // Strategy warp: a row in the registers of 1 to 32 lanes; several rows a warp.
-//   grid:    ceil(rows / 4) blocks, or fewer: blocks stride over the rows
+//   grid:    ceil(rows / 4) blocks
 //   block:   128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_75 or later
 //
@@ -205,46 +205,47 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   const int group_of_warp = threadIdx.x % 32 / kThreadGroupWidth;
   constexpr int kRowsPerWarp = 32 / kThreadGroupWidth * kRowsPerAccess;
 
-  // All lanes of a warp go round as long as any of them has a row: the shuffles name all 32.
-  long long warp_row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
-  for (; warp_row < rows; warp_row += static_cast<long long>(gridDim.x) * kRowsPerBlock) {
-    const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
-    Compute values[kRowsPerAccess][kColsPerThread];
+  // One step and no loop: the grid's limit of 2^31 blocks is beyond the rows that memory holds. A
+  // warp that has any row stays whole: the shuffles name all 32 lanes.
+  const long long warp_row =
+      static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
+  if (warp_row >= rows) return;
+  const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
+  Compute values[kRowsPerAccess][kColsPerThread];
 
 #pragma unroll
-    for (int r = 0; r < kRowsPerAccess; ++r) {
-      const X* row_x = x + (first_row + r) * kCols;
+  for (int r = 0; r < kRowsPerAccess; ++r) {
+    const X* row_x = x + (first_row + r) * kCols;
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int col = (p * kThreadGroupWidth + lane) * kPackSize;
-        Compute* pack = values[r] + p * kPackSize;
-        if (first_row + r < rows && (!kPadding || col < kCols)) {
-          load_pack<kPackSize>(row_x + col, pack);
-        } else {
+    for (int p = 0; p < kPacks; ++p) {
+      const int col = (p * kThreadGroupWidth + lane) * kPackSize;
+      Compute* pack = values[r] + p * kPackSize;
+      if (first_row + r < rows && (!kPadding || col < kCols)) {
+        load_pack<kPackSize>(row_x + col, pack);
+      } else {
 #pragma unroll
-          for (int i = 0; i < kPackSize; ++i) pack[i] = negative_infinity();
-        }
+        for (int i = 0; i < kPackSize; ++i) pack[i] = negative_infinity();
       }
     }
+  }
 
 #pragma unroll
-    for (int r = 0; r < kRowsPerAccess; ++r) {
-      Compute m = values[r][0];
+  for (int r = 0; r < kRowsPerAccess; ++r) {
+    Compute m = values[r][0];
 #pragma unroll
-      for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
-      const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
-      const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
-      const Compute factor = factor_of(sum);
+    for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
+    const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
+    const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
+    const Compute factor = factor_of(sum);
 
-      Y* row_y = y + (first_row + r) * kCols;
+    Y* row_y = y + (first_row + r) * kCols;
 #pragma unroll
-      for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
+    for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int col = (p * kThreadGroupWidth + lane) * kPackSize;
-        if (first_row + r < rows && (!kPadding || col < kCols)) {
-          store_pack<kPackSize>(values[r] + p * kPackSize, row_y + col);
-        }
+    for (int p = 0; p < kPacks; ++p) {
+      const int col = (p * kThreadGroupWidth + lane) * kPackSize;
+      if (first_row + r < rows && (!kPadding || col < kCols)) {
+        store_pack<kPackSize>(values[r] + p * kPackSize, row_y + col);
       }
     }
   }

@@ -7,7 +7,7 @@
 //   each row starts on a multiple of 8 element(s)
 //
 // Strategy warp: a row in the registers of 1 to 32 lanes; several rows a warp.
-//   grid:    ceil(rows / 4) blocks, or fewer: blocks stride over the rows
+//   grid:    ceil(rows / 4) blocks
 //   block:   128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_75 or later
 //
@@ -47,11 +47,6 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
 // Ignores NaN, which reaches the result through the sum instead.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
-
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
-__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 // What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
@@ -170,12 +165,15 @@ __device__ Compute add_lanes(Compute value) {
   return value;
 }
 
-// softmax: exp(x - max) / sum.
+// softmax: exp(x - max) / sum, where one FMA makes the exponent. The product with max is rounded,
+// but for all terms alike, and in float16 it cannot overflow.
 using Base = Compute;
 
-__device__ Base base_of(Compute m) { return shift_of(m); }
+constexpr Compute kLog2E = 1.44269504f;
 
-__device__ Compute term(Compute x, Base base) { return exponential(x - base); }
+__device__ Base base_of(Compute m) { return shift_of(m) * kLog2E; }
+
+__device__ Compute term(Compute x, Base base) { return exp2f(fmaf(x, kLog2E, -base)); }
 
 // Replaces each x by the part of its result that does not need the row's sum, and returns what they
 // add to the sum.
@@ -206,46 +204,47 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   const int group_of_warp = threadIdx.x % 32 / kThreadGroupWidth;
   constexpr int kRowsPerWarp = 32 / kThreadGroupWidth * kRowsPerAccess;
 
-  // All lanes of a warp go round as long as any of them has a row: the shuffles name all 32.
-  long long warp_row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
-  for (; warp_row < rows; warp_row += static_cast<long long>(gridDim.x) * kRowsPerBlock) {
-    const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
-    Compute values[kRowsPerAccess][kColsPerThread];
+  // One step and no loop: the grid's limit of 2^31 blocks is beyond the rows that memory holds. A
+  // warp that has any row stays whole: the shuffles name all 32 lanes.
+  const long long warp_row =
+      static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
+  if (warp_row >= rows) return;
+  const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
+  Compute values[kRowsPerAccess][kColsPerThread];
 
 #pragma unroll
-    for (int r = 0; r < kRowsPerAccess; ++r) {
-      const X* row_x = x + (first_row + r) * kCols;
+  for (int r = 0; r < kRowsPerAccess; ++r) {
+    const X* row_x = x + (first_row + r) * kCols;
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int col = (p * kThreadGroupWidth + lane) * kPackSize;
-        Compute* pack = values[r] + p * kPackSize;
-        if (first_row + r < rows && (!kPadding || col < kCols)) {
-          load_pack<kPackSize>(row_x + col, pack);
-        } else {
+    for (int p = 0; p < kPacks; ++p) {
+      const int col = (p * kThreadGroupWidth + lane) * kPackSize;
+      Compute* pack = values[r] + p * kPackSize;
+      if (first_row + r < rows && (!kPadding || col < kCols)) {
+        load_pack<kPackSize>(row_x + col, pack);
+      } else {
 #pragma unroll
-          for (int i = 0; i < kPackSize; ++i) pack[i] = negative_infinity();
-        }
+        for (int i = 0; i < kPackSize; ++i) pack[i] = negative_infinity();
       }
     }
+  }
 
 #pragma unroll
-    for (int r = 0; r < kRowsPerAccess; ++r) {
-      Compute m = values[r][0];
+  for (int r = 0; r < kRowsPerAccess; ++r) {
+    Compute m = values[r][0];
 #pragma unroll
-      for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
-      const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
-      const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
-      const Compute factor = factor_of(sum);
+    for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
+    const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
+    const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
+    const Compute factor = factor_of(sum);
 
-      Y* row_y = y + (first_row + r) * kCols;
+    Y* row_y = y + (first_row + r) * kCols;
 #pragma unroll
-      for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
+    for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        const int col = (p * kThreadGroupWidth + lane) * kPackSize;
-        if (first_row + r < rows && (!kPadding || col < kCols)) {
-          store_pack<kPackSize>(values[r] + p * kPackSize, row_y + col);
-        }
+    for (int p = 0; p < kPacks; ++p) {
+      const int col = (p * kThreadGroupWidth + lane) * kPackSize;
+      if (first_row + r < rows && (!kPadding || col < kCols)) {
+        store_pack<kPackSize>(values[r] + p * kPackSize, row_y + col);
       }
     }
   }

@@ -218,7 +218,7 @@ def test_grids_reach_every_row_within_cudas_limits(problem: Problem, rows: int, 
 def test_launch_shapes() -> None:
     warp = Warp(2, 2, 4, 4, False, 128).launch(Problem.of("softmax", "float32", 8))
     assert (warp.block_size, warp.rows_per_block, warp.shared_bytes) == (128, 128, 0)
-    assert [warp.grid(rows) for rows in (0, 1, 128, 129, 2**40)] == [1, 1, 1, 2, 2**31 - 1]
+    assert [warp.grid(rows) for rows in (0, 1, 128, 129, 2**37)] == [1, 1, 1, 2, 2**30]
     online = Online(2, 1, 256).launch(DOUBLES)
     assert (online.block_size, online.rows_per_block, online.shared_bytes) == (256, 1, 128)
     safe = Safe(1024).launch(KIBI)
@@ -247,6 +247,7 @@ def test_knobs_are_the_fields_in_order() -> None:
         ("rows_per_access", 1),
         ("padding", False),
         ("block_size", 128),
+        ("evict_first", False),
     ]
 
 
