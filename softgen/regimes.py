@@ -154,8 +154,8 @@ def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Floa
 
 
 def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
-    """Values around +-2^10 to 2^22, where x - max is exact only at the upper end."""
-    sizes = np.array([2.0**10, -(2.0**15), 2.0**20, -(2.0**21), 2.0**21, 2.0**22])
+    """Values around 2^26, -2^15 and 2^21, from where on x - max is exact in float32."""
+    sizes = np.array([2.0**26, -(2.0**15), 2.0**21])
     far = np.minimum(np.abs(sizes), _FINFO_MAX[dtype] / 2) * np.sign(sizes)
     x: Float64 = np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 10
     x += far[np.arange(rows) % sizes.size, None]

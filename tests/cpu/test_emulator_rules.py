@@ -45,7 +45,7 @@ def test_a_dropped_second_syncthreads_is_a_race_with_the_next_row() -> None:
 def test_a_shuffle_mask_that_names_lanes_that_left() -> None:
     """Groups without a row leave early while the mask still names all 32 lanes."""
     source = source_of("warp", 64)
-    leave = broken(source, "for (; warp_row < rows;", "for (; warp_row + group_of_warp < rows;")
+    leave = broken(source, "if (warp_row >= rows)", "if (warp_row + group_of_warp >= rows)")
     text = report(leave, rows=7)
     assert "__shfl_xor_sync(0xffffffff)" in text
     assert "names absent lanes: lane(s) 24-31 returned from the kernel" in text
