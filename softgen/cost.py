@@ -10,7 +10,7 @@ from softgen.arch import KIB, Arch
 from softgen.occupancy import blocks_per_multiprocessor
 from softgen.problem import Problem
 from softgen.strategies import Launch, Strategy
-from softgen.strategies.base import OTHER_REGISTERS
+from softgen.strategies.base import MOST_REGISTERS, OTHER_REGISTERS
 from softgen.variants import Variant, candidates
 
 # Bytes that an SM must have on their way to keep its share of the memory busy: 4.8 TB/s for about
@@ -89,7 +89,7 @@ def _plausible(found: list[Variant], rows: int, arch: Arch) -> list[type[Strateg
 def _resident_blocks(held: int, problem: Problem, launch: Launch, arch: Arch) -> int:
     """Return the blocks of an SM, by a guess of the registers: the compiler has not run yet."""
     words = problem.compute_dtype.itemsize // 4
-    registers = min(255, held * words + OTHER_REGISTERS[problem.compute_dtype])
+    registers = min(MOST_REGISTERS, held * words + OTHER_REGISTERS[problem.compute_dtype])
     return max(1, blocks_per_multiprocessor(launch, registers, launch.shared_bytes, arch))
 
 

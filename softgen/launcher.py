@@ -40,21 +40,21 @@ class Launcher:
         driver = require_device().cuda.driver
         grid, block = (shape.grid(rows), 1, 1), (shape.block_size, 1, 1)
         fixed = (function.ptr, *grid, *block, shape.dynamic_shared_bytes)
-        start: Any = functools.partial(driver.launchKernel, *fixed)
-        if shape.cooperative:
-            together = functools.partial(driver.launchCooperativeKernel, *fixed)
-            start = lambda stream, arguments, _: together(stream, arguments)  # noqa: E731
         workspace_bytes = shape.workspace_bytes(rows)
 
         def prepare(values: array[int], stream: int) -> None:
             values[3] = workspace(device, stream, workspace_bytes)
+
+        def together(stream: int, addresses: int, _: int) -> None:
+            driver.launchCooperativeKernel(*fixed, stream, addresses)
 
         idle: list[Arguments] = []
         self.take: Callable[[], Arguments] = idle.pop
         self.put_back: Callable[[Arguments], None] = idle.append
         self.make: Callable[[], Arguments] = functools.partial(_arguments, rows, function)
         self.prepare = prepare if workspace_bytes else None
-        self.start = start
+        plain = functools.partial(driver.launchKernel, *fixed)
+        self.start: Callable[[int, int, int], None] = together if shape.cooperative else plain
 
     def __call__(self, x: int, y: int, stream: int) -> None:
         """Launch; warm_run has these lines once more, where a call would take 0.1 us."""

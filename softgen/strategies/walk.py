@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softgen.arch import Arch
 from softgen.problem import DType, Problem
-from softgen.strategies.base import Strategy
+from softgen.strategies.base import MOST_REGISTERS, Strategy
 
 
 def require_walk(
@@ -30,4 +30,4 @@ def _most_element_registers(problem: Problem, arch: Arch, block_size: int) -> in
     if problem.compute_dtype is DType.FLOAT64:
         return min(32, 8192 // block_size)
     others = 32 if problem.out_dtype.itemsize == 2 else 40
-    return min(arch.registers_per_multiprocessor // block_size, 255) - others
+    return min(arch.registers_per_multiprocessor // block_size, MOST_REGISTERS) - others
