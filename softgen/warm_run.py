@@ -82,19 +82,32 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
         else:
             return full(x, out, axis, dtype, tune, variant, batch_invariant, None)
         element, mode, invariant = x.dtype, look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
-        a, b, c, d, e, f, g, h, i, j, k, entry = last
+        (
+            was_shape,
+            was_element,
+            was_device,
+            was_alignments,
+            was_axis,
+            was_dtype,
+            was_tune,
+            was_variant,
+            was_batch_invariant,
+            was_mode,
+            was_invariant,
+            entry,
+        ) = last
         if not (
-            shape == a
-            and element is b
-            and device == c
-            and alignments == d
-            and axis is e
-            and dtype is f
-            and tune is g
-            and variant is h
-            and batch_invariant is i
-            and mode is j
-            and invariant is k
+            shape == was_shape
+            and element is was_element
+            and device == was_device
+            and alignments == was_alignments
+            and axis is was_axis
+            and dtype is was_dtype
+            and tune is was_tune
+            and variant is was_variant
+            and batch_invariant is was_batch_invariant
+            and mode is was_mode
+            and invariant is was_invariant
         ):
             options = (axis, dtype, tune, variant, batch_invariant, mode, invariant)
             key = (shape, element, device, alignments, *options)
@@ -182,7 +195,18 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
         batch_invariant: Any,
     ) -> Any:
         nonlocal last
-        alike, a, b, c, d, e, f, g, h, entry = last
+        (
+            alike,
+            was_alignments,
+            was_axis,
+            was_dtype,
+            was_tune,
+            was_variant,
+            was_batch_invariant,
+            was_mode,
+            was_invariant,
+            entry,
+        ) = last
         mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
         key = None
         try:
@@ -196,14 +220,14 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 raise TypeError("an out for the full path to check")
             if not (
                 alike(x)
-                and alignments == a
-                and axis is b
-                and dtype is c
-                and tune is d
-                and variant is e
-                and batch_invariant is f
-                and mode is g
-                and invariant is h
+                and alignments == was_alignments
+                and axis is was_axis
+                and dtype is was_dtype
+                and tune is was_tune
+                and variant is was_variant
+                and batch_invariant is was_batch_invariant
+                and mode is was_mode
+                and invariant is was_invariant
             ):
                 request = (alignments, axis, dtype, tune, variant, batch_invariant, mode, invariant)
                 key = (x.shape, x.dtype, x.get_device(), *request)
