@@ -39,16 +39,10 @@ class Slices:
     @classmethod
     def of(cls, strategy: Strategy, problem: Problem) -> Slices:
         """Return the slices of a strategy, from the knobs it has."""
-        knobs, launch = strategy.knobs, strategy.launch(problem)
+        knobs = strategy.knobs
         pack = int(knobs.get("pack_size", 1))
         threads = int(knobs.get("thread_group_width", knobs.get("block_size", 128)))
-        part = 0
-        if launch.cluster_size > 1:
-            overhang = 0 if problem.alignment >= pack else pack - 1
-            part = -(-(problem.cols + overhang) // (pack * launch.cluster_size)) * pack
-        elif launch.blocks_per_row > 1:
-            part = int(knobs["cols_per_thread"]) * threads
-        return cls(pack, pack * WARP_SIZE, pack * threads, part)
+        return cls(pack, pack * WARP_SIZE, pack * threads, strategy.part(problem))
 
 
 Make = Callable[[int, int, DType, Slices], Float64]

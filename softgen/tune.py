@@ -25,7 +25,7 @@ SCREENING_SECONDS = 0.01  # host time that each candidate is timed for at first
 # Who comes to the finals: all within the noise of so short a look, while the clocks still rise.
 SCREENING_NOISE = 0.05
 LEAST_FINALISTS, MOST_FINALISTS = 4, 8
-FINAL_ROUNDS = 8
+FINAL_ROUNDS = 16
 FINAL_SECONDS = 0.005
 # Below this a difference of 0.1 us between two kernels counts, so there are twice the rounds.
 TINY_MICROSECONDS = 10.0

@@ -157,6 +157,10 @@ class Strategy(abc.ABC):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Return the expected time of the best guess over the time of a copy; orders strategies."""
 
+    def part(self, problem: Problem) -> int:
+        """Return the columns that a block reduces at once where several share a row, else 0."""
+        return 0
+
     @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
@@ -216,12 +220,11 @@ class Strategy(abc.ABC):
         )
 
     def require_registers(
-        self, held: int, min_blocks: int, block_size: int, problem: Problem, arch: Arch, spare: int
+        self, held: int, others: int, min_blocks: int, block_size: int, arch: Arch
     ) -> None:
         """Raise IllegalVariantError unless `min_blocks` blocks fit an SM without a spill.
 
-        A thread needs `held` registers for elements, `spare` for what a strategy does besides, and
-        those that every kernel needs.
+        A thread needs `held` registers for elements, and `others`.
         """
         threads = min_blocks * block_size
         self.require(
@@ -231,7 +234,7 @@ class Strategy(abc.ABC):
         registers = min(
             arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, MOST_REGISTERS
         )
-        limit = registers - OTHER_REGISTERS[problem.compute_dtype] - spare
+        limit = registers - others
         self.require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
 
     def require(self, rule: bool, message: str) -> None:

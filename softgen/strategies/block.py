@@ -14,31 +14,19 @@ from dataclasses import dataclass
 
 from softgen.arch import Arch
 from softgen.problem import Problem
-from softgen.strategies.base import (
-    OTHER_REGISTERS,
-    WARP_SIZE,
-    Launch,
-    Strategy,
-    knob,
-    most_blocks,
-    row_packs,
-)
+from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, most_blocks
+from softgen.strategies.sliced import Sliced
 
 WIDTHS = (64, 128, 256, 512, 1024)
 
-# What the cut packs of rows that start anywhere cost.
-UNALIGNED_REGISTERS = 12
-
 
 @dataclass(frozen=True)
-class Block(Strategy):
+class Block(Sliced):
     """One row per group of `thread_group_width` threads, held in registers."""
 
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
 
-    pack_size: int = knob("p", "elements moved by one load or store")
-    cols_per_thread: int = knob("c", "elements of a row held by one thread")
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
@@ -64,20 +52,11 @@ class Block(Strategy):
         )
         self.require_registers(
             self.element_registers(problem),
+            self.other_registers(problem),
             self.min_blocks,
             self.block_size,
-            problem,
             arch,
-            spare=UNALIGNED_REGISTERS if self.overhang(problem) else 0,
         )
-
-    def overhang(self, problem: Problem) -> int:
-        """Return by how many elements a row may start behind the boundary of a pack."""
-        return 0 if problem.alignment >= self.pack_size else self.pack_size - 1
-
-    def element_registers(self, problem: Problem) -> int:
-        """Return the 32-bit registers of a thread that hold elements."""
-        return self.cols_per_thread * problem.compute_dtype.itemsize // 4
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
@@ -102,8 +81,7 @@ class Block(Strategy):
             held = covering.element_registers(problem)
             if held > 64 or (width > 64 and held < 4):
                 continue
-            need = held + OTHER_REGISTERS[problem.compute_dtype]
-            need += UNALIGNED_REGISTERS if covering.overhang(problem) else 0
+            need = held + covering.other_registers(problem)
             for block in (width, 2 * width) if width <= 128 else (width,):
                 for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
                     setting = dataclasses.replace(covering, block_size=block, min_blocks=blocks)
@@ -118,8 +96,9 @@ class Block(Strategy):
     @classmethod
     def _covering(cls, problem: Problem, pack: int, width: int) -> Block:
         """Return the setting with the fewest packs a thread, one row a block."""
-        packs = -(-row_packs(problem, pack) // width)
-        return cls(pack, packs * pack, width, width, min_blocks=1, evict_first=False)
+        one = cls(pack, pack, width, width, min_blocks=1, evict_first=False)
+        packs = -(-one.row_packs(problem) // width)
+        return dataclasses.replace(one, cols_per_thread=packs * pack)
 
     def _badness(self, problem: Problem, few_rows: bool) -> tuple[float, ...]:
         """Order candidates: about 28 registers of elements a thread, and full SMs.

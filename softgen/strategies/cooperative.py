@@ -21,6 +21,7 @@ from softgen.arch import MIB, Arch
 from softgen.problem import DType, Problem
 from softgen.strategies.base import (
     MOST_REGISTERS,
+    OTHER_REGISTERS,
     WARP_SIZE,
     Launch,
     Strategy,
@@ -97,7 +98,8 @@ class Cooperative(Strategy):
         # chunks of two packs, and float64 8 to 76 in those of four.
         double = problem.compute_dtype is DType.FLOAT64
         overlap = (2 * values if double else values // 2) if self.held else 0
-        self.require_registers(values + held, 1, self.block_size, problem, arch, spare=16 + overlap)
+        others = OTHER_REGISTERS[problem.compute_dtype] + 16 + overlap
+        self.require_registers(values + held, others, 1, self.block_size, arch)
 
     @property
     def helper_warps(self) -> int:
@@ -112,6 +114,10 @@ class Cooperative(Strategy):
         """Return the packs of a chunk, which is what a stage of the ring holds."""
         workers = self.block_size - self.helper_warps * WARP_SIZE
         return workers * (self.cols_per_thread // self.pack_size)
+
+    def part(self, problem: Problem) -> int:
+        """Return the columns of a chunk."""
+        return self.chunk_packs() * self.pack_size
 
     def chunks(self, problem: Problem) -> int:
         """Return the number of chunks of a block's slice of a row."""

@@ -13,28 +13,24 @@ from dataclasses import dataclass
 from softgen.arch import Arch
 from softgen.problem import Problem
 from softgen.strategies.base import (
-    OTHER_REGISTERS,
     WARP_SIZE,
     Launch,
     Strategy,
     knob,
     most_blocks,
-    row_packs,
 )
-from softgen.strategies.block import UNALIGNED_REGISTERS
+from softgen.strategies.sliced import Sliced
 
 COUNTER_BYTES = 4  # chunks of a row that are written
 
 
 @dataclass(frozen=True)
-class Split(Strategy):
+class Split(Sliced):
     """Chunks of a row per block, each read twice; the second read comes from L2 where it can."""
 
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
 
-    pack_size: int = knob("p", "elements moved by one load or store")
-    cols_per_thread: int = knob("c", "elements of a chunk held by one thread")
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     reverse: bool = knob("rev", "whether chunks are written last one first")
@@ -49,19 +45,22 @@ class Split(Strategy):
         self.require_block(self.block_size)
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_registers(
-            self.cols_per_thread * problem.compute_dtype.itemsize // 4,
+            self.element_registers(problem),
+            self.other_registers(problem),
             self.min_blocks,
             self.block_size,
-            problem,
             arch,
-            spare=self.spare_registers(problem),
         )
         require(2 * self.chunks(problem) < 2**31, "a grid has fewer than 2**31 blocks, two a chunk")
 
     def chunks(self, problem: Problem) -> int:
         """Return the number of chunks of a row."""
         packs_per_chunk = self.cols_per_thread // self.pack_size * self.block_size
-        return -(-row_packs(problem, self.pack_size) // packs_per_chunk)
+        return -(-self.row_packs(problem) // packs_per_chunk)
+
+    def part(self, problem: Problem) -> int:
+        """Return the columns of a chunk."""
+        return self.cols_per_thread * self.block_size
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: two tasks a chunk, a block a task."""
@@ -78,28 +77,28 @@ class Split(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield chunks of 4 or 8 packs a thread, for rows of two chunks or more."""
+        """Yield chunks of 4 or 8 packs a thread, for rows of three chunks or more."""
         pack = problem.dtype.max_pack
         words = problem.compute_dtype.itemsize // 4
         found = []
         for packs in (8, 4):
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True, False)
-                need = packs * pack * words + OTHER_REGISTERS[problem.compute_dtype]
-                full = most_blocks(need + setting.spare_registers(problem), block, arch)
+                need = setting.element_registers(problem) + setting.other_registers(problem)
+                full = most_blocks(need, block, arch)
                 if words > 1:  # float64 spills at 128 registers
                     full = 1
                 for reverse in (True, False):
                     setting = cls(pack, packs * pack, block, full, reverse, False)
-                    if setting.is_legal(problem, arch) and setting.chunks(problem) > 1:
+                    if setting.is_legal(problem, arch) and setting.chunks(problem) > 2:
                         found.append(setting)
         # Every writer combines the pairs of all chunks: 4096 of them made 4 x 16777216 float32 1.6
         # times slower than 1024 on an H200, and 1024 made 1 x 4194304 1.2 times slower than 256.
         yield from sorted(found, key=lambda s: max(512, s.chunks(problem)))
 
-    def spare_registers(self, problem: Problem) -> int:
-        """Return the registers of a thread for the task and for rows that start anywhere."""
-        return 4 if problem.alignment >= self.pack_size else 4 + UNALIGNED_REGISTERS
+    def other_registers(self, problem: Problem) -> int:
+        """Return the registers of a thread beside those, with which ptxas does not spill."""
+        return super().other_registers(problem) + 4  # for the task
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

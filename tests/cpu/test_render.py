@@ -23,6 +23,7 @@ from softgen.strategies import all_strategies
 from softgen.strategies.base import MAX_GRID
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.sliced import Sliced
 from softgen.strategies.warp import Warp
 from softgen.variants import Variant, best_guess, candidates
 from tests.cpu.drawn import archs, problems
@@ -112,6 +113,9 @@ def check_clean(variant: Variant) -> None:
     declared = {**declared_constants(text)}
     if "kAlignment" in declared:
         assert declared.pop("kAlignment") == variant.problem.alignment
+    if isinstance(variant.strategy, Sliced):
+        assert declared.pop("kLinePacks") == variant.strategy.line_packs(variant.problem)
+        assert declared.pop("kSlices", 1) == 1
     assert declared == expected_constants(variant)
 
     includes = set(re.findall(r"#include (.*)", text))

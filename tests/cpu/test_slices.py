@@ -1,0 +1,68 @@
+"""Rows that start anywhere and end where a thread's packs, or a row's slices, meet.
+
+With an odd width, 32 float32 rows start at each place of a cache line once, so that each row ends
+in another of the packs that may hold its last column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen import numerics
+from softgen.emulator import run
+from softgen.errors import EmulationError
+from softgen.problem import Problem
+from softgen.render import Source, render
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.sliced import Sliced
+from softgen.strategies.split import Split
+from softgen.variants import Variant
+from tests.cpu.emulator_helpers import broken, share_programs
+
+ROWS = 33
+
+# The end lies in packs `cols // 4` to `(cols + 30) // 4` of a row.
+ROUNDS_MEET = (Block(4, 40, 64, 64, 1, False), 64 * 9 * 4 - 3)
+BLOCKS_MEET = (Cluster(4, 8, 32, 16, 1, False), 40 * 13 * 4 - 3)
+CHUNKS_MEET = (Split(4, 8, 64, 1, False, False), 128 * 5 * 4 - 3)
+
+LAST = "(kCols + kOverhang - 1) / kPackSize % kSlicePacks"
+WRAPS = "first <= last ? p >= first && p <= last : p >= first || p <= last"
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def source_of(strategy: Sliced, cols: int) -> Source:
+    return render(Variant(Problem.of("softmax", "float32", cols), strategy))
+
+
+def error(source: Source) -> float:
+    x = np.random.default_rng(3).normal(0, 4, (ROWS, source.variant.problem.cols))
+    y = run(source, x.astype(np.float32)).astype(np.float64)
+    wanted = numerics.reference(
+        source.variant.problem.algorithm, x.astype(np.float32).astype(float)
+    )
+    return float(np.max(np.abs(y - wanted) / wanted))
+
+
+@pytest.mark.parametrize(
+    ("setting", "correct", "wrong"),
+    [
+        (ROUNDS_MEET, LAST, LAST.replace("kOverhang", "1")),
+        (BLOCKS_MEET, WRAPS, "p >= first && p <= last"),
+        (CHUNKS_MEET, WRAPS, "p >= first && p <= last"),
+    ],
+    ids=["rounds", "blocks", "chunks"],
+)
+def test_a_row_ends_on_either_side(setting: tuple[Sliced, int], correct: str, wrong: str) -> None:
+    strategy, cols = setting
+    assert strategy.line_packs(Problem.of("softmax", "float32", cols)) == 8
+    source = source_of(strategy, cols)
+    assert error(source) < 2e-6
+    with pytest.raises(EmulationError, match="never written"):
+        error(broken(source, correct, wrong))
