@@ -41,7 +41,8 @@ constexpr int kWorkers = kBlockSize - 128;  // threads that compute; four warps 
 constexpr int kWorkerWarps = kWorkers / 32;
 constexpr int kChunkPacks = kPacks * kWorkers;
 constexpr Col kRowPacks = kCols / kPackSize;
-constexpr Col kSlicePacks = (kRowPacks + kGroupSize - 1) / kGroupSize;
+constexpr Col kUnit = kGroupSize * 8;  // slices are whole cache lines
+constexpr Col kSlicePacks = (kRowPacks + kUnit - 1) / kUnit * 8;
 constexpr int kChunks = static_cast<int>((kSlicePacks + kChunkPacks - 1) / kChunkPacks);
 
 // A slice that fits stays in the ring, and kAhead chunks of the rows behind it are reduced before

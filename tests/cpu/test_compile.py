@@ -169,10 +169,10 @@ def test_spilled_registers_are_counted() -> None:
 def test_static_asserts_repeat_the_rules() -> None:
     source = render(next(candidates(THOUSAND, 4096, H200, "warp")))
     for good, bad, message in (
-        ("kPadding = true", "kPadding = false", "a group covers a row"),
+        ("kPadding = true", "kPadding = false", "padding is declared"),
         ("kPackSize = 4", "kPackSize = 3", "a lane holds whole packs"),
         ("kThreadGroupWidth = 32", "kThreadGroupWidth = 33", "groups do not straddle warps"),
-        ("kCols = 1000", "kCols = 1001", "a row is whole packs"),
+        ("kCols = 1000", "kCols = 1028", "a group covers a row"),
     ):
         assert good in source.text
         with pytest.raises(CompileError, match=message):

@@ -133,7 +133,8 @@ def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
     source = render(Variant(problem, Block(4, 4, 64, 64, 1, False)))
     x = input_of(source, 5)
     assert numerics.check(run(source, x, in_place=True), x, problem).ok
-    used = broken(source, "if (col + i < 0 || col + i >= kCols) elements[i] = minus_infinity_of_x();", "")
+    outside = "if (col + i < 0 || col + i >= kCols) "
+    used = broken(source, outside + "elements[i] = minus_infinity_of_x();", "")
     assert np.isnan(run(used, x, in_place=True)).any()
 
 

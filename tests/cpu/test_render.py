@@ -180,7 +180,7 @@ def test_constants_are_lined_up_with_their_meaning() -> None:
     assert constant_lines(Variant(THOUSAND, Warp(4, 32, 32, 1, True, 128))) == [
         "constexpr Col kCols = 1000;            // elements in a row",
         "constexpr int kPackSize = 4;           // elements moved by one load or store",
-        "constexpr int kColsPerThread = 32;     // elements of a row held by one lane",
+        "constexpr int kColsPerThread = 32;     // elements of a row held by one thread",
         "constexpr int kThreadGroupWidth = 32;  // lanes that share a row",
         "constexpr int kRowsPerAccess = 1;      // rows that a thread group holds at once",
         "constexpr bool kPadding = true;        // whether the group covers more columns than the "

@@ -48,8 +48,8 @@ def test_all_within_the_noise_of_a_short_look_come_to_the_finals() -> None:
 def test_the_earlier_guess_wins_unless_it_is_beaten_by_more_than_the_noise() -> None:
     assert choose_finalist(steady(guess=1.0 + NOISE * 0.9, b=1.0)) == "guess"
     assert choose_finalist(steady(guess=1.0 + NOISE * 1.1, b=1.0)) == "b"
-    assert choose_finalist(steady(guess=2.0, b=1.005, c=1.0)) == "b"
-    assert choose_finalist(steady(guess=2.0, b=1.02, c=1.0)) == "c"
+    assert choose_finalist(steady(guess=2.0, b=1.0 + NOISE * 0.5, c=1.0)) == "b"
+    assert choose_finalist(steady(guess=2.0, b=1.0 + NOISE * 2, c=1.0)) == "c"
 
 
 def test_a_step_of_the_clocks_half_way_does_not_move_the_choice() -> None:
