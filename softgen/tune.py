@@ -30,8 +30,8 @@ FINAL_SECONDS = 0.005
 # Below this a difference of 0.1 us between two kernels counts, so there are twice the rounds.
 TINY_MICROSECONDS = 10.0
 # Candidates this close are equals, and the one that comes first as a guess wins, so that the next
-# tuning chooses it too. Repeated runs of one kernel differ by up to 1% on an idle H200, but finalists
-# take turns: what all of a round share falls out.
+# tuning chooses it too. Repeated runs of one kernel differ by up to 1% on an idle H200, but
+# finalists take turns: what all of a round share falls out.
 NOISE = 0.003
 BUDGET_FOR_SCREENING = 0.7  # of the budget; the finals get the rest
 
