@@ -57,7 +57,7 @@ class Commands(TyperGroup):
         try:
             return super().main(words, prog_name, complete_var, **extra)
         except (SoftgenError, OSError) as error:
-            fail(str(error))
+            fail(message_of(error))
             sys.exit(code_of(error))
 
     def _main_with_json(
@@ -81,7 +81,7 @@ class Commands(TyperGroup):
                 return int(error.exit_code)
             if not isinstance(error, SoftgenError | OSError):
                 traceback.print_exc()
-            document(failure(str(error), type(error).__name__))
+            document(failure(message_of(error), type(error).__name__))
             return code_of(error)
 
 
@@ -94,6 +94,16 @@ def asks_for_json(words: list[str]) -> bool:
 def code_of(error: BaseException) -> int:
     """Return the exit code for `error`."""
     return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def message_of(error: BaseException) -> str:
+    """Return what to tell about `error`: for the operating system's, also which file it was."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return (
+            f"cannot use {error.filename}: {error.strerror}; "
+            "name a file or folder that you may read and write"
+        )
+    return str(error)
 
 
 def failure(message: str, kind: str) -> dict[str, str]:

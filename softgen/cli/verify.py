@@ -84,7 +84,13 @@ def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]
 
 def _print(report: Report) -> None:
     output.table(("strategy", "checked"), report.by_strategy.items())
-    output.table(("dtype", "worst error"), ((k, f"{v:.3g}") for k, v in report.worst.items()))
+    output.table(
+        ("dtype", "worst error"),
+        (
+            (dtype, f"{worst:.3g} {'ulp' if DType.of(dtype).itemsize == 2 else 'relative'}")
+            for dtype, worst in report.worst.items()
+        ),
+    )
     for reason in report.failures:
         output.result(reason)
     output.result(f"{report.checked} checked, {report.failed} failed")

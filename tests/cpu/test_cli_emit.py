@@ -15,7 +15,7 @@ from softgen.generator import generate
 from softgen.problem import Algorithm, DType, Problem
 from softgen.strategies import all_strategies
 from softgen.variants import candidates, parse_name
-from tests.cpu.cli_helpers import cli, document, ok
+from tests.cpu.cli_helpers import cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256"
 
@@ -94,6 +94,13 @@ def test_a_linked_folder_is_refused() -> None:
     assert result.exit_code == group.USAGE
     assert "link is a symbolic link" in result.stderr
     assert list(Path("real").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_named() -> None:
+    Path("taken").write_text("a file")
+    message = refused(group.FAILED, "emit", "--out", "taken/sub")
+    assert message.startswith("cannot use taken/sub: Not a directory; name a file or folder")
+    assert Path("taken").read_text() == "a file"
 
 
 def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> None:

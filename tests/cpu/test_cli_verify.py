@@ -60,7 +60,8 @@ def test_options_narrow_it(asked: dict[str, Any]) -> None:
 def test_people_get_tables(asked: dict[str, Any]) -> None:
     lines = [line.split() for line in ok("verify").stdout.splitlines()]
     assert ["warp", "3"] in lines
-    assert ["float32", "1.5e-07"] in lines
+    assert ["float32", "1.5e-07", "relative"] in lines
+    assert ["bfloat16", "0.5", "ulp"] in lines
     assert ["5", "checked,", "0", "failed"] in lines
 
 
