@@ -56,7 +56,7 @@ def describe(source: Source) -> dict[str, Any]:
         "grid": variant.launch.grid_rule,
         "launch": dataclasses.asdict(variant.launch),
         "options": list(source.options),
-        "oldest_arch": variant.strategy.oldest_arch,
+        "oldest_arch": variant.oldest_arch,
         "sha256": source.sha256,
     }
 

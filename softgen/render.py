@@ -20,8 +20,9 @@ from softgen.variants import Variant
 COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
-# What decides the text beside the templates and the strategies: constants, names, C++ types.
-TEXT_MODULES = ("render.py", "problem.py", "variants.py")
+# What decides the text beside the templates and the strategies: constants, names, C++ types, and
+# which architecture a setting fits.
+TEXT_MODULES = ("render.py", "problem.py", "variants.py", "arch.py")
 
 LINE = 100  # columns of an emitted line at most, as in .clang-format
 
@@ -140,6 +141,7 @@ def render(variant: Variant) -> Source:
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
+        oldest_arch=variant.oldest_arch,
         constants=constant_lines(variant),
         symbol=variant.name,
         signature=functools.partial(signature, variant),

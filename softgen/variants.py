@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from softgen.arch import Arch
-from softgen.errors import InvalidValueError
+from softgen.arch import KNOWN, Arch
+from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problem import Algorithm, DType, Problem
 from softgen.strategies import Launch, Strategy, all_strategies, strategy_named
 
@@ -30,6 +30,12 @@ class Variant:
     def launch(self) -> Launch:
         """The launch shape."""
         return self.strategy.launch(self.problem)
+
+    @property
+    def oldest_arch(self) -> str:
+        """The oldest known architecture that has the instructions and the room, as in sm_90."""
+        legal = (name for name, arch in KNOWN.items() if self.strategy.is_legal(self.problem, arch))
+        return next(legal, self.strategy.oldest_arch)
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
@@ -64,8 +70,20 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
         return variant
     raise InvalidValueError(
         f"strategy {strategy!r} has no setting worth running for {problem.label} on "
-        f"{arch.name}; `softgen list` shows what has"
+        f"{arch.name}{_objection(problem, rows, arch, strategy)}; `softgen list --dtype "
+        f"{problem.dtype.value} --cols {problem.cols} --arch {arch.name}` shows what has"
     )
+
+
+def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> str:
+    """Return why what another architecture would run is not legal on `arch`, if any would."""
+    for other in KNOWN.values():
+        for variant in candidates(problem, rows, other, strategy):
+            try:
+                variant.check(arch)
+            except IllegalVariantError as error:
+                return f" ({error})"
+    return ""
 
 
 _NAME = re.compile(

@@ -11,6 +11,7 @@ import typer
 from softgen.arch import DEFAULT_ARCH, arch_named
 from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
+from softgen.errors import InvalidValueError
 from softgen.problem import Algorithm, DType
 from softgen.select import DEFAULT_ROWS
 
@@ -131,6 +132,11 @@ class Selection:
                     algorithm, dtype, cols, out_dtype=self.out_dtype, alignment=self.alignment
                 )
                 found += matching(problem, self.rows, self.arch, self.strategy)
+        if not found:
+            raise InvalidValueError(
+                f"no setting of {self.strategy} is legal for {cols} columns on {self.arch}, so "
+                "nothing is emitted; `softgen list` without --strategy prints what is legal"
+            )
         return [render(variant) for variant in found]
 
     def owns(self) -> Owns:

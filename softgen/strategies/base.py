@@ -229,7 +229,8 @@ class Strategy(abc.ABC):
         threads = min_blocks * block_size
         self.require(
             min_blocks >= 1 and threads <= arch.threads_per_multiprocessor,
-            f"min_blocks must be at least 1, with {arch.threads_per_multiprocessor} threads an SM",
+            f"min_blocks must be at least 1, and {min_blocks} x {block_size} threads fit an SM of "
+            f"{arch.name}, which holds {arch.threads_per_multiprocessor}",
         )
         registers = min(
             arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, MOST_REGISTERS

@@ -103,6 +103,20 @@ def test_a_folder_that_cannot_be_made_is_named() -> None:
     assert Path("taken").read_text() == "a file"
 
 
+def test_no_kernel_at_all_is_an_error() -> None:
+    words = ("emit", "--all", "--cols", 100, "--dtype", "float32", "--strategy", "cluster")
+    message = refused(group.USAGE, *words, "--out", "out")
+    assert message.startswith("no setting of cluster is legal for 100 columns on sm_90, so nothing")
+    assert not Path("out").exists()
+
+
+def test_a_strategy_that_the_architecture_lacks_says_why() -> None:
+    words = ("emit", "--cols", 50257, "--arch", "sm_75", "--strategy", "cluster", "--out", "out")
+    message = refused(group.USAGE, *words)
+    assert "thread block clusters need sm_90, sm_75 has none" in message
+    assert "`softgen list --dtype float32 --cols 50257 --arch sm_75` shows what has" in message
+
+
 def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> None:
     ok("emit", "--all", "--cols", 1000, "--out", "out")
     expected = {

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 
 from softgen import render as rendering
-from softgen.arch import Arch, arch_named
+from softgen.arch import KNOWN, Arch, arch_named
 from softgen.errors import SoftgenError
 from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem
 from softgen.render import COMPILE_OPTIONS, _spell, constant_lines, environment, render
@@ -25,7 +25,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess, candidates
+from softgen.variants import Variant, best_guess, candidates, parse_name
 from tests.cpu.drawn import archs, problems
 
 ROOT = Path(__file__).parents[2]
@@ -147,8 +147,32 @@ def test_the_header_says_what_the_launch_is() -> None:
         assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
         assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head
         assert f"arithmetic in {problem.compute_dtype.value}" in head
-        assert f"starts on a multiple of {problem.alignment} element" in head
+        starts = f"starts on a multiple of {problem.alignment} elements"
+        assert (starts if problem.alignment > 1 else "rows may start anywhere") in head
         assert f"nvcc {' '.join(COMPILE_OPTIONS)}" in head
+
+
+def test_the_header_names_the_oldest_architecture_with_room() -> None:
+    """An sm_75 has 64 KB of shared memory and 1024 threads an SM."""
+    for variant in sample():
+        oldest = arch_named(variant.oldest_arch)
+        variant.check(oldest)
+        older = [a for a in KNOWN.values() if a.compute_capability < oldest.compute_capability]
+        assert not any(variant.strategy.is_legal(variant.problem, arch) for arch in older)
+        assert f"-arch={oldest.name} -c\n//   oldest:  {oldest.name}" in render(variant).text
+    wide = "softmax_bf16_50257_shared_p8_b512_y0_s1_n0"
+    full = "softmax_f32_1000_block_p4_c8_g128_b128_m12"
+    assert [parse_name(name).oldest_arch for name in (wide, full)] == ["sm_80", "sm_80"]
+
+
+def test_the_header_says_what_the_host_has_to_ask_for() -> None:
+    for name, wanted in (
+        ("softmax_bf16_128256_cluster_p8_c64_b128_k16_m6", "NonPortableClusterSizeAllowed"),
+        ("softmax_bf16_50257_shared_p8_b512_y0_s1_n0", "MaxDynamicSharedMemorySize"),
+    ):
+        assert f"(first set cudaFuncAttribute{wanted})" in render(parse_name(name)).text
+    modest = render(parse_name("softmax_bf16_32000_cluster_p8_c64_b128_k4_m6")).text
+    assert "cluster: 4 blocks, compiled in\n" in modest
 
 
 def test_only_the_algorithm_that_is_asked_for_is_pasted() -> None:
