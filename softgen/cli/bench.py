@@ -36,7 +36,7 @@ def bench(
     dtype: options.AnyDType = None,
     peers: Annotated[
         str | None,
-        typer.Option("--peers", help="Competitors, as torch,quack,ladder. [default: all]"),
+        typer.Option("--peers", help="Competitors, as torch,quack,ladder. \\[default: all]"),
     ] = None,
     csv: Annotated[
         Path | None, typer.Option("--csv", help="Write every figure to this file, as it comes.")

@@ -25,7 +25,8 @@ LISTED = 30  # files named one by one; --all writes hundreds
 
 def emit(
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write into. [default: generated]")
+        Path | None,
+        typer.Option("--out", help="Folder to write into. \\[default: generated]"),
     ] = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,

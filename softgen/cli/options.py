@@ -11,14 +11,15 @@ from softgen.problem import MAX_COLS, Algorithm, DType
 
 AlgorithmOption = Annotated[Algorithm, typer.Option("--algorithm", help="Function of each row.")]
 AnyAlgorithm = Annotated[
-    Algorithm | None, typer.Option("--algorithm", help="Function of each row. [default: softmax]")
+    Algorithm | None, typer.Option("--algorithm", help="Function of each row. \\[default: softmax]")
 ]
 DTypeOption = Annotated[DType, typer.Option("--dtype", help="Element type of the input.")]
 AnyDType = Annotated[
-    DType | None, typer.Option("--dtype", help="Element type of the input. [default: float32]")
+    DType | None, typer.Option("--dtype", help="Element type of the input. \\[default: float32]")
 ]
 OutDType = Annotated[
-    DType | None, typer.Option("--out-dtype", help="Element type of the result. [default: --dtype]")
+    DType | None,
+    typer.Option("--out-dtype", help="Element type of the result. \\[default: --dtype]"),
 ]
 Cols = Annotated[int, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")]
 AnyCols = Annotated[
@@ -32,7 +33,7 @@ Alignment = Annotated[
     typer.Option(
         "--alignment",
         help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
-        "[default: what --cols gives]",
+        "\\[default: what --cols gives]",
     ),
 ]
 ArchOption = Annotated[

@@ -36,14 +36,14 @@ class Computed:
 
 def run(
     rows: Annotated[
-        int | None, typer.Option("--rows", min=0, help="Rows of random input. [default: 64]")
+        int | None, typer.Option("--rows", min=0, help="Rows of random input. \\[default: 64]")
     ] = None,
     cols: Annotated[
-        int | None, typer.Option("--cols", min=0, help="Columns of random input. [default: 1000]")
+        int | None, typer.Option("--cols", min=0, help="Columns of random input. \\[default: 1000]")
     ] = None,
     dtype: Annotated[
         DType | None,
-        typer.Option("--dtype", help="Element type. [default: the file's, else float32]"),
+        typer.Option("--dtype", help="Element type. \\[default: the file's, else float32]"),
     ] = None,
     out_dtype: options.OutDType = None,
     algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,

@@ -37,7 +37,7 @@ def tune(
     out_dtype: options.OutDType = None,
     budget: Annotated[
         float | None,
-        typer.Option("--budget", min=0.01, help="Seconds a shape. [default: all that may win]"),
+        typer.Option("--budget", min=0.01, help="Seconds a shape. \\[default: all that may win]"),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
