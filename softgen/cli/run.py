@@ -198,11 +198,11 @@ def spell_error(report: dict[str, Any]) -> str:
         report[key] for key in ("max_relative_error", "error_in_unit", "bound")
     )
     measured = f"{relative:.3g}" if relative is not None else "not finite"
-    text = f"{measured} against float64, relative; "
     if report["unit"] == "relative":
-        return f"{text}the bound is {bound:g}"
+        return f"{measured} against float64, relative; the bound is {bound:g}"
     steps = f"{error:.3g}" if error is not None else "not finite"
-    return f"{text}in {report['unit']} {steps}, the bound is {bound:g}"
+    unit = report["unit"]
+    return f"{steps} {unit} against float64; the bound is {bound:g} {unit} (relative {measured})"
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -68,6 +68,14 @@ def test_people_get_the_same_in_lines() -> None:
     assert re.match(r"\S+e-0\d against float64, relative; the bound is 2e-06$", lines["error"])
 
 
+def test_sixteen_bits_are_measured_in_steps_of_their_type() -> None:
+    """A relative error of 0.004 beside a bound in another unit looked like a failure."""
+    result = ok("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--dtype", "bfloat16")
+    lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
+    form = r"[01] ulp against float64; the bound is 1 ulp \(relative 0\.00\d+\)"
+    assert re.fullmatch(form, lines["error"])
+
+
 def test_without_a_gpu_auto_says_that_it_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("softgen.device.available", lambda: False)
     result = ok("run", "--rows", 2, "--cols", 8, "--variant", "safe")
