@@ -137,7 +137,7 @@ __device__ X minus_infinity_of_x() { return __int_as_float(0xff800000); }
 // before the first column, so that accesses are aligned. Packs before the row are not loaded; its
 // first and its last one may reach into the neighbouring rows, and are cut.
 __device__ int elements_before(const X* row) {
-  if constexpr (kOverhang == 0) return 0;
+  if constexpr (kAligned) return 0;
   return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kBoundary);
 }
 

@@ -21,12 +21,9 @@ from softgen.strategies import Launch
 # CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
 NVRTC_ONLY = ("--device-as-default-execution-space",)
 
-# CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED, and the largest cluster that needs no leave.
+# CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED and MAX_DYNAMIC_SHARED_SIZE_BYTES.
 NON_PORTABLE_CLUSTER = 14
-PORTABLE_CLUSTER = 8
-# CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, and what a block gets without asking.
 DYNAMIC_SHARED = 8
-FREE_SHARED = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -79,9 +76,9 @@ def _opt_in(launch: Launch, function: int) -> None:
     driver = cupy.cuda.driver
     # Binds the device's context to this thread, which the driver needs and CuPy may not have done.
     cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
-    if launch.cluster_size > PORTABLE_CLUSTER:
+    if launch.asks_for_cluster:
         driver.funcSetAttribute(function, NON_PORTABLE_CLUSTER, 1)
-    if launch.dynamic_shared_bytes > FREE_SHARED:
+    if launch.asks_for_shared:
         driver.funcSetAttribute(function, DYNAMIC_SHARED, launch.dynamic_shared_bytes)
     if launch.cooperative:
         # CuPy would shrink a grid that does not fit, without a word.

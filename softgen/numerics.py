@@ -102,10 +102,16 @@ def reference(algorithm: Algorithm, x: Float64) -> Float64:
         return np.where(np.isnan(total), np.nan, y)
 
 
+def unit_of(out_dtype: DType) -> str:
+    """Return what errors of results of that type are counted in, "ulp" or "relative"."""
+    return "ulp" if out_dtype.itemsize == 2 else "relative"
+
+
 def check(result: Storage, x: Storage, problem: Problem) -> Accuracy:
     """Compare `result` with the reference of `x`; both in storage form, shape (rows, cols)."""
     y_type = problem.out_dtype
-    unit, bound = ("ulp", _ULPS) if y_type.itemsize == 2 else ("relative", _BOUND[y_type])
+    unit = unit_of(y_type)
+    bound = _ULPS if unit == "ulp" else _BOUND[y_type]
     if result.size == 0:
         return Accuracy(0.0, bound, unit, None, ok=True)
     x64 = decode(x, problem.dtype)

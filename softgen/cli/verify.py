@@ -83,14 +83,11 @@ def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]
 
 
 def _print(report: Report) -> None:
+    from softgen.numerics import unit_of
+
     output.table(("strategy", "checked"), report.by_strategy.items())
-    output.table(
-        ("dtype", "worst error"),
-        (
-            (dtype, f"{worst:.3g} {'ulp' if DType.of(dtype).itemsize == 2 else 'relative'}")
-            for dtype, worst in report.worst.items()
-        ),
-    )
+    errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())
+    output.table(("dtype", "worst error"), errors)
     for reason in report.failures:
         output.result(reason)
     output.result(f"{report.checked} checked, {report.failed} failed")

@@ -18,6 +18,12 @@ MAX_GRID = 2**31 - 1
 PACK_SIZES = (1, 2, 4, 8, 16)
 
 MOST_REGISTERS = 255  # of a thread
+LINE_BYTES = 128  # of a line of L1 and of L2
+
+# Bytes of dynamic shared memory that a block gets without asking, and the blocks of a cluster:
+# every device of compute capability 9.0 and above can schedule 8, and those with full GPCs 16.
+FREE_SHARED = 48 * 1024
+PORTABLE_CLUSTER = 8
 
 # Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
 # float64's exp wants many for itself.
@@ -29,12 +35,6 @@ def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     blocks = arch.registers_per_multiprocessor // (block_size * ((registers + 7) // 8 * 8))
     # sm_75 and sm_86 hold 16 blocks an SM; ptxas warns of more, and no kernel here gains by it.
     return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, 16))
-
-
-def row_packs(problem: Problem, pack_size: int) -> int:
-    """Return the packs that cover a row, which may start behind the boundary of its first pack."""
-    overhang = 0 if problem.alignment >= pack_size else pack_size - 1
-    return -(-(problem.cols + overhang) // pack_size)
 
 
 def knob(
@@ -78,6 +78,16 @@ class Launch:
     cooperative: bool = False
     workspace_bytes_per_row: int = 0
     strides: bool = True
+
+    @property
+    def asks_for_shared(self) -> bool:
+        """Whether the host must allow the kernel that much dynamic shared memory."""
+        return self.dynamic_shared_bytes > FREE_SHARED
+
+    @property
+    def asks_for_cluster(self) -> bool:
+        """Whether the host must allow the kernel clusters of that size."""
+        return self.cluster_size > PORTABLE_CLUSTER
 
     @property
     def shared_bytes(self) -> int:

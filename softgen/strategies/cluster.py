@@ -15,13 +15,17 @@ from dataclasses import dataclass
 
 from softgen.arch import Arch
 from softgen.problem import Problem
-from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, most_blocks
+from softgen.strategies.base import (
+    PORTABLE_CLUSTER,
+    WARP_SIZE,
+    Launch,
+    Strategy,
+    knob,
+    most_blocks,
+)
 from softgen.strategies.sliced import Sliced
 
 CLUSTER_SIZES = (2, 4, 8, 16)
-# The largest cluster that every device of compute capability 9.0 and above can schedule; 16 is for
-# those with full GPCs, and the runtime has to ask for it.
-PORTABLE_CLUSTER = 8
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,10 @@ class Cluster(Sliced):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements."""
+        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements.
+
+        Blocks of 128 threads may hold 80: they still fit an SM five times where x has 16 bits.
+        """
         pack = problem.dtype.max_pack
         found = []
         for cluster in CLUSTER_SIZES:

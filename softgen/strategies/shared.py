@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from softgen.arch import KIB, Arch
 from softgen.problem import Problem
-from softgen.strategies.base import MAX_GRID, WARP_SIZE, Launch, Strategy, knob, row_packs
+from softgen.strategies.base import MAX_GRID, WARP_SIZE, Launch, Strategy, knob
 
 PLAIN, ASYNC, BULK = range(3)
 NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}
@@ -81,7 +81,7 @@ class Shared(Strategy):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""
         warps = self.block_size // WARP_SIZE
-        row = row_packs(problem, self.pack_size) * self.pack_size * problem.dtype.itemsize
+        row = _row_packs(problem, self.pack_size) * self.pack_size * problem.dtype.itemsize
         barriers = BARRIER_BYTES * self.stages if self.copy == BULK else 0
         return Launch(
             self.block_size,
@@ -102,7 +102,7 @@ class Shared(Strategy):
             settings = [
                 cls._filling(problem, arch, block, copy, stages)
                 for block in BLOCK_SIZES
-                if block <= row_packs(problem, pack)
+                if block <= _row_packs(problem, pack)
             ]
             legal = [setting for setting in settings if setting.is_legal(problem, arch)]
             found += sorted(legal, key=lambda s: s._badness(problem, arch))[:2]
@@ -139,6 +139,12 @@ class Shared(Strategy):
         if rows * 10 < arch.multiprocessors:
             return 1.45
         return 1.4 if arch.compute_capability >= (9, 0) else 1.25
+
+
+def _row_packs(problem: Problem, pack_size: int) -> int:
+    """Return the packs that cover a row, which may start behind the boundary of its first pack."""
+    overhang = 0 if problem.alignment >= pack_size else pack_size - 1
+    return -(-(problem.cols + overhang) // pack_size)
 
 
 def resident_blocks(shared_bytes: int, block_size: int, arch: Arch) -> int:

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 from softgen.arch import KIB
 from softgen.problem import DType, Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.base import LINE_BYTES, OTHER_REGISTERS, Strategy, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
 # in which it starts, so that a warp's accesses are whole lines: float32 4096 x 4099 took 1% less on
 # an H200. In shorter rows the lanes before the row cost as much.
-LINE_BYTES = 128
 LONG_ROW = 8 * KIB
 
 # What the cut packs of rows that start anywhere cost.
@@ -25,12 +24,6 @@ class Sliced(Strategy):
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
 
-    def boundary(self, problem: Problem) -> int:
-        """Return the elements from whose multiples in memory the packs of a row are counted."""
-        if problem.alignment >= self.pack_size:
-            return problem.alignment
-        return self.line_packs(problem) * self.pack_size
-
     def line_packs(self, problem: Problem) -> int:
         """Return the packs of a cache line, in whose multiples long rows are cut; 1 for others."""
         is_long = problem.cols * problem.dtype.itemsize >= LONG_ROW
@@ -38,7 +31,9 @@ class Sliced(Strategy):
 
     def overhang(self, problem: Problem) -> int:
         """Return by how many elements a row may start behind its first pack."""
-        return self.boundary(problem) - problem.alignment
+        if problem.alignment >= self.pack_size:
+            return 0
+        return self.line_packs(problem) * self.pack_size - problem.alignment
 
     def row_packs(self, problem: Problem) -> int:
         """Return the packs that cover a row wherever it starts."""

@@ -42,11 +42,10 @@ def source_of(strategy: Sliced, cols: int) -> Source:
 
 
 def error(source: Source) -> float:
-    x = np.random.default_rng(3).normal(0, 4, (ROWS, source.variant.problem.cols))
-    y = run(source, x.astype(np.float32)).astype(np.float64)
-    wanted = numerics.reference(
-        source.variant.problem.algorithm, x.astype(np.float32).astype(float)
-    )
+    draw = np.random.default_rng(3).normal(0, 4, (ROWS, source.variant.problem.cols))
+    x = draw.astype(np.float32)
+    y = run(source, x).astype(np.float64)
+    wanted = numerics.reference(source.variant.problem.algorithm, x.astype(np.float64))
     return float(np.max(np.abs(y - wanted) / wanted))
 
 
