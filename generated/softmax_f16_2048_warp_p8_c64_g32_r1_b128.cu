@@ -255,7 +255,6 @@ __device__ void store_inside(const Compute* pack, Col col, Y* row) {
 // then all elements move one by one.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
                             Col first, bool live, Y* row_y) {
-  if (!live) return;
   if constexpr (!kAligned) {
     row_x = computed_here(row_x);
     row_y = computed_here(row_y);
@@ -266,16 +265,17 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const Col col = column_of(p, thread, first, before);
-      if (always_whole(p) || is_whole(col)) {
+      if (live && (always_whole(p) || is_whole(col))) {
         store_pack<kPackSize>(values + p * kPackSize, row_y + col);
-      } else if (is_cut(p, col)) {
+      } else if (live && is_cut(p, col)) {
         store_inside(values + p * kPackSize, col, row_y);
       }
     }
   } else {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      store_inside(values + p * kPackSize, column_of(p, thread, first, before), row_y);
+      const Col col = column_of(p, thread, first, before);
+      if (live) store_inside(values + p * kPackSize, col, row_y);
     }
   }
 }

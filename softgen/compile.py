@@ -34,6 +34,7 @@ class Compiled:
         cubin: the machine code.
         registers: 32-bit registers of a thread.
         spill_bytes: local memory of a thread that holds spilled registers, stores and loads.
+        local_bytes: local memory of a thread, of spills and of arrays that left the registers.
         shared_bytes: static shared memory of a block.
         log: the compiler's log.
     """
@@ -41,6 +42,7 @@ class Compiled:
     cubin: bytes
     registers: int
     spill_bytes: int
+    local_bytes: int
     shared_bytes: int
     log: str
 
@@ -175,6 +177,7 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
         registers=_first_number(r"Used (\d+) registers", log),
         spill_bytes=_first_number(r"(\d+) bytes spill stores", log)
         + _first_number(r"(\d+) bytes spill loads", log),
+        local_bytes=_first_number(r"(\d+) bytes stack frame", log, default=0),
         shared_bytes=_first_number(r"(\d+) bytes smem", log, default=0),
         log=log,
     )

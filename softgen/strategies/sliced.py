@@ -25,9 +25,15 @@ class Sliced(Strategy):
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
 
     def line_packs(self, problem: Problem) -> int:
-        """Return the packs of a cache line, in whose multiples long rows are cut; 1 for others."""
-        is_long = problem.cols * problem.dtype.itemsize >= LONG_ROW
-        return LINE_BYTES // (self.pack_size * problem.dtype.itemsize) if is_long else 1
+        """Return the packs of a cache line, in whose multiples long rows are cut; 1 for others.
+
+        Rows that start on packs are counted from their first column, so for them it helps only
+        where they start on cache lines too.
+        """
+        row = problem.cols * problem.dtype.itemsize
+        anywhere = problem.alignment < self.pack_size
+        in_lines = row >= LONG_ROW and (anywhere or row % LINE_BYTES == 0)
+        return LINE_BYTES // (self.pack_size * problem.dtype.itemsize) if in_lines else 1
 
     def overhang(self, problem: Problem) -> int:
         """Return by how many elements a row may start behind its first pack."""

@@ -77,14 +77,11 @@ class Split(Sliced):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield chunks of 4 or 8 packs a thread, for rows of three chunks or more.
-
-        Where rows start anywhere, the elements of 8 packs do not stay in registers.
-        """
+        """Yield chunks of 4 or 8 packs a thread, for rows of three chunks or more."""
         pack = problem.dtype.max_pack
         words = problem.compute_dtype.itemsize // 4
         found = []
-        for packs in (8, 4) if problem.alignment >= pack else (4,):
+        for packs in (8, 4):
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True, False)
                 need = setting.element_registers(problem) + setting.other_registers(problem)

@@ -46,6 +46,10 @@ def complaint(variant: Variant, arch: Arch) -> str | None:
     launch = variant.launch
     problems = {
         f"spills {made.spill_bytes} bytes at {made.registers} registers": made.spill_bytes,
+        # Of a row shorter than a pack one element may be inside, which compilers index.
+        f"keeps {made.local_bytes} bytes in local memory": (
+            made.local_bytes and variant.problem.cols >= variant.problem.dtype.max_pack
+        ),
         f"{made.shared_bytes} bytes shared, not {launch.static_shared_bytes}": (
             made.shared_bytes != launch.static_shared_bytes
         ),
