@@ -17,8 +17,8 @@ from softgen.kernel import Kernel
 from softgen.outputs import resolve_output
 from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, tune_mode
 from softgen.problem import Algorithm, DType, Problem, natural_alignment, whole_number
-from softgen.render import render
 from softgen.select import Choice, select
+from softgen.texts import source_of
 from softgen.warm import WarmCalls
 from softgen.warm_run import is_captured
 
@@ -206,5 +206,5 @@ def _kernel(
         variant = select(problem, rows, arch_of(device), choice)
     else:
         variant = choose(problem, rows, device, mode)
-    kernel = _kernels[key] = compile_source(render(variant))
+    kernel = _kernels[key] = compile_source(source_of(variant))
     return kernel

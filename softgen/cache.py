@@ -11,11 +11,11 @@ import contextlib
 import functools
 import json
 import logging
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from softgen import folders, texts
 from softgen.arch import Arch
 from softgen.entry import Entry, Key, entry_from_json
 from softgen.errors import IllegalVariantError, InvalidValueError
@@ -30,21 +30,9 @@ STALE_SECONDS = 3600
 _memory: dict[Path, Entry] = {}
 
 
-def directory() -> Path:
-    """Return the cache folder, which need not exist.
-
-    It is SOFTGEN_CACHE_DIR, else $XDG_CACHE_HOME/softgen, else ~/.cache/softgen.
-    """
-    explicit = os.environ.get("SOFTGEN_CACHE_DIR")
-    xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = os.path.expanduser(explicit or os.path.join(xdg, "softgen"))
-    # expanduser leaves the ~ where a user has no home: that is no folder to make.
-    return Path(path) if path.startswith("~") else Path(path).absolute()
-
-
 def tuned_directory() -> Path:
-    """Return the folder of the entries, inside `directory()`."""
-    return directory() / "tuned"
+    """Return the folder of the entries, which need not exist."""
+    return folders.directory() / "tuned"
 
 
 @functools.cache
@@ -52,41 +40,19 @@ def _warn_once(message: str) -> None:
     log.warning(message)
 
 
-def _why_unsafe(folder: Path) -> str | None:
-    """Return why entries in `folder` cannot be trusted: others could have written them."""
-    info = folder.stat()
-    if hasattr(os, "getuid") and info.st_uid != os.getuid():
-        return "it belongs to another user"
-    if info.st_mode & 0o022:
-        return "others can write to it"
-    return None
-
-
 def trusted_directory(create: bool) -> Path | None:
     """Return the folder of the entries if it exists (or could be made) and only we can write to it.
 
     Otherwise None, with one warning: choices are then kept in memory.
     """
-    folder = tuned_directory()
     try:
-        if not folder.is_absolute():
-            raise FileNotFoundError("there is no home folder")
-        if create:
-            folder.parent.parent.mkdir(parents=True, exist_ok=True)
-            for ours in (folder.parent, folder):
-                ours.mkdir(mode=0o700, exist_ok=True)
-        elif not folder.is_dir():
-            return None
-        reason = _why_unsafe(folder)
+        return folders.made("tuned") if create else folders.found("tuned")
     except OSError as error:
-        reason = str(error)
-    if reason is None:
-        return folder
-    _warn_once(
-        f"the cache folder {folder} is not used: {reason}. Choices are kept in memory; set "
-        "SOFTGEN_CACHE_DIR to a folder of your own"
-    )
-    return None
+        _warn_once(
+            f"the cache folder {tuned_directory()} is not used: {error}. Choices are kept in "
+            "memory; set SOFTGEN_CACHE_DIR to a folder of your own"
+        )
+        return None
 
 
 def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
@@ -158,8 +124,9 @@ def entries() -> list[Entry]:
 
 
 def clear() -> int:
-    """Delete every entry, damaged ones included; return how many files went."""
+    """Delete every entry, damaged ones included, and all texts; return how many entries went."""
     _memory.clear()
+    texts.clear()
     folder = trusted_directory(create=False)
     paths = list(folder.glob("*.json")) if folder else []
     for path in paths:

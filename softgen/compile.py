@@ -6,7 +6,6 @@ import functools
 import os
 import re
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -100,6 +99,8 @@ def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
 
     A failure is yielded as its error. Closing the iterator drops what has not begun.
     """
+    from concurrent.futures import ThreadPoolExecutor
+
     cupy = require_device()
     device = cupy.cuda.runtime.getDevice()
 

@@ -111,7 +111,7 @@ def _emulator() -> str:
 
 
 def _cache_folder() -> str:
-    from softgen.cache import directory
+    from softgen.folders import directory
 
     folder = directory()
     existing = next(path for path in (folder, *folder.parents) if path.exists())

@@ -12,7 +12,6 @@ from softgen.device import arch_of, environment
 from softgen.entry import Entry, Key, rows_bucket
 from softgen.errors import InvalidValueError
 from softgen.problem import Problem
-from softgen.tune import tune
 from softgen.variants import Variant, best_guess
 
 MODES = ("on", "cached", "off", "force")
@@ -96,6 +95,8 @@ def _lock_of(key: Key) -> threading.Lock:
 
 
 def _tune_and_log(problem: Problem, rows: int) -> Entry:
+    from softgen.tune import tune  # 15 ms that a process whose choices are known does not spend
+
     start = time.perf_counter()
     entry = tune(problem, rows, budget=tune_budget())
     log.info(

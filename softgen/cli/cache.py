@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from softgen import folders
 from softgen.cli import options, output
 from softgen.cli.tune import describe
 
@@ -36,18 +37,16 @@ def list_entries(json: options.JsonOption = False) -> None:
     elif lines:
         output.table(lines[0].keys(), (line.values() for line in lines))
     else:
-        output.note(f"no tuned choices in {cache.directory()}; `softgen tune` makes some")
+        output.note(f"no tuned choices in {folders.directory()}; `softgen tune` makes some")
 
 
 @app.command("path")
 def print_path(json: options.JsonOption = False) -> None:
     """Print the cache folder."""
-    from softgen import cache
-
     if json:
-        output.document({"path": str(cache.directory())})
+        output.document({"path": str(folders.directory())})
     else:
-        output.result(str(cache.directory()))
+        output.result(str(folders.directory()))
 
 
 @app.command("clear")
@@ -59,7 +58,7 @@ def clear(json: options.JsonOption = False) -> None:
     if json:
         output.document({"cleared": count})
     else:
-        output.note(f"deleted {count} entries from {cache.directory()}")
+        output.note(f"deleted {count} entries from {folders.directory()}")
 
 
 @app.command("export")
@@ -95,4 +94,4 @@ def import_file(file: File, json: options.JsonOption = False) -> None:
     if json:
         output.document({"imported": count, "file": str(file)})
     else:
-        output.note(f"stored {count} entries in {cache.directory()}")
+        output.note(f"stored {count} entries in {folders.directory()}")

@@ -171,12 +171,12 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
 
 def keep_source(variant: Variant) -> Path:
     """Write the kernel's text into the cache folder, or a temporary one, and return its path."""
-    from softgen import cache
+    from softgen import folders
     from softgen.emit import write_if_different
     from softgen.render import render
 
     source = render(variant)
-    path = cache.directory() / "sources" / f"{source.name}.cu"
+    path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_if_different(path, source.text)

@@ -2,38 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import tempfile
 from pathlib import Path
 
-from softgen.cache import directory
+from softgen import folders
 
 # A unit of one kernel takes 0.1 MB, one of fifty kernels 0.5 MB.
 MAX_BYTES = 256 * 2**20
 
-_temporary: list[tempfile.TemporaryDirectory[str]] = []  # deleted when the process ends
-
-
-@functools.cache
-def _folder(root: Path) -> Path:
-    path = root / "emulator"
-    try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        state = path.stat()
-        # Its programs will be run, so nobody else may be able to put one there.
-        ours = state.st_uid == os.getuid() and not state.st_mode & 0o022
-        if ours and os.access(path, os.W_OK):
-            return path
-    except OSError:
-        pass
-    _temporary.append(tempfile.TemporaryDirectory(prefix="softgen-"))
-    return Path(_temporary[-1].name)
-
 
 def program_folder() -> Path:
     """Return the folder: `emulator` in softgen's cache folder, else a temporary one."""
-    return _folder(directory())
+    # Its programs will be run, so nobody else may be able to put one there.
+    with contextlib.suppress(OSError):
+        folder = folders.made("emulator")
+        if os.access(folder, os.W_OK):
+            return folder
+    return Path(_temporary().name)
+
+
+@functools.cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    """Return a folder that lives as long as the process."""
+    return tempfile.TemporaryDirectory(prefix="softgen-")
 
 
 def keep_small(folder: Path, limit: int = MAX_BYTES) -> None:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from softgen import cache
+from softgen import cache, folders
 from softgen.arch import arch_named
 from softgen.entry import SCHEMA, Entry, Key, Timing, entry_from_json, rows_bucket
 from softgen.errors import InvalidValueError
@@ -585,18 +585,18 @@ def test_the_folder_is_the_explicit_one_then_xdgs_then_homes(
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "own"))
-    assert cache.directory() == tmp_path / "own"
+    assert folders.directory() == tmp_path / "own"
     assert cache.tuned_directory() == tmp_path / "own" / "tuned"
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", "~/mine")
-    assert cache.directory() == tmp_path / "home" / "mine"
+    assert folders.directory() == tmp_path / "home" / "mine"
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", "")
-    assert cache.directory() == tmp_path / "xdg" / "softgen"
+    assert folders.directory() == tmp_path / "xdg" / "softgen"
     monkeypatch.delenv("SOFTGEN_CACHE_DIR")
-    assert cache.directory() == tmp_path / "xdg" / "softgen"
+    assert folders.directory() == tmp_path / "xdg" / "softgen"
     monkeypatch.setenv("XDG_CACHE_HOME", "")
-    assert cache.directory() == tmp_path / "home" / ".cache" / "softgen"
+    assert folders.directory() == tmp_path / "home" / ".cache" / "softgen"
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache.directory() == tmp_path / "home" / ".cache" / "softgen"
+    assert folders.directory() == tmp_path / "home" / ".cache" / "softgen"
 
 
 def test_a_relative_folder_is_below_the_current_one(
@@ -604,7 +604,7 @@ def test_a_relative_folder_is_below_the_current_one(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", "here")
-    assert cache.directory() == tmp_path / "here"
+    assert folders.directory() == tmp_path / "here"
 
 
 @pytest.mark.parametrize(
@@ -751,7 +751,7 @@ def test_an_endless_nest_imports_nothing(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from softgen import cache
+from softgen import cache, folders
 from tests.cpu.test_cache import make_entry
 
 first, count, step = map(int, sys.argv[1:])

@@ -96,7 +96,7 @@ def test_a_bug_keeps_its_traceback_and_is_still_one_document(
     def broken() -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("softgen.cache.directory", broken)
+    monkeypatch.setattr("softgen.folders.directory", broken)
     result = cli("cache", "path", "--json")
     assert result.exit_code == group.FAILED
     assert document(result) == {"error": "a bug", "kind": "ZeroDivisionError"}

@@ -145,7 +145,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path) -> I
     fake = FakeTuner()
     monkeypatch.setattr(table, "DIRECTORY", tmp_path)  # no table, unless a test ships one
     table._winners.cache_clear()
-    monkeypatch.setattr(policy, "tune", fake)
+    monkeypatch.setattr("softgen.tune.tune", fake)
     monkeypatch.setattr(policy, "environment", fake_environment)
     monkeypatch.setattr(policy, "arch_of", fake_arch)
     policy._locks.clear()

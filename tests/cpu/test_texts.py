@@ -1,0 +1,131 @@
+"""Texts kept on disk: what was emitted, or emitted again, whatever has happened to the file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from softgen import cache, texts
+from softgen.render import Source, digest, render
+from softgen.strategies.safe import Safe
+from softgen.texts import source_of
+from softgen.variants import Variant, parse_name
+
+VARIANT = parse_name("log_softmax_bf16_4096_block_p8_c32_g128_b128_m8")
+
+
+@pytest.fixture
+def kept(own_cache: Path) -> Path:
+    """Return the file of VARIANT's text, which is there."""
+    source_of(VARIANT)
+    (path,) = (own_cache / "texts").iterdir()
+    return path
+
+
+@pytest.fixture
+def emitted(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
+    """Return a list to which every variant is added that is emitted from now on."""
+    found = []
+
+    def emit(variant: Variant) -> Source:
+        found.append(variant)
+        return render(variant)
+
+    monkeypatch.setattr(texts, "render", emit)
+    return found
+
+
+def test_a_kept_text_is_the_emitted_one(kept: Path, emitted: list[Variant]) -> None:
+    assert source_of(VARIANT) == render(VARIANT)
+    assert emitted == []
+    assert kept.name == f"{VARIANT.name}-{digest()}.txt"
+
+
+def test_another_process_with_kept_texts_loads_no_jinja(kept: Path) -> None:
+    program = (
+        "import sys\n"
+        "from softgen.texts import source_of\n"
+        "from softgen.variants import parse_name\n"
+        f"print(source_of(parse_name({VARIANT.name!r})).sha256, 'jinja2' in sys.modules)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ran.stdout.split() == [render(VARIANT).sha256, "False"]
+
+
+def truncate(data: bytes) -> bytes:
+    return data[:-20]
+
+
+def change_the_kernel(data: bytes) -> bytes:
+    assert b"kCols = 4096" in data
+    return data.replace(b"kCols = 4096", b"kCols = 4095")
+
+
+def change_the_digest(data: bytes) -> bytes:
+    return b"0" + data[1:] if data[:1] != b"0" else b"1" + data[1:]
+
+
+def not_text(data: bytes) -> bytes:
+    return b"\xff\n\xff"
+
+
+@pytest.mark.parametrize(
+    "damage", [truncate, change_the_kernel, change_the_digest, not_text, lambda data: b""]
+)
+def test_a_damaged_text_is_emitted_and_kept_anew(
+    kept: Path, emitted: list[Variant], damage: Callable[[bytes], bytes]
+) -> None:
+    good = kept.read_bytes()
+    kept.write_bytes(damage(good))
+    assert source_of(VARIANT) == render(VARIANT)
+    assert emitted == [VARIANT]
+    assert kept.read_bytes() == good
+
+
+def test_texts_of_other_templates_are_deleted(kept: Path) -> None:
+    old = kept.with_name(f"{VARIANT.name}-0123456789abcdef.txt")
+    kept.rename(old)
+    other = Variant(VARIANT.problem, Safe(128))
+    source_of(other)
+    assert [path.name for path in kept.parent.iterdir()] == [f"{other.name}-{digest()}.txt"]
+
+
+def test_a_folder_that_others_can_write_to_is_not_read(kept: Path, emitted: list[Variant]) -> None:
+    kept.parent.chmod(0o777)
+    before = kept.read_bytes()
+    assert source_of(VARIANT) == render(VARIANT)
+    assert emitted == [VARIANT]
+    assert kept.read_bytes() == before
+
+
+@pytest.mark.parametrize("place", ["/dev/null/cache", "~nobody_of_this_name/cache"])
+def test_without_a_folder_the_text_is_emitted(
+    place: str, emitted: list[Variant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", place)
+    assert source_of(VARIANT) == render(VARIANT)
+    assert emitted == [VARIANT]
+
+
+def test_a_full_disk_loses_nothing(
+    own_cache: Path, emitted: list[Variant], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(texts, "write_whole", full)
+    assert source_of(VARIANT) == source_of(VARIANT) == render(VARIANT)
+    assert emitted == [VARIANT] * 2
+    assert list((own_cache / "texts").iterdir()) == []
+
+
+def test_clearing_the_cache_deletes_the_texts(kept: Path) -> None:
+    assert cache.clear() == 0  # entries
+    assert list(kept.parent.iterdir()) == []
