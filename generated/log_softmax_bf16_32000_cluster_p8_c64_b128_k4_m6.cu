@@ -138,154 +138,6 @@ __device__ void store_pack(const Compute* from, Y* to) {
   }
 }
 
-__device__ X minus_infinity_of_x() { return __ushort_as_bfloat16(0xff80); }
-
-// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn. Where rows start anywhere, packs are counted from a boundary of kBoundary elements at or
-// before the first column, so that accesses are aligned. Packs before the row are not loaded; its
-// first and its last one may reach into the neighbouring rows, and are cut.
-__device__ int elements_before(const X* row) {
-  if constexpr (kAligned) return 0;
-  return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kBoundary);
-}
-
-// What is known of a thread's pack p for all threads, slices and rows: whether it is inside of the
-// row, and whether it may be cut. The compiler drops the checks of the others: they were a quarter
-// of the instructions at bfloat16 50257 columns.
-__device__ constexpr bool always_whole(int p) {
-  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
-  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
-         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
-}
-
-__device__ constexpr bool may_be_cut(int p) {
-  if (kAligned) return false;
-  // The row ends in one of a few packs, as it starts.
-  const int first = static_cast<int>(kCols / kPackSize % kSlicePacks) / kThreadGroupWidth;
-  const int last =
-      static_cast<int>((kCols + kOverhang - 1) / kPackSize % kSlicePacks) / kThreadGroupWidth;
-  const bool ends = first <= last ? p >= first && p <= last : p >= first || p <= last;
-  return ends || p * kThreadGroupWidth * kPackSize < kOverhang;
-}
-
-// The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first, int before) {
-  const int pack = p * kThreadGroupWidth + thread;
-  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize - before;
-}
-
-__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
-
-__device__ bool is_cut(int p, Col col) {
-  return may_be_cut(p) && !is_whole(col) && col + kPackSize > 0 && col < kCols;
-}
-
-// What was loaded of a cut pack, without what belongs to the neighbours.
-__device__ void keep_inside(Col col, Raw<kPackSize>& raw) {
-  X elements[kPackSize];
-  memcpy(elements, &raw, sizeof(raw));
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i < 0 || col + i >= kCols) elements[i] = minus_infinity_of_x();
-  }
-  memcpy(&raw, elements, sizeof(raw));
-}
-
-// Loads the elements of a cut pack that lie inside of the row, one by one.
-__device__ void load_inside(const X* row, Col col, Raw<kPackSize>& raw) {
-  X elements[kPackSize];
-  memcpy(elements, &raw, sizeof(raw));
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i >= 0 && col + i < kCols) elements[i] = row[col + i];
-  }
-  memcpy(&raw, elements, sizeof(raw));
-}
-
-// A cut pack is loaded whole, neighbours and all, where the row has neighbours on both sides
-// (`inner`): a branch with single loads would take one more trip to memory. What a neighbour's
-// thread may be overwriting in place is dropped again. Not loaded is -inf, as is all of a row past
-// the end (not `live`). A neighbour that is shorter than the part of a pack could leave the array.
-__device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
-                           Compute (&values)[kColsPerThread]) {
-  const int before = elements_before(row);
-  inner = inner && kCols >= kPackSize - 1;
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
-  Raw<kPackSize> raw[kPacks];
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
-    memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col) || (inner && is_cut(p, col));
-    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
-  }
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
-    if (live && is_cut(p, col)) {
-      if (inner) {
-        keep_inside(col, raw[p]);
-      } else {
-        load_inside(row, col, raw[p]);
-      }
-    }
-  }
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
-}
-
-// Hides from the compiler where a pointer comes from, so that it computes the addresses of the
-// stores after the loads, and not before: that took 7 of 79 registers, and so 1 of 7 blocks of an
-// SM, at bfloat16 4096 x 50257, and 5% of an H200's time.
-template <typename T>
-__device__ T* computed_here(T* pointer) {
-#ifndef SOFTGEN_EMULATOR
-  asm volatile("" : "+l"(pointer));
-#endif
-  return pointer;
-}
-
-// Stores the elements of a pack that lie inside of the row, one by one.
-__device__ void store_inside(const Compute* pack, Col col, Y* row) {
-  row = computed_here(row);
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i >= 0 && col + i < kCols) row[col + i] = narrow(pack[i]);
-  }
-}
-
-// Stores what load_slice() took from `row_x`. Rows of y may be aligned differently from those of x;
-// then all elements move one by one.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
-                            Col first, bool live, Y* row_y) {
-  if constexpr (!kAligned) {
-    row_x = computed_here(row_x);
-    row_y = computed_here(row_y);
-  }
-  const int before = elements_before(row_x);
-  const unsigned long long address = reinterpret_cast<unsigned long long>(row_y - before);
-  if (kAligned || address % Pack<Y, kPackSize>::kAccess == 0) {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const Col col = column_of(p, thread, first, before);
-      if (live && (always_whole(p) || is_whole(col))) {
-        store_pack<kPackSize>(values + p * kPackSize, row_y + col);
-      } else if (live && is_cut(p, col)) {
-        store_inside(values + p * kPackSize, col, row_y);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const Col col = column_of(p, thread, first, before);
-      if (live) store_inside(values + p * kPackSize, col, row_y);
-    }
-  }
-}
-
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
 // monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
 // parts that hold nothing but -inf, and combined again.
@@ -432,6 +284,156 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept - factor; 
 // Makes `factor` fit what was kept against another maximum m: a part of the row's own.
 __device__ Compute rebase(Compute factor, Compute m, Base base) { return factor + (base - m); }
 
+__device__ X minus_infinity_of_x() { return __ushort_as_bfloat16(0xff80); }
+
+// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
+// turn. Where rows start anywhere, packs are counted from a boundary of kBoundary elements at or
+// before the first column, so that accesses are aligned. Packs before the row are not loaded; its
+// first and its last one may reach into the neighbouring rows, and are cut.
+__device__ int elements_before(const X* row) {
+  if constexpr (kAligned) return 0;
+  return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kBoundary);
+}
+
+// What is known of a thread's pack p for all threads, slices and rows: whether it is inside of the
+// row, and whether it may be cut. The compiler drops the checks of the others: they were a quarter
+// of the instructions at bfloat16 50257 columns.
+__device__ constexpr bool always_whole(int p) {
+  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
+  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
+         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
+}
+
+__device__ constexpr bool may_be_cut(int p) {
+  if (kAligned) return false;
+  // The row ends in one of a few packs, as it starts.
+  const int first = static_cast<int>(kCols / kPackSize % kSlicePacks) / kThreadGroupWidth;
+  const int last =
+      static_cast<int>((kCols + kOverhang - 1) / kPackSize % kSlicePacks) / kThreadGroupWidth;
+  const bool ends = first <= last ? p >= first && p <= last : p >= first || p <= last;
+  return ends || p * kThreadGroupWidth * kPackSize < kOverhang;
+}
+
+// The column of a thread's pack p; behind the row where the slice has no such pack.
+__device__ Col column_of(int p, int thread, Col first, int before) {
+  const int pack = p * kThreadGroupWidth + thread;
+  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
+  return (first + pack) * kPackSize - before;
+}
+
+__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
+
+__device__ bool is_cut(int p, Col col) {
+  return may_be_cut(p) && !is_whole(col) && col + kPackSize > 0 && col < kCols;
+}
+
+// What was loaded of a cut pack, without what belongs to the neighbours.
+__device__ void keep_inside(Col col, Raw<kPackSize>& raw) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
+#pragma unroll
+  for (int i = 0; i < kPackSize; ++i) {
+    if (col + i < 0 || col + i >= kCols) elements[i] = minus_infinity_of_x();
+  }
+  memcpy(&raw, elements, sizeof(raw));
+}
+
+// Loads the elements of a cut pack that lie inside of the row, one by one.
+__device__ void load_inside(const X* row, Col col, Raw<kPackSize>& raw) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
+#pragma unroll
+  for (int i = 0; i < kPackSize; ++i) {
+    if (col + i >= 0 && col + i < kCols) elements[i] = row[col + i];
+  }
+  memcpy(&raw, elements, sizeof(raw));
+}
+
+// A cut pack is loaded whole, neighbours and all, where the row has neighbours on both sides
+// (`inner`): a branch with single loads would take one more trip to memory. What a neighbour's
+// thread may be overwriting in place is dropped again. Not loaded is -inf, as is all of a row past
+// the end (not `live`). A neighbour that is shorter than the part of a pack could leave the array.
+__device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
+                           Compute (&values)[kColsPerThread]) {
+  const int before = elements_before(row);
+  inner = inner && kCols >= kPackSize - 1;
+  X blank[kPackSize];
+#pragma unroll
+  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
+  Raw<kPackSize> raw[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const Col col = column_of(p, thread, first, before);
+    memcpy(&raw[p], blank, sizeof(raw[p]));
+    const bool readable = always_whole(p) || is_whole(col) || (inner && is_cut(p, col));
+    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const Col col = column_of(p, thread, first, before);
+    if (live && is_cut(p, col)) {
+      if (inner) {
+        keep_inside(col, raw[p]);
+      } else {
+        load_inside(row, col, raw[p]);
+      }
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
+}
+
+// Hides from the compiler where a pointer comes from, so that it computes the addresses of the
+// stores after the loads, and not before: that took 7 of 79 registers, and so 1 of 7 blocks of an
+// SM, at bfloat16 4096 x 50257, and 5% of an H200's time.
+template <typename T>
+__device__ T* computed_here(T* pointer) {
+#ifndef SOFTGEN_EMULATOR
+  asm volatile("" : "+l"(pointer));
+#endif
+  return pointer;
+}
+
+// Stores the elements of a pack that lie inside of the row, one by one.
+__device__ void store_inside(const Compute* pack, Col col, Y* row) {
+  row = computed_here(row);
+#pragma unroll
+  for (int i = 0; i < kPackSize; ++i) {
+    if (col + i >= 0 && col + i < kCols) row[col + i] = narrow(pack[i]);
+  }
+}
+
+// Stores what became of what load_slice() took from `row_x`. Rows of y may be aligned differently
+// from those of x; then all elements move one by one.
+__device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
+                            Col first, bool live, Y* row_y) {
+  if constexpr (!kAligned) {
+    row_x = computed_here(row_x);
+    row_y = computed_here(row_y);
+  }
+  const int before = elements_before(row_x);
+  const unsigned long long address = reinterpret_cast<unsigned long long>(row_y - before);
+  if (kAligned || address % Pack<Y, kPackSize>::kAccess == 0) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const Col col = column_of(p, thread, first, before);
+      const Compute* pack = values + p * kPackSize;
+      if (live && (always_whole(p) || is_whole(col))) {
+        store_pack<kPackSize>(pack, row_y + col);
+      } else if (live && is_cut(p, col)) {
+        store_inside(pack, col, row_y);
+      }
+    }
+  } else {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const Col col = column_of(p, thread, first, before);
+      const Compute* pack = values + p * kPackSize;
+      if (live) store_inside(pack, col, row_y);
+    }
+  }
+}
+
 }  // namespace
 
 // x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
@@ -476,9 +478,9 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   }
   whole = combine_lanes<32>(whole);
 
+  // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   const Compute factor = rebase(factor_of(whole.d), m, base_of(whole.m));
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   store_slice(values, row_x, thread, first, live, y + row * kCols);
 }

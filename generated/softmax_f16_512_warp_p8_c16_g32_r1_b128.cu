@@ -251,8 +251,8 @@ __device__ void store_inside(const Compute* pack, Col col, Y* row) {
   }
 }
 
-// Stores what load_slice() took from `row_x`. Rows of y may be aligned differently from those of x;
-// then all elements move one by one.
+// Stores what became of what load_slice() took from `row_x`. Rows of y may be aligned differently
+// from those of x; then all elements move one by one.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
                             Col first, bool live, Y* row_y) {
   if constexpr (!kAligned) {
@@ -265,17 +265,19 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const Col col = column_of(p, thread, first, before);
+      const Compute* pack = values + p * kPackSize;
       if (live && (always_whole(p) || is_whole(col))) {
-        store_pack<kPackSize>(values + p * kPackSize, row_y + col);
+        store_pack<kPackSize>(pack, row_y + col);
       } else if (live && is_cut(p, col)) {
-        store_inside(values + p * kPackSize, col, row_y);
+        store_inside(pack, col, row_y);
       }
     }
   } else {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const Col col = column_of(p, thread, first, before);
-      if (live) store_inside(values + p * kPackSize, col, row_y);
+      const Compute* pack = values + p * kPackSize;
+      if (live) store_inside(pack, col, row_y);
     }
   }
 }

@@ -133,6 +133,115 @@ __device__ void store_pack(const Compute* from, Y* to) {
   }
 }
 
+// Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
+// parts that hold nothing but -inf, and combined again.
+struct MaxSum {
+  Compute m;
+  Compute d;
+};
+
+__device__ Compute shuffle_xor(Compute value, int offset) {
+  return __shfl_xor_sync(0xffffffff, value, offset);
+}
+
+// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
+// this and what follows.
+template <int kWidth>
+__device__ Compute max_lanes(Compute value) {
+#if __CUDA_ARCH__ >= 800
+  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
+  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  if constexpr (kWidth == 32) {
+    const int bits = __float_as_int(value);
+    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+  } else
+#endif
+  {
+#pragma unroll
+    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
+      value = maximum(value, shuffle_xor(value, offset));
+    }
+    return value;
+  }
+}
+
+// Their sum: a butterfly, so the order is fixed and the bits repeat.
+template <int kWidth>
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  return value;
+}
+
+// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
+template <int kWidth>
+__device__ MaxSum combine_lanes(MaxSum part) {
+  const Compute m = max_lanes<kWidth>(part.m);
+  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+}
+
+// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
+// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
+struct Base {
+  Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
+  Compute zero;    // kOne - c
+  Compute rest;
+};
+
+constexpr Compute kLog2E = 1.44269502f;
+constexpr Compute kLog2ERest = 1.92596299e-8f;
+constexpr Compute kLargest = 2097152;  // 2^21: up to here kOne - c is exact
+
+// Sums with 1.5 * 2^23 are whole. The last bits of kOne + k, 23 to the left, are those of 2^k.
+constexpr Compute kOne = 12582912 + 127;
+constexpr Compute kLeast = 12582912 + 1;  // 2^-126: below are no normal numbers
+
+__device__ Base base_of(Compute m) {
+  const bool moderate = fabsf(m) < kLargest;
+  const Compute offset = moderate ? 0 : shift_of(m);
+  m = moderate ? m : 0;
+  const Compute c = fmaf(m, kLog2E, kOne) - kOne;
+  return {offset, kOne - c, fmaf(m, kLog2ERest, fmaf(m, kLog2E, -c))};
+}
+
+// Ten instructions with the sum. The largest x gives 1.
+__device__ Compute term(Compute x, const Base& base) {
+  const Compute power = fmaxf(fmaf(x, kLog2E, base.zero), kLeast);
+  const Compute part = fmaf(x, kLog2E, base.zero - power) + fmaf(x, kLog2ERest, -base.rest);
+  return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
+}
+
+// Replaces each x by the part of its result that does not need the row's sum, and returns what they
+// add to the sum.
+template <int N>
+__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+  if (base.offset != 0) {
+#pragma unroll
+    for (Compute& value : values) value -= base.offset;
+  }
+  Compute sum = 0;
+#pragma unroll
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value;
+  }
+  return sum;
+}
+
+// What the finished sum of a row contributes to each of its results.
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
+
+__device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
+
+// Makes `factor` fit what was kept against another maximum m: a part of the row's own.
+__device__ Compute rebase(Compute factor, Compute m, const Base& base) {
+  Compute scale[1] = {m};
+  return factor * sum_terms(scale, base);
+}
+
 __device__ X minus_infinity_of_x() { return __int_as_float(0xff800000); }
 
 // A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
@@ -252,8 +361,8 @@ __device__ void store_inside(const Compute* pack, Col col, Y* row) {
   }
 }
 
-// Stores what load_slice() took from `row_x`. Rows of y may be aligned differently from those of x;
-// then all elements move one by one.
+// Stores what became of what load_slice() took from `row_x`. Rows of y may be aligned differently
+// from those of x; then all elements move one by one.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
                             Col first, bool live, Y* row_y) {
   if constexpr (!kAligned) {
@@ -266,128 +375,21 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const Col col = column_of(p, thread, first, before);
+      const Compute* pack = values + p * kPackSize;
       if (live && (always_whole(p) || is_whole(col))) {
-        store_pack<kPackSize>(values + p * kPackSize, row_y + col);
+        store_pack<kPackSize>(pack, row_y + col);
       } else if (live && is_cut(p, col)) {
-        store_inside(values + p * kPackSize, col, row_y);
+        store_inside(pack, col, row_y);
       }
     }
   } else {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const Col col = column_of(p, thread, first, before);
-      if (live) store_inside(values + p * kPackSize, col, row_y);
+      const Compute* pack = values + p * kPackSize;
+      if (live) store_inside(pack, col, row_y);
     }
   }
-}
-
-// Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
-struct MaxSum {
-  Compute m;
-  Compute d;
-};
-
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
-__device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
-}
-
-// Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
-__device__ Compute add_lanes(Compute value) {
-#pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
-  return value;
-}
-
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
-__device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
-}
-
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
-// 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
-struct Base {
-  Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
-  Compute zero;    // kOne - c
-  Compute rest;
-};
-
-constexpr Compute kLog2E = 1.44269502f;
-constexpr Compute kLog2ERest = 1.92596299e-8f;
-constexpr Compute kLargest = 2097152;  // 2^21: up to here kOne - c is exact
-
-// Sums with 1.5 * 2^23 are whole. The last bits of kOne + k, 23 to the left, are those of 2^k.
-constexpr Compute kOne = 12582912 + 127;
-constexpr Compute kLeast = 12582912 + 1;  // 2^-126: below are no normal numbers
-
-__device__ Base base_of(Compute m) {
-  const bool moderate = fabsf(m) < kLargest;
-  const Compute offset = moderate ? 0 : shift_of(m);
-  m = moderate ? m : 0;
-  const Compute c = fmaf(m, kLog2E, kOne) - kOne;
-  return {offset, kOne - c, fmaf(m, kLog2ERest, fmaf(m, kLog2E, -c))};
-}
-
-// Ten instructions with the sum. The largest x gives 1.
-__device__ Compute term(Compute x, const Base& base) {
-  const Compute power = fmaxf(fmaf(x, kLog2E, base.zero), kLeast);
-  const Compute part = fmaf(x, kLog2E, base.zero - power) + fmaf(x, kLog2ERest, -base.rest);
-  return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
-}
-
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
-  if (base.offset != 0) {
-#pragma unroll
-    for (Compute& value : values) value -= base.offset;
-  }
-  Compute sum = 0;
-#pragma unroll
-  for (Compute& value : values) {
-    value = term(value, base);
-    sum += value;
-  }
-  return sum;
-}
-
-// What the finished sum of a row contributes to each of its results.
-__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
-
-__device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
-
-// Makes `factor` fit what was kept against another maximum m: a part of the row's own.
-__device__ Compute rebase(Compute factor, Compute m, const Base& base) {
-  Compute scale[1] = {m};
-  return factor * sum_terms(scale, base);
 }
 
 // The pairs of a row's warps as one. A few are quicker read by every lane than exchanged: at

@@ -55,7 +55,7 @@ def cost(variant: Variant, rows: int, arch: Arch) -> float:
     """Return about the time of `variant` over that of a copy."""
     problem, strategy, launch = variant.problem, variant.strategy, variant.launch
     held = elements_held(strategy)
-    resident = _resident_blocks(held, problem, launch, arch)
+    resident = _resident_blocks(_registers(strategy, held, problem), launch, arch)
     return (
         strategy.estimate(problem, rows, arch)
         * _starved(held, resident, problem, launch, rows, arch)
@@ -86,10 +86,15 @@ def _plausible(found: list[Variant], rows: int, arch: Arch) -> list[type[Strateg
     ]
 
 
-def _resident_blocks(held: int, problem: Problem, launch: Launch, arch: Arch) -> int:
-    """Return the blocks of an SM, by a guess of the registers: the compiler has not run yet."""
-    words = problem.compute_dtype.itemsize // 4
-    registers = min(MOST_REGISTERS, held * words + OTHER_REGISTERS[problem.compute_dtype])
+def _registers(strategy: Strategy, held: int, problem: Problem) -> int:
+    """Return a guess of the registers of a thread: the compiler has not run yet."""
+    stored = problem.dtype if strategy.knobs.get("packed") else problem.compute_dtype
+    others = OTHER_REGISTERS[problem.compute_dtype]
+    return min(MOST_REGISTERS, held * stored.itemsize // 4 + others)
+
+
+def _resident_blocks(registers: int, launch: Launch, arch: Arch) -> int:
+    """Return the blocks of an SM."""
     return max(1, blocks_per_multiprocessor(launch, registers, launch.shared_bytes, arch))
 
 

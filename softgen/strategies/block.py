@@ -33,6 +33,12 @@ class Block(Sliced):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False
     )
+    packed: bool = knob(
+        "pk",
+        "whether 16-bit elements stay packed until they are stored",
+        constant=False,
+        default=False,
+    )
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
@@ -45,6 +51,7 @@ class Block(Sliced):
             f"block_size must be a multiple of thread_group_width ({width})",
         )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
+        self.require_packable(problem, arch)
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,
@@ -75,23 +82,30 @@ class Block(Sliced):
         Evicting first never won at 40 shapes on an H200, nor did three or more rows a block.
         """
         pack = problem.dtype.max_pack
-        found = []
+        found: list[Block] = []
         for width in WIDTHS:
             covering = cls._covering(problem, pack, width)
             held = covering.element_registers(problem)
             if held > 64 or (width > 64 and held < 4):
                 continue
-            need = held + covering.other_registers(problem)
-            for block in (width, 2 * width) if width <= 128 else (width,):
-                for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
-                    setting = dataclasses.replace(covering, block_size=block, min_blocks=blocks)
-                    registers = arch.registers_per_multiprocessor // (block * blocks)
-                    if held >= 44 and registers <= 2 * held:
-                        continue  # some of these spill 8 bytes, and none of them won
-                    if setting.is_legal(problem, arch):
-                        found.append(setting)
+            for packed in covering.may_pack(problem, width, arch):
+                setting = dataclasses.replace(covering, packed=packed)
+                found += setting._resident(problem, arch)
         few_rows = rows < 2 * arch.multiprocessors
         yield from sorted(found, key=lambda s: s._badness(problem, few_rows))
+
+    def _resident(self, problem: Problem, arch: Arch) -> Iterator[Block]:
+        """Yield the legal ones: one or two rows a block, any or most blocks on an SM."""
+        width, held = self.thread_group_width, self.element_registers(problem)
+        need = held + self.other_registers(problem)
+        for block in (width, 2 * width) if width <= 128 and not self.packed else (width,):
+            for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
+                setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)
+                registers = arch.registers_per_multiprocessor // (block * blocks)
+                if held >= 44 and registers <= 2 * held:
+                    continue  # some of these spill 8 bytes, and none of them won
+                if setting.is_legal(problem, arch):
+                    yield setting
 
     @classmethod
     def _covering(cls, problem: Problem, pack: int, width: int) -> Block:
@@ -108,9 +122,11 @@ class Block(Sliced):
         """
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
         target = 8 if few_rows else 28
-        distance = abs(math.log(self.element_registers(problem) / target))
+        held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        distance = abs(math.log(held / target))
         groups = self.block_size // self.thread_group_width
-        return (math.log(waste) + 0.3 * distance, self.evict_first, -self.min_blocks, groups)
+        score = math.log(waste) + 0.3 * distance
+        return (score, self.evict_first, self.packed, -self.min_blocks, groups)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -56,5 +56,11 @@ inline __half __high2half(__half2 pair) { return pair.y; }
 inline float __low2float(__half2 pair) { return __half2float(pair.x); }
 inline float __high2float(__half2 pair) { return __half2float(pair.y); }
 
+// The larger of each: a NaN only where both are.
+inline __half2 __hmax2(__half2 a, __half2 b) {
+  return __floats2half2_rn(fmaxf(__low2float(a), __low2float(b)),
+                           fmaxf(__high2float(a), __high2float(b)));
+}
+
 using half = __half;
 using half2 = __half2;

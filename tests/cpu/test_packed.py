@@ -1,0 +1,149 @@
+"""16-bit elements that stay packed: legal where they can, and right on every regime."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from softgen import verify as verify_module
+from softgen.arch import arch_named
+from softgen.errors import IllegalVariantError
+from softgen.problem import Algorithm, DType, Problem
+from softgen.render import Source, render
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.sliced import Sliced
+from softgen.variants import Variant, candidates, parse_name
+from softgen.verify import Report, verify
+from tests.cpu.emulator_helpers import broken, run_rows, share_programs
+
+H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+WIDE = Problem.of("softmax", "bfloat16", 128256)
+CLUSTER = Cluster(8, 64, 128, 16, 9, False, packed=True)
+
+# Packs that end with the row, that end in it, and rows that start anywhere; one warp has no column.
+WIDTHS = (512, 456, 461)
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def setting(kind: type[Sliced], problem: Problem) -> Sliced:
+    """Return 4 packs a thread of two warps or blocks, of 8 elements or 2."""
+    pack = 8 if problem.alignment > 1 else 2
+    if kind is Block:
+        return Block(pack, 16, 64, 64, 1, False, packed=True)
+    return Cluster(pack, 16, 32, 2, 1, False, packed=True)
+
+
+def verified(variants: list[Variant], monkeypatch: pytest.MonkeyPatch) -> Report:
+    monkeypatch.setattr(verify_module, "matrix", lambda *arguments: variants)
+    return verify()
+
+
+def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+    problems = [
+        Problem.of(algorithm, dtype, cols, out_dtype=out)
+        for algorithm in Algorithm
+        for dtype in HALVES
+        for out in (dtype, DType.FLOAT32)
+        for cols in WIDTHS
+    ]
+    variants = [
+        Variant(problem, setting(kind, problem))
+        for problem in problems
+        for kind in (Block, Cluster)
+    ]
+    for variant in variants:
+        variant.check(H200)
+    report = verified(variants, monkeypatch)
+    assert report.failures == []
+    assert report.checked == len(variants) == 48
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("m = __hmax2(m, pair)", "m = pair"),
+        ("maximum(widen(m.x), widen(m.y))", "widen(m.x)"),
+        ("sum += sum_terms(pack, base)", "sum = sum_terms(pack, base)"),
+        ("static_cast<unsigned int>(rows >> 48)", "static_cast<unsigned int>(rows >> 1)"),
+        ("store_slice(raw, base_of(whole.m)", "store_slice(raw, base_of(m)"),
+    ],
+)
+@pytest.mark.parametrize("kind", [Block, Cluster])
+def test_a_wrong_step_is_told(
+    kind: type[Sliced], correct: str, wrong: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    problem = Problem.of("softmax", "bfloat16", 512)
+
+    def mutant(variant: Variant) -> Source:
+        return broken(render(variant), correct, wrong)
+
+    monkeypatch.setattr(verify_module, "render", mutant)
+    assert verified([Variant(problem, setting(kind, problem))], monkeypatch).failed == 1
+
+
+def test_packed_and_widened_elements_give_the_same_bits() -> None:
+    """In float16, where the maximum of packed elements is that of the widened ones."""
+    names = [f"softmax_f16_512_block_p8_c16_g64_b64_m1{packed}" for packed in ("", "_pk")]
+    one, other = (run_rows(render(parse_name(name)), 5) for name in names)
+    # Results that were rescaled from a warp's maximum may be rounded the other way.
+    difference = np.abs(one.view(np.int16).astype(int) - other.view(np.int16).astype(int))
+    assert difference.max() <= 1
+    assert (difference == 0).mean() > 0.99
+
+
+@pytest.mark.parametrize(
+    ("strategy", "problem", "message"),
+    [
+        (
+            Block(4, 32, 32 * 4, 128, 1, False, packed=True),
+            Problem.of("softmax", "float32", 4096),
+            "only 16-bit elements in packs of two or more can stay packed, not packs of 4 float32",
+        ),
+        (
+            Block(1, 32, 128, 128, 1, False, packed=True),
+            Problem.of("softmax", "float16", 4096),
+            "not packs of 1 float16",
+        ),
+    ],
+)
+def test_what_cannot_stay_packed(strategy: Sliced, problem: Problem, message: str) -> None:
+    with pytest.raises(IllegalVariantError, match=re.escape(message)):
+        strategy.check(problem, H200)
+
+
+def test_turing_has_no_instruction_for_it() -> None:
+    problem = Problem.of("softmax", "bfloat16", 4096)
+    variant = Variant(problem, Block(8, 32, 128, 128, 1, False, packed=True))
+    variant.check(A100)
+    with pytest.raises(IllegalVariantError, match="needs sm_80, sm_75 has none"):
+        variant.check(T4)
+    assert "sm_80 is the oldest architecture" in render(variant).text
+    assert not any(v.strategy.knobs.get("packed") for v in candidates(problem, 4096, T4))
+
+
+def test_packing_leaves_room_for_more_blocks() -> None:
+    CLUSTER.check(WIDE, H200)
+    with pytest.raises(IllegalVariantError, match="hold 64 registers of elements"):
+        Cluster(8, 64, 128, 16, 9, False).check(WIDE, H200)
+
+
+def test_the_name_says_it() -> None:
+    variant = Variant(WIDE, CLUSTER)
+    assert variant.name == "softmax_bf16_128256_cluster_p8_c64_b128_k16_m9_pk"
+    assert parse_name(variant.name) == variant
+    assert next(candidates(WIDE, 64, H200)) == variant
+
+
+def test_only_16_bit_results_are_timed_packed() -> None:
+    wider = Problem.of("softmax", "bfloat16", 4096, out_dtype="float32")
+    narrow = Problem.of("softmax", "bfloat16", 4096)
+    assert not any(v.strategy.knobs.get("packed") for v in candidates(wider, 4096, H200))
+    assert any(v.strategy.knobs.get("packed") for v in candidates(narrow, 4096, H200, "block"))
