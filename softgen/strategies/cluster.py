@@ -27,6 +27,9 @@ from softgen.strategies.sliced import Sliced
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
+# The shorter the exchange, the less is gained by more blocks on an SM.
+LEAST_PACKED_CLUSTER = 8
+
 
 @dataclass(frozen=True)
 class Cluster(Sliced):
@@ -93,6 +96,12 @@ class Cluster(Sliced):
     def part(self, problem: Problem) -> int:
         """Return the columns of a block's slice."""
         return self.slice_packs(problem) * self.pack_size
+
+    def may_pack(self, problem: Problem, block_size: int, arch: Arch) -> tuple[bool, ...]:
+        """Return the values of `packed` worth timing."""
+        if self.cluster_size < LEAST_PACKED_CLUSTER:
+            return (False,)
+        return super().may_pack(problem, block_size, arch)
 
     @property
     def needs(self) -> tuple[int, int]:
