@@ -94,8 +94,11 @@ def figure_of(records: Sequence[Record]) -> Any:
 
 
 def _draw_panel(panel: Panel, axis: Any) -> None:
+    most = max(len(line.points) for line in panel.lines)
     for line in _emphasis_last(panel.lines):
-        axis.plot(*zip(*line.points, strict=True), **_style(line, bool(panel.places)))
+        # A line between a few widths would claim what was not timed.
+        loose = bool(panel.places) or len(line.points) < most / 2
+        axis.plot(*zip(*line.points, strict=True), **_style(line, loose))
     _label_columns(panel, axis)
     axis.set_title(panel.title, loc="left", fontsize=9, fontweight="bold", color=INK)
     axis.set_ylabel("GB/s", fontsize=8, color=INK)
@@ -127,22 +130,22 @@ def _name(line: Line) -> str:
     return f"{line.peer} (eager)" if line.eager else line.peer
 
 
-def _style(line: Line, places: bool) -> dict[str, Any]:
-    """Return how to draw a line; shapes without an order get markers only."""
+def _style(line: Line, loose: bool) -> dict[str, Any]:
+    """Return how to draw a line; of loose points there are markers only."""
     colour, marker = _LOOKS.get(line.peer) or _look_of_a_stranger(line.peer)
     style: dict[str, Any] = {
         "label": _name(line),
         "color": colour,
         "linewidth": 1.1,
         "marker": marker,
-        "markersize": 5 if places else 2.8,
+        "markersize": 5 if loose else 2.8,
     }
     if line.peer == LIMIT:
-        style |= {"color": INK, "linestyle": "--", "marker": "_" if places else ""}
+        style |= {"color": INK, "linestyle": "--", "marker": "_" if loose else ""}
         style |= {"markersize": 14, "markeredgewidth": 1.5}
     if line.peer == SOFTGEN:
-        style |= {"linewidth": 2.6, "markersize": 7 if places else 4}
-    if places:
+        style |= {"linewidth": 2.6, "markersize": 7 if loose else 4}
+    if loose:
         style["linestyle"] = ""
     elif len(line.points) > MOST_MARKERS:
         style["marker"] = ""

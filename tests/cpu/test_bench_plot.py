@@ -77,6 +77,22 @@ class TestDrawing:
                 (mine,) = (one for one in panel.lines if line.get_label().startswith(one.peer))
                 assert list(zip(*line.get_data(), strict=True)) == list(mine.points)
 
+    def test_a_few_widths_of_many_are_not_joined(self) -> None:
+        from softgen.bench.plot import figure_of
+
+        some = ("torch",)
+        records = [
+            record
+            for i, shape in enumerate(shapes_of(["triton"]))
+            for record in timed(shape, Status.ABSENT)
+            if record.peer not in some or i % 8 == 0
+        ]
+        (axis,) = figure_of(records).axes
+        lines = {line.get_label(): line for line in axis.lines}
+        assert {lines[peer].get_linestyle() for peer in some} == {"None"}
+        assert {lines[peer].get_marker() for peer in some} & {"", "None"} == set()
+        assert lines["softgen"].get_linestyle() == "-"
+
     def test_softgen_stands_out_and_the_limit_is_dashed(self) -> None:
         from softgen.bench.plot import figure_of
 
