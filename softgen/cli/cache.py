@@ -51,7 +51,7 @@ def print_path(json: options.JsonOption = False) -> None:
 
 @app.command("clear")
 def clear(json: options.JsonOption = False) -> None:
-    """Delete the stored choices."""
+    """Delete the stored choices and the kept texts of kernels."""
     from softgen import cache
 
     count = cache.clear()
