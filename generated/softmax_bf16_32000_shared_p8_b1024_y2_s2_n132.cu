@@ -53,13 +53,13 @@ __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened when they are loaded and rounded once, when they are stored.
+// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return __bfloat162float(value); }
 
 __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 
 // Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 3 times slower. The CPU
+// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ void store_word(uint4* target, uint4 word) {

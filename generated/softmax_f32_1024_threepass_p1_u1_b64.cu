@@ -40,7 +40,7 @@ __device__ Compute add(Compute a, Compute b) { return a + b; }
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened when they are loaded and rounded once, when they are stored.
+// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
 __device__ Y narrow(Compute value) { return value; }

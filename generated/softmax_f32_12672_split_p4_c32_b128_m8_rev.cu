@@ -34,11 +34,7 @@ constexpr bool kReverse = true;     // whether chunks are written last one first
 constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kThreadGroupWidth = kBlockSize;
 constexpr int kSlicePacks = kPacks * kBlockSize;
-constexpr int kAlignment = 4;
-constexpr bool kAligned = kAlignment >= kPackSize;
-constexpr int kLinePacks = 8;  // packs of a cache line; 1 where lines do not matter
-constexpr int kBoundary = kAligned ? kAlignment : kLinePacks * kPackSize;
-constexpr int kOverhang = kBoundary - kAlignment;  // elements before a row, at most
+constexpr int kOverhang = 0;  // every row starts on a pack
 constexpr Col kRowPacks = (kCols + kOverhang + kPackSize - 1) / kPackSize;
 constexpr int kChunks = static_cast<int>((kRowPacks + kSlicePacks - 1) / kSlicePacks);
 
@@ -61,13 +57,13 @@ __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened when they are loaded and rounded once, when they are stored.
+// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
 __device__ Y narrow(Compute value) { return value; }
 
 // Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 3 times slower. The CPU
+// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -138,150 +134,51 @@ __device__ void store_pack(const Compute* from, Y* to) {
 __device__ X minus_infinity_of_x() { return __int_as_float(0xff800000); }
 
 // A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn. Where rows start anywhere, packs are counted from a boundary of kBoundary elements at or
-// before the first column, so that accesses are aligned. Packs before the row are not loaded; its
-// first and its last one may reach into the neighbouring rows, and are cut.
-__device__ int elements_before(const X* row) {
-  if constexpr (kAligned) return 0;
-  return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kBoundary);
-}
+// turn.
 
-// What is known of a thread's pack p for all threads, slices and rows: whether it is inside of the
-// row, and whether it may be cut. The compiler drops the checks of the others: they were a quarter
-// of the instructions at bfloat16 50257 columns.
+// Whether pack p of every thread is inside of the row, in all slices and rows: what is known of it
+// while compiling.
 __device__ constexpr bool always_whole(int p) {
   const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
   return p * kThreadGroupWidth * kPackSize >= kOverhang &&
          (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
 }
 
-__device__ constexpr bool may_be_cut(int p) {
-  if (kAligned) return false;
-  // The row ends in one of a few packs, as it starts.
-  const int first = static_cast<int>(kCols / kPackSize % kSlicePacks) / kThreadGroupWidth;
-  const int last =
-      static_cast<int>((kCols + kOverhang - 1) / kPackSize % kSlicePacks) / kThreadGroupWidth;
-  const bool ends = first <= last ? p >= first && p <= last : p >= first || p <= last;
-  return ends || p * kThreadGroupWidth * kPackSize < kOverhang;
-}
-
 // The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first, int before) {
+__device__ Col column_of(int p, int thread, Col first) {
   const int pack = p * kThreadGroupWidth + thread;
   if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize - before;
+  return (first + pack) * kPackSize;
 }
 
 __device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
 
-__device__ bool is_cut(int p, Col col) {
-  return may_be_cut(p) && !is_whole(col) && col + kPackSize > 0 && col < kCols;
-}
-
-// What was loaded of a cut pack, without what belongs to the neighbours.
-__device__ void keep_inside(Col col, Raw<kPackSize>& raw) {
-  X elements[kPackSize];
-  memcpy(elements, &raw, sizeof(raw));
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i < 0 || col + i >= kCols) elements[i] = minus_infinity_of_x();
-  }
-  memcpy(&raw, elements, sizeof(raw));
-}
-
-// Loads the elements of a cut pack that lie inside of the row, one by one.
-__device__ void load_inside(const X* row, Col col, Raw<kPackSize>& raw) {
-  X elements[kPackSize];
-  memcpy(elements, &raw, sizeof(raw));
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i >= 0 && col + i < kCols) elements[i] = row[col + i];
-  }
-  memcpy(&raw, elements, sizeof(raw));
-}
-
-// A cut pack is loaded whole, neighbours and all, where the row has neighbours on both sides
-// (`inner`): a branch with single loads would take one more trip to memory. What a neighbour's
-// thread may be overwriting in place is dropped again. Not loaded is -inf, as is all of a row past
-// the end (not `live`). A neighbour that is shorter than the part of a pack could leave the array.
-__device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
+// Not loaded is -inf, as is all of a row past the end (not `live`).
+__device__ void load_slice(const X* row, int thread, Col first, bool live,
                            Compute (&values)[kColsPerThread]) {
-  const int before = elements_before(row);
-  inner = inner && kCols >= kPackSize - 1;
   X blank[kPackSize];
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
   Raw<kPackSize> raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
+    const Col col = column_of(p, thread, first);
     memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col) || (inner && is_cut(p, col));
+    const bool readable = always_whole(p) || is_whole(col);
     if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
-  }
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
-    if (live && is_cut(p, col)) {
-      if (inner) {
-        keep_inside(col, raw[p]);
-      } else {
-        load_inside(row, col, raw[p]);
-      }
-    }
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
 }
 
-// Hides from the compiler where a pointer comes from, so that it computes the addresses of the
-// stores after the loads, and not before: that took 7 of 79 registers, and so 1 of 7 blocks of an
-// SM, at bfloat16 4096 x 50257, and 5% of an H200's time.
-template <typename T>
-__device__ T* computed_here(T* pointer) {
-#ifndef SOFTGEN_EMULATOR
-  asm volatile("" : "+l"(pointer));
-#endif
-  return pointer;
-}
-
-// Stores the elements of a pack that lie inside of the row, one by one.
-__device__ void store_inside(const Compute* pack, Col col, Y* row) {
-  row = computed_here(row);
+// Stores what became of what load_slice() took.
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
+                            bool live, Y* row_y) {
 #pragma unroll
-  for (int i = 0; i < kPackSize; ++i) {
-    if (col + i >= 0 && col + i < kCols) row[col + i] = narrow(pack[i]);
-  }
-}
-
-// Stores what became of what load_slice() took from `row_x`. Rows of y may be aligned differently
-// from those of x; then all elements move one by one.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
-                            Col first, bool live, Y* row_y) {
-  if constexpr (!kAligned) {
-    row_x = computed_here(row_x);
-    row_y = computed_here(row_y);
-  }
-  const int before = elements_before(row_x);
-  const unsigned long long address = reinterpret_cast<unsigned long long>(row_y - before);
-  if (kAligned || address % Pack<Y, kPackSize>::kAccess == 0) {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const Col col = column_of(p, thread, first, before);
-      const Compute* pack = values + p * kPackSize;
-      if (live && (always_whole(p) || is_whole(col))) {
-        store_pack<kPackSize>(pack, row_y + col);
-      } else if (live && is_cut(p, col)) {
-        store_inside(pack, col, row_y);
-      }
-    }
-  } else {
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const Col col = column_of(p, thread, first, before);
-      const Compute* pack = values + p * kPackSize;
-      if (live) store_inside(pack, col, row_y);
-    }
+  for (int p = 0; p < kPacks; ++p) {
+    const Col col = column_of(p, thread, first);
+    const Compute* pack = values + p * kPackSize;
+    if (live && (always_whole(p) || is_whole(col))) store_pack<kPackSize>(pack, row_y + col);
   }
 }
 
@@ -295,8 +192,8 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// One exponential, for the part with the smaller maximum. The result does not depend on the order
-// of the arguments.
+// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
+// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
@@ -494,7 +391,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   Slot* row_pairs = pairs + row * kChunks;
   const Col first = static_cast<Col>(chunk) * kSlicePacks;
   Compute values[kColsPerThread];
-  load_slice(row_x, thread, first, true, row > 0 && row + 1 < rows, values);
+  load_slice(row_x, thread, first, true, values);
 
   MaxSum part = nothing();
   if (reducing) {
@@ -514,7 +411,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   sum_terms(values, base);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, row_x, thread, first, true, y + row * kCols);
+  store_slice(values, thread, first, true, y + row * kCols);
 
   // The last writer of a row clears its part of the workspace; all others have read it.
   if (thread >= 32) return;

@@ -40,7 +40,7 @@ __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 // their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened when they are loaded and rounded once, when they are stored.
+// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
 __device__ Y narrow(Compute value) { return value; }
@@ -55,8 +55,8 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// One exponential, for the part with the smaller maximum. The result does not depend on the order
-// of the arguments.
+// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
+// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;

@@ -34,6 +34,10 @@ class Sliced(Strategy):
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
 
+    def aligned(self, problem: Problem) -> bool:
+        """Return whether every row starts on a pack."""
+        return problem.alignment >= self.pack_size
+
     def line_packs(self, problem: Problem) -> int:
         """Return the packs of a cache line, in whose multiples long rows are cut; 1 for others.
 
@@ -41,13 +45,12 @@ class Sliced(Strategy):
         where they start on cache lines too.
         """
         row = problem.cols * problem.dtype.itemsize
-        anywhere = problem.alignment < self.pack_size
-        in_lines = row >= LONG_ROW and (anywhere or row % LINE_BYTES == 0)
+        in_lines = row >= LONG_ROW and (not self.aligned(problem) or row % LINE_BYTES == 0)
         return LINE_BYTES // (self.pack_size * problem.dtype.itemsize) if in_lines else 1
 
     def overhang(self, problem: Problem) -> int:
         """Return by how many elements a row may start behind its first pack."""
-        if problem.alignment >= self.pack_size:
+        if self.aligned(problem):
             return 0
         return self.line_packs(problem) * self.pack_size - problem.alignment
 

@@ -114,7 +114,10 @@ def check_clean(variant: Variant) -> None:
     if "kAlignment" in declared:
         assert declared.pop("kAlignment") == variant.problem.alignment
     if isinstance(variant.strategy, Sliced):
-        assert declared.pop("kLinePacks") == variant.strategy.line_packs(variant.problem)
+        lines = variant.strategy.line_packs(variant.problem)
+        assert declared.pop("kLinePacks", lines) == lines
+        assert declared.pop("kOverhang", 0) == 0
+        assert ("store_inside" in text) == (variant.problem.alignment < variant.strategy.pack_size)
         assert declared.pop("kSlices", 1) == 1
     assert declared == expected_constants(variant)
 
