@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import textwrap
 import zlib
 from collections.abc import Sequence
@@ -94,11 +95,10 @@ def figure_of(records: Sequence[Record]) -> Any:
 
 
 def _draw_panel(panel: Panel, axis: Any) -> None:
-    most = max(len(line.points) for line in panel.lines)
+    widths = sorted({x for line in panel.lines for x, _ in line.points})
     for line in _emphasis_last(panel.lines):
-        # A line between a few widths would claim what was not timed.
-        loose = bool(panel.places) or len(line.points) < most / 2
-        axis.plot(*zip(*line.points, strict=True), **_style(line, loose))
+        points = list(line.points) if panel.places else _broken(line, widths)
+        axis.plot(*zip(*points, strict=True), **_style(line, bool(panel.places)))
     _label_columns(panel, axis)
     axis.set_title(panel.title, loc="left", fontsize=9, fontweight="bold", color=INK)
     axis.set_ylabel("GB/s", fontsize=8, color=INK)
@@ -121,6 +121,13 @@ def _draw_panel(panel: Panel, axis: Any) -> None:
     )
 
 
+def _broken(line: Line, widths: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the points of a line, and a gap for each width between them that was not timed."""
+    timed = dict(line.points)
+    first, last = min(timed), max(timed)
+    return [(x, timed.get(x, math.nan)) for x in widths if first <= x <= last]
+
+
 def _emphasis_last(lines: Sequence[Line]) -> list[Line]:
     """Return the lines so that softgen's is drawn over all others."""
     return sorted(lines, key=lambda line: line.peer == SOFTGEN)
@@ -130,22 +137,22 @@ def _name(line: Line) -> str:
     return f"{line.peer} (eager)" if line.eager else line.peer
 
 
-def _style(line: Line, loose: bool) -> dict[str, Any]:
-    """Return how to draw a line; of loose points there are markers only."""
+def _style(line: Line, places: bool) -> dict[str, Any]:
+    """Return how to draw a line; shapes without an order get markers only."""
     colour, marker = _LOOKS.get(line.peer) or _look_of_a_stranger(line.peer)
     style: dict[str, Any] = {
         "label": _name(line),
         "color": colour,
         "linewidth": 1.1,
         "marker": marker,
-        "markersize": 5 if loose else 2.8,
+        "markersize": 5 if places else 2.8,
     }
     if line.peer == LIMIT:
-        style |= {"color": INK, "linestyle": "--", "marker": "_" if loose else ""}
+        style |= {"color": INK, "linestyle": "--", "marker": "_" if places else ""}
         style |= {"markersize": 14, "markeredgewidth": 1.5}
     if line.peer == SOFTGEN:
-        style |= {"linewidth": 2.6, "markersize": 7 if loose else 4}
-    if loose:
+        style |= {"linewidth": 2.6, "markersize": 7 if places else 4}
+    if places:
         style["linestyle"] = ""
     elif len(line.points) > MOST_MARKERS:
         style["marker"] = ""

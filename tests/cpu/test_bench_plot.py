@@ -77,21 +77,23 @@ class TestDrawing:
                 (mine,) = (one for one in panel.lines if line.get_label().startswith(one.peer))
                 assert list(zip(*line.get_data(), strict=True)) == list(mine.points)
 
-    def test_a_few_widths_of_many_are_not_joined(self) -> None:
+    def test_only_widths_beside_each_other_are_joined(self) -> None:
         from softgen.bench.plot import figure_of
 
-        some = ("torch",)
+        timed_at = (256, 384, 1024, 12672)
         records = [
             record
-            for i, shape in enumerate(shapes_of(["triton"]))
+            for shape in shapes_of(["triton"])
             for record in timed(shape, Status.ABSENT)
-            if record.peer not in some or i % 8 == 0
+            if record.peer != "torch" or shape.cols in timed_at
         ]
         (axis,) = figure_of(records).axes
         lines = {line.get_label(): line for line in axis.lines}
-        assert {lines[peer].get_linestyle() for peer in some} == {"None"}
-        assert {lines[peer].get_marker() for peer in some} & {"", "None"} == set()
-        assert lines["softgen"].get_linestyle() == "-"
+        widths, rates = lines["torch"].get_data()
+        known = [bool(rate == rate) for rate in rates]
+        assert [x for x, is_known in zip(widths, known, strict=True) if is_known] == [*timed_at]
+        assert known[:3] == [True, True, False]
+        assert all(rate == rate for rate in lines["softgen"].get_data()[1])
 
     def test_softgen_stands_out_and_the_limit_is_dashed(self) -> None:
         from softgen.bench.plot import figure_of

@@ -114,8 +114,8 @@ def check_clean(variant: Variant) -> None:
     if "kAlignment" in declared:
         assert declared.pop("kAlignment") == variant.problem.alignment
     if isinstance(variant.strategy, Sliced):
-        lines = variant.strategy.line_packs(variant.problem)
-        assert declared.pop("kLinePacks", lines) == lines
+        line_packs = variant.strategy.line_packs(variant.problem)
+        assert declared.pop("kLinePacks", line_packs) == line_packs
         assert declared.pop("kOverhang", 0) == 0
         assert ("store_inside" in text) == (variant.problem.alignment < variant.strategy.pack_size)
         assert declared.pop("kSlices", 1) == 1
