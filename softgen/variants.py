@@ -112,9 +112,14 @@ def parse_name(name: str) -> Variant:
         setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
         if setting is not None and Variant(problem, setting).name == name:
             return Variant(problem, setting)
+    example = "softmax_f32_1000_online_p4_u2_b128"
+    if name.partition("_")[0] in {kind.name for kind in all_strategies()}:
+        raise InvalidValueError(
+            f"{name!r} is a strategy with its knobs; the name of a variant begins with its "
+            f"problem, for example {example}"
+        )
     raise InvalidValueError(
-        f"{name!r} is not the name of a variant; `softgen list` prints names, "
-        "for example softmax_f32_1000_online_p4_u2_b128"
+        f"{name!r} is not the name of a variant; `softgen list` prints names, for example {example}"
     )
 
 

@@ -74,6 +74,8 @@ def bench(
     if plot is not None:
         from softgen.bench.plot import require_matplotlib
 
+        if plot.suffix.lower() != ".png":
+            raise typer.BadParameter(f"{plot} is no .png file, and plots are PNG")
         require_matplotlib()
     if source:
         if shape or dtype or peers or csv or quick:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -69,11 +69,19 @@ def _cell(record: Record | None) -> str:
 
 
 def remarks(records: Sequence[Record]) -> list[str]:
-    """Return why competitors are absent, wrong or eager, each reason once, with its count."""
+    """Return why competitors are absent, wrong or eager, each reason once, with its count.
+
+    Reasons that differ in numbers only are one, told by its first.
+    """
     from softgen.bench.record import Status
 
-    notes = Counter((r.peer, r.status.value, r.note) for r in records if r.status != Status.TIMED)
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for record in records:
+        if record.status != Status.TIMED:
+            kind = re.sub(r"\d[\d.e-]*", "#", record.note)
+            found.setdefault((record.peer, record.status.value, kind), []).append(record.note)
     return [
-        f"{peer}: {status} at {count} {'shape' if count == 1 else 'shapes'}: {note}"
-        for (peer, status, note), count in notes.items()
+        f"{peer}: {status} at {len(notes)} {'shape' if len(notes) == 1 else 'shapes'}: {notes[0]}"
+        + (", and alike" if len(set(notes)) > 1 else "")
+        for (peer, status, _), notes in found.items()
     ]

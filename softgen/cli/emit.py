@@ -187,7 +187,7 @@ def _write(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> N
     for name in report.strangers:
         output.warn(f"{folder / name} is not softgen's, or was edited; left alone")
     output.note(
-        f"{folder}: {len(report.written)} written, {len(report.unchanged)} unchanged, "
+        f"{folder}: {len(report.written)} files written, {len(report.unchanged)} unchanged, "
         f"{len(report.removed)} removed"
     )
 

@@ -52,7 +52,13 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
     lines = [list(row) for row in rows]
     for number, heading in enumerate(headings):
         is_number = bool(lines) and all(isinstance(row[number], int | float) for row in lines)
-        made.add_column(heading, justify="right" if is_number else "left", overflow="fold")
+        # The first column is what people copy, a name: it is never folded.
+        made.add_column(
+            heading,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=number == 0,
+        )
     for row in lines:
         made.add_row(*(Text(str(cell)) for cell in row))
     console(stderr=False).print(made)

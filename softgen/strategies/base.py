@@ -246,7 +246,11 @@ class Strategy(abc.ABC):
             arch.registers_per_multiprocessor // max(1, threads) // 8 * 8, MOST_REGISTERS
         )
         limit = registers - others
-        self.require(held <= limit, f"a thread would hold {held} registers of elements, of {limit}")
+        self.require(
+            held <= limit,
+            f"a thread would hold {held} registers of elements; min_blocks={min_blocks} leaves it "
+            f"{limit}",
+        )
 
     def require(self, rule: bool, message: str) -> None:
         """Raise IllegalVariantError with `message` unless `rule` holds."""

@@ -180,3 +180,22 @@ def test_reasons_are_said_once() -> None:
     one = table_of(liger=(Status.ABSENT, None, None, "liger_kernel is not installed"))
     assert remarks(one * 3) == ["liger: absent at 3 shapes: liger_kernel is not installed"]
     assert remarks(one) == ["liger: absent at 1 shape: liger_kernel is not installed"]
+
+
+def test_reasons_that_differ_in_numbers_are_one_remark() -> None:
+    shape = Shape("own", DType.BFLOAT16, 4, 8)
+    records = [
+        *records_of(shape, [Finding("cupyx", Status.WRONG, note="off by 0.03 at 2")], HERE),
+        *records_of(shape, [Finding("cupyx", Status.WRONG, note="off by 1.5e-05 at 7")], HERE),
+        *records_of(shape, [Finding("cupyx", Status.WRONG, note="refused")], HERE),
+    ]
+    assert remarks(records) == [
+        "cupyx: wrong at 2 shapes: off by 0.03 at 2, and alike",
+        "cupyx: wrong at 1 shape: refused",
+    ]
+
+
+def test_a_plot_that_is_no_png_is_refused_before_anything_is_timed(tmp_path: Path) -> None:
+    message = refused(group.USAGE, "bench", "--plot", tmp_path / "plot.pdf")
+    assert "plot.pdf is no .png file, and plots are PNG" in message
+    assert list(tmp_path.iterdir()) == []

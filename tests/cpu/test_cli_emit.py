@@ -40,7 +40,7 @@ def test_the_gallery_goes_to_generated() -> None:
 def test_emit_says_what_it_did() -> None:
     first = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
     assert f"wrote out/{SAFE}.cu" in first.stderr
-    assert "out: 2 written, 0 unchanged, 0 removed" in first.stderr
+    assert "out: 2 files written, 0 unchanged, 0 removed" in first.stderr
     again = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out", "--json")
     assert document(again) == {
         "folder": "out",

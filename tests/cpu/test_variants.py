@@ -106,6 +106,12 @@ def test_other_names_are_refused(bad: str) -> None:
         parse_name(bad)
 
 
+def test_a_name_without_its_problem_is_told_apart() -> None:
+    message = "'block_p4_c8_g128_b128_m12' is a strategy .* begins with its problem, for example"
+    with pytest.raises(InvalidValueError, match=message):
+        parse_name("block_p4_c8_g128_b128_m12")
+
+
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
