@@ -23,7 +23,7 @@ from softgen.strategies.base import (
     knob,
     most_blocks,
 )
-from softgen.strategies.sliced import Sliced
+from softgen.strategies.sliced import Sliced, halves_in_float32
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
@@ -89,7 +89,7 @@ class Cluster(Sliced):
         Elements of 16 bits are packed while they are loaded, which leaves room for addresses. At
         bfloat16 4096 x 50257 two more blocks an SM are 5% on an H200.
         """
-        if problem.dtype.itemsize == 2 and not self.packed:
+        if halves_in_float32(problem) and not self.packed:
             return 16
         return super().other_registers(problem)
 

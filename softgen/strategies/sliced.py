@@ -27,6 +27,11 @@ LARGEST_PACKED_BLOCK = 256
 UNALIGNED_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 12}
 
 
+def halves_in_float32(problem: Problem) -> bool:
+    """Return whether elements have 16 bits where they are loaded, and 32 where they are used."""
+    return problem.dtype.itemsize == 2 and problem.compute_dtype is DType.FLOAT32
+
+
 @dataclass(frozen=True)
 class Sliced(Strategy):
     """Base of strategies whose threads hold packs of one slice of a row each."""
@@ -77,9 +82,9 @@ class Sliced(Strategy):
         if not self.packed:
             return
         self.require(
-            problem.dtype.itemsize == 2 and self.pack_size >= 2,
-            "only 16-bit elements in packs of two or more can stay packed, not packs of "
-            f"{self.pack_size} {problem.dtype.value}",
+            halves_in_float32(problem) and self.pack_size >= 2,
+            "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
+            f"not packs of {self.pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
         )
         self.require(
             arch.compute_capability >= PACKED_NEEDS,

@@ -105,12 +105,18 @@ def test_packed_and_widened_elements_give_the_same_bits() -> None:
         (
             Block(4, 32, 32 * 4, 128, 1, False, packed=True),
             Problem.of("softmax", "float32", 4096),
-            "only 16-bit elements in packs of two or more can stay packed, not packs of 4 float32",
+            "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
+            "not packs of 4 float32 in float32",
         ),
         (
             Block(1, 32, 128, 128, 1, False, packed=True),
             Problem.of("softmax", "float16", 4096),
-            "not packs of 1 float16",
+            "not packs of 1 float16 in float32",
+        ),
+        (
+            Cluster(8, 32, 128, 2, 1, False, packed=True),
+            Problem.of("softmax", "float16", 8192, out_dtype="float64"),
+            "not packs of 8 float16 in float64",
         ),
     ],
 )
