@@ -181,7 +181,8 @@ __device__ void mbarrier_expect(unsigned long long* barrier, int bytes) {
                : "memory");
 }
 
-// Waits until all of them are here, and sees what they wrote.
+// Waits until all of them are here, and sees what they wrote, which lies in this block's own shared
+// memory: CUTLASS's ClusterBarrier waits for other blocks' copies with this instruction too.
 __device__ void mbarrier_wait(unsigned long long* barrier) {
   const unsigned int address = shared_address(barrier);
   unsigned int done = 0;
