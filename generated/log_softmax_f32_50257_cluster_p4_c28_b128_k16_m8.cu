@@ -401,7 +401,7 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live, bool 
   for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
 }
 
-// Stores what became of what load_slice() took from `row_x`. Rows of y may be aligned differently
+// Stores the results of what load_slice() took from `row_x`. Rows of y may be aligned differently
 // from those of x; then all elements move one by one.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
                             Col first, bool live, Y* row_y) {

@@ -280,7 +280,7 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live,
   for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
 }
 
-// Stores what became of what load_slice() took.
+// Stores the results of what load_slice() took.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
                             bool live, Y* row_y) {
 #pragma unroll

@@ -99,7 +99,7 @@ def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
 
     A failure is yielded as its error. Closing the iterator drops what has not begun.
     """
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor  # 2 ms that a first call does not spend
 
     cupy = require_device()
     device = cupy.cuda.runtime.getDevice()

@@ -47,6 +47,11 @@ class Source:
     text: str
     options: tuple[str, ...] = COMPILE_OPTIONS
 
+    @classmethod
+    def of(cls, variant: Variant, text: str) -> Source:
+        """Return the source of `variant`, whose file and kernel have its name."""
+        return cls(variant, variant.name, variant.name, text)
+
     @property
     def sha256(self) -> str:
         """Digest of the text, in hexadecimal."""
@@ -151,7 +156,7 @@ def render(variant: Variant) -> Source:
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )
-    return Source(variant, variant.name, variant.name, text)
+    return Source.of(variant, text)
 
 
 @functools.cache

@@ -28,7 +28,7 @@ def source_of(variant: Variant) -> Source:
     except OSError:
         text = None
     if text is not None:
-        return Source(variant, variant.name, variant.name, text)
+        return Source.of(variant, text)
     source = render(variant)
     # What cannot be kept is emitted again: nothing but the next process's time is lost.
     with contextlib.suppress(OSError):

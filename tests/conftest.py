@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from softgen.device import unavailable_reason
+from tests.run_folder import run_folder
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -38,10 +39,7 @@ def alone_on_the_gpu(
     if request.node.get_closest_marker("gpu") is None:
         yield
         return
-    folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    with (folder / "gpu.lock").open("w") as lock:
+    with (run_folder(tmp_path_factory) / "gpu.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
         if "cupy" in sys.modules:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from softgen.arch import Arch
 from softgen.problem import Problem
 from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, most_blocks
-from softgen.strategies.sliced import Sliced
+from softgen.strategies.sliced import Sliced, packed_knob
 
 WIDTHS = (64, 128, 256, 512, 1024)
 
@@ -33,12 +33,7 @@ class Block(Sliced):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False
     )
-    packed: bool = knob(
-        "pk",
-        "whether 16-bit elements stay packed until they are stored",
-        constant=False,
-        default=False,
-    )
+    packed: bool = packed_knob()
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
@@ -88,7 +83,7 @@ class Block(Sliced):
             held = covering.element_registers(problem)
             if held > 64 or (width > 64 and held < 4):
                 continue
-            for packed in covering.may_pack(problem, width, arch):
+            for packed in covering.may_pack(problem):
                 setting = dataclasses.replace(covering, packed=packed)
                 found += setting._resident(problem, arch)
         few_rows = rows < 2 * arch.multiprocessors

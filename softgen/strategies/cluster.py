@@ -23,7 +23,7 @@ from softgen.strategies.base import (
     knob,
     most_blocks,
 )
-from softgen.strategies.sliced import Sliced, halves_in_float32
+from softgen.strategies.sliced import Sliced, halves_in_float32, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
@@ -44,12 +44,7 @@ class Cluster(Sliced):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False
     )
-    packed: bool = knob(
-        "pk",
-        "whether 16-bit elements stay packed until they are stored",
-        constant=False,
-        default=False,
-    )
+    packed: bool = packed_knob()
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
@@ -97,11 +92,11 @@ class Cluster(Sliced):
         """Return the columns of a block's slice."""
         return self.slice_packs(problem) * self.pack_size
 
-    def may_pack(self, problem: Problem, block_size: int, arch: Arch) -> tuple[bool, ...]:
+    def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing."""
         if self.cluster_size < LEAST_PACKED_CLUSTER:
             return (False,)
-        return super().may_pack(problem, block_size, arch)
+        return super().may_pack(problem)
 
     @property
     def needs(self) -> tuple[int, int]:
@@ -135,7 +130,7 @@ class Cluster(Sliced):
                 held = filled.element_registers(problem)
                 if slice_packs < block or not 8 <= held <= (80 if block == 128 else 64):
                     continue
-                for packed in filled.may_pack(problem, block, arch):
+                for packed in filled.may_pack(problem):
                     setting = dataclasses.replace(filled, packed=packed)
                     found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s._badness(problem))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from softgen.arch import KIB, Arch
 from softgen.problem import DType, Problem
@@ -30,6 +31,12 @@ UNALIGNED_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 12}
 def halves_in_float32(problem: Problem) -> bool:
     """Return whether elements have 16 bits where they are loaded, and 32 where they are used."""
     return problem.dtype.itemsize == 2 and problem.compute_dtype is DType.FLOAT32
+
+
+def packed_knob() -> Any:
+    """Declare the knob of strategies that can keep elements packed (see `Sliced.packed`)."""
+    meaning = "whether 16-bit elements stay packed until they are stored"
+    return knob("pk", meaning, constant=False, default=False)
 
 
 @dataclass(frozen=True)
@@ -91,13 +98,12 @@ class Sliced(Strategy):
             f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
         )
 
-    def may_pack(self, problem: Problem, block_size: int, arch: Arch) -> tuple[bool, ...]:
+    def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: what is written has 16 bits too."""
         worth = (
-            block_size <= LARGEST_PACKED_BLOCK
-            and problem.dtype.itemsize == problem.out_dtype.itemsize == 2
+            problem.dtype.itemsize == problem.out_dtype.itemsize == 2
             and self.cols_per_thread >= LEAST_PACKED
-            and arch.compute_capability >= PACKED_NEEDS
+            and self.launch(problem).block_size <= LARGEST_PACKED_BLOCK
         )
         return (False, True) if worth else (False,)
 

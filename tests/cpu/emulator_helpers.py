@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 
 import numpy as np
 import pytest
@@ -18,17 +17,16 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.warp import Warp
 from softgen.variants import Variant
+from tests.run_folder import run_folder
 
 ARCH = arch_named("sm_90")
 
 
 def share_programs(factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep built programs for all tests of a run: the host's side alone takes a second to build."""
-    folder = factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
-    (folder / "programs").mkdir(exist_ok=True)
-    monkeypatch.setattr("softgen.emulator.program.program_folder", lambda: folder / "programs")
+    folder = run_folder(factory) / "programs"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.setattr("softgen.emulator.program.program_folder", lambda: folder)
 
 
 def source_of(strategy: str, cols: int, dtype: str = "float32") -> Source:

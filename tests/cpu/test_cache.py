@@ -751,7 +751,7 @@ def test_an_endless_nest_imports_nothing(tmp_path: Path) -> None:
 
 WRITER = """
 import sys
-from softgen import cache, folders
+from softgen import cache
 from tests.cpu.test_cache import make_entry
 
 first, count, step = map(int, sys.argv[1:])

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 
 TESTS = """
@@ -26,7 +24,6 @@ def test_on_the_gpu(i):
 
 
 def test_one_process_at_a_time_is_on_the_gpu(tmp_path: Path) -> None:
-    pytest.importorskip("xdist")
     (tmp_path / "test_gpu.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: on the GPU\n")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]

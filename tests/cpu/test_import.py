@@ -39,6 +39,10 @@ def test_the_command_line_loads_no_cupy_numpy_or_jinja() -> None:
     assert loaded_after("import softgen.cli") & {"cupy", "numpy", "jinja2", "torch"} == set()
 
 
+def test_a_call_loads_no_jinja_before_it_emits() -> None:
+    assert loaded_after("import softgen.api") & {"jinja2", "typer", "rich"} == set()
+
+
 def test_generate_stays_a_function_whatever_is_imported_first() -> None:
     code = "import softgen.generator, softgen; assert callable(softgen.generate)"
     subprocess.run([sys.executable, "-c", code], check=True)
