@@ -89,7 +89,8 @@ def store(entry: Entry) -> Path | None:
             _delete_stale(folder)
             write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
         except OSError as error:
-            _warn_once(f"the cache folder {folder} cannot be written ({error}); going on in memory")
+            why = error.strerror or error  # not the file, which would make it a warning for each
+            _warn_once(f"the cache folder {folder} cannot be written ({why}); going on in memory")
         else:
             _memory.pop(path, None)
             return path

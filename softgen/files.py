@@ -16,7 +16,13 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
         private: whether only the owner may read it, and it is on the disk when this returns; else
             the umask decides who may.
     """
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        handle, temporary = tempfile.mkstemp(
+            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
+        )
+    except OSError as error:
+        error.filename = str(path)  # what the caller asked for; the temporary name says nothing
+        raise
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

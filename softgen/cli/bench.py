@@ -39,7 +39,10 @@ def bench(
         typer.Option("--peers", help="Competitors, as torch,quack,ladder. \\[default: all]"),
     ] = None,
     csv: Annotated[
-        Path | None, typer.Option("--csv", help="Write every figure to this file, as it comes.")
+        Path | None,
+        typer.Option(
+            "--csv", help="Write every figure to this file; while measuring, as it comes."
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", help="Draw GB/s over columns into this PNG file.")
@@ -78,11 +81,13 @@ def bench(
             raise typer.BadParameter(f"{plot} is no .png file, and plots are PNG")
         require_matplotlib()
     if source:
-        if shape or dtype or peers or csv or quick:
+        if shape or dtype or peers or quick:
             raise typer.BadParameter(
-                "--from measures nothing: it goes with --suite, --plot, --json"
+                "--from measures nothing: it goes with --suite, --csv, --plot, --json"
             )
         records, interrupted = _read(source, suite), False
+        if csv is not None:
+            _write(csv, records)
     else:
         wanted = _shapes(suite, shape, dtype, quick)
         names = _names(peers)
@@ -93,8 +98,12 @@ def bench(
 
 def _require_folder(path: Path | None) -> None:
     """Raise InvalidValueError now if a file cannot be written when the measuring is over."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise InvalidValueError(f"{path} is a folder, or its folder does not exist")
+    if path is None:
+        return
+    if path.is_dir():
+        raise InvalidValueError(f"cannot write {path}: it is a folder, not a file")
+    if not path.parent.is_dir():
+        raise InvalidValueError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _shapes(
@@ -130,6 +139,12 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
         if name != CUSTOM:
             suite_named(name)  # refuses an unknown one
     records = [record for path in paths for record in read_csv(path)]
+    there = dict.fromkeys(record.suite for record in records)
+    if missing := [name for name in suites or [] if name not in there]:
+        raise InvalidValueError(
+            f"{', '.join(map(str, paths))}: nothing of suite {', '.join(missing)}, only of "
+            f"{', '.join(there) or 'none'}"
+        )
     return [record for record in records if not suites or record.suite in suites]
 
 
@@ -144,9 +159,7 @@ def _measure(
 
     from softgen.bench.peers import peers_for
     from softgen.bench.race import Settings
-    from softgen.bench.record import to_csv
     from softgen.bench.runner import run
-    from softgen.emit import write_if_different
 
     records: list[Record] = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -163,12 +176,19 @@ def _measure(
                 records += found
                 bars.advance(bar)
                 if csv is not None:
-                    write_if_different(csv, to_csv(records))
+                    _write(csv, records)
         except KeyboardInterrupt:
             done = len({record.shape for record in records})
             output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
             return records, True
     return records, False
+
+
+def _write(csv: Path, records: list[Record]) -> None:
+    from softgen.bench.record import to_csv
+    from softgen.emit import write_if_different
+
+    write_if_different(csv, to_csv(records))
 
 
 def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:

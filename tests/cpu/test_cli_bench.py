@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from softgen.bench.peers import Peer
-from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of
+from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of, to_csv
 from softgen.bench.suites import Shape
 from softgen.cli import group
 from softgen.cli.bench_table import ratios, remarks
@@ -113,8 +113,9 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),
-        (("--csv", "no/such/folder.csv"), "its folder does not exist"),
-        (("--from", "x.csv", "--csv", "y.csv"), "--from measures nothing"),
+        (("--csv", "no/such/folder.csv"), "there is no folder no/such"),
+        (("--csv", "/"), "cannot write /: it is a folder"),
+        (("--from", "x.csv", "--quick"), "--from measures nothing"),
         (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
         (("--seconds", "0"), "--seconds"),
@@ -155,6 +156,21 @@ def test_a_report_may_be_of_one_suite_of_several_tables(tmp_path: Path) -> None:
 def table_of(**findings: Any) -> list[Record]:
     found = [Finding(peer, *values) for peer, values in findings.items()]
     return records_of(Shape("custom", DType.FLOAT32, 4, 8), found, HERE)
+
+
+def test_tables_are_joined_and_cut_by_suite(tmp_path: Path) -> None:
+    made = {suite: tmp_path / f"{suite}.csv" for suite in ("llm", "online")}
+    for suite, path in made.items():
+        found = [Finding("softgen", Status.TIMED, 2.0)]
+        path.write_text(to_csv(records_of(Shape(suite, DType.FLOAT32, 4, 8), found, HERE)))
+    joined, cut = tmp_path / "joined.csv", tmp_path / "cut.csv"
+    ok("bench", "--from", made["llm"], "--from", made["online"], "--csv", joined)
+    ok("bench", "--from", joined, "--suite", "online", "--csv", cut)
+    assert cut.read_bytes() == made["online"].read_bytes()
+    assert [record.suite for record in read_csv(joined)] == ["llm", "online"]
+    error = refused(group.USAGE, "bench", "--from", joined, "--suite", "oneflow", "--csv", cut)
+    assert "joined.csv: nothing of suite oneflow, only of llm, online" in error
+    assert cut.read_bytes() == made["online"].read_bytes()
 
 
 def test_the_last_column_is_against_the_fastest_other_library() -> None:
