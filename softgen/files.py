@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
-    """Write `data` to `path` through a temporary file beside it.
+    """Write `data` to `path` through a temporary file beside it; an OSError names `path`.
 
     Args:
         path: the file; its folder has to exist.
@@ -17,12 +17,14 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
             the umask decides who may.
     """
     try:
-        handle, temporary = tempfile.mkstemp(
-            dir=path.parent, prefix=f".{path.name}.", suffix=".tmp"
-        )
+        _replace(path, data, private)
     except OSError as error:
-        error.filename = str(path)  # what the caller asked for; the temporary name says nothing
+        error.filename = str(path)  # the temporary name, or none, says nothing to the reader
         raise
+
+
+def _replace(path: Path, data: bytes, private: bool) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -72,9 +72,10 @@ def bench(
     All competitors of a shape share one run, the same random data and outputs that are already
     there; each is checked against float64 before it is timed. Ctrl-C keeps what is finished.
     """
-    for path in (csv, plot):
-        _require_folder(path)
+    if csv is not None:
+        options.require_new_file("--csv", csv, ".csv")
     if plot is not None:
+        options.require_new_file("--plot", plot, ".png")
         from softgen.bench.plot import require_matplotlib
 
         if plot.suffix.lower() != ".png":
@@ -94,16 +95,6 @@ def bench(
         options.require_gpu()
         records, interrupted = _measure(wanted, names, (seconds, setup_seconds), csv)
     _report(records, plot, json, interrupted)
-
-
-def _require_folder(path: Path | None) -> None:
-    """Raise InvalidValueError now if a file cannot be written when the measuring is over."""
-    if path is None:
-        return
-    if path.is_dir():
-        raise InvalidValueError(f"cannot write {path}: it is a folder, not a file")
-    if not path.parent.is_dir():
-        raise InvalidValueError(f"cannot write {path}: there is no folder {path.parent}")
 
 
 def _shapes(

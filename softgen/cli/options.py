@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from enum import Enum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.problem import MAX_COLS, Algorithm, DType
 
 AlgorithmOption = Annotated[Algorithm, typer.Option("--algorithm", help="Function of each row.")]
@@ -61,10 +63,16 @@ class Device(str, Enum):
     CPU = "cpu"
 
 
+def require_new_file(option: str, path: Path, ending: str) -> None:
+    """Raise InvalidValueError, before anything is computed, if `path` cannot be a new file."""
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise InvalidValueError(f"{option}: {path} {what}; give the path of a {ending} file")
+
+
 def require_gpu() -> None:
     """Raise NoDeviceError, with the reason, unless a GPU can be used."""
     from softgen import device
-    from softgen.errors import NoDeviceError
 
     reason = device.unavailable_reason()
     if reason is not None:

@@ -12,7 +12,7 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
-from softgen.cli.run_input import Request, require_parent, save_npy
+from softgen.cli.run_input import Request, save_npy
 from softgen.problem import Algorithm, DType, Problem
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def run(
     guess's kernel on the CPU emulator.
     """
     if target is not None:
-        require_parent(target)
+        options.require_new_file("--output", target, ".npy")
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
     values, x_type = Request(source, rows, cols, dtype, seed).load(limit)

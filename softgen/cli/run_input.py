@@ -96,13 +96,6 @@ def save_npy(path: Path, values: NDArray[np.floating[Any]]) -> None:
         np.save(file, values, allow_pickle=False)
 
 
-def require_parent(path: Path) -> None:
-    """Raise InvalidValueError, before anything is computed, if `path` cannot be a new file."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise InvalidValueError(f"--output: {path} {what}; give the path of a .npy file")
-
-
 def _refuse_huge(elements: int, limit: int | None) -> None:
     if limit is not None and elements > limit:
         raise InvalidValueError(

@@ -89,6 +89,8 @@ def test_errors_of_the_system_are_one_line(tmp_path: Path) -> None:
     target = tmp_path / "file" / "x.json"  # and no temporary file beside it
     message = refused(group.FAILED, "cache", "export", target)
     assert message.startswith(f"cannot use {target}: Not a directory; ")
+    message = refused(group.FAILED, "cache", "export", tmp_path)
+    assert message.startswith(f"cannot use {tmp_path}: Is a directory; ")
 
 
 def test_a_bug_keeps_its_traceback_and_is_still_one_document(

@@ -113,8 +113,11 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),
-        (("--csv", "no/such/folder.csv"), "there is no folder no/such"),
-        (("--csv", "/"), "cannot write /: it is a folder"),
+        (
+            ("--csv", "no/such/folder.csv"),
+            "--csv: no/such/folder.csv is in a folder that does not exist",
+        ),
+        (("--csv", "/"), "--csv: / is a folder; give the path"),
         (("--from", "x.csv", "--quick"), "--from measures nothing"),
         (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
