@@ -1,4 +1,5 @@
 """`softgen bench`: softgen, its peers and a copy of the same bytes, timed side by side in one run.
 
-suites -> peers (arena: the shared buffers) -> runner (check, then time) -> record (CSV) -> plot.
+suites -> peers (arena: the shared buffers) -> runner (check, then time; chain: between two copies,
+for `--warm`) -> record (CSV) -> plot.
 """

@@ -9,7 +9,7 @@ from softgen.arch import Arch
 from softgen.arrays import numpy_dtype
 from softgen.bench.suites import Shape
 from softgen.device import current_arch
-from softgen.errors import InvalidValueError
+from softgen.kernel import Kernel
 from softgen.measure import Buffers
 from softgen.problem import DType, Problem
 from softgen.replay import Player
@@ -18,24 +18,24 @@ from softgen.replay import Player
 class Arena:
     """Rotating pairs of input and output for one shape, and the stream that everything runs on.
 
-    Launch i of a competitor reads input i and writes output i; the numbers wrap around. All pairs
-    together are larger than twice the L2 cache, where memory allows.
+    Launch i of a competitor reads input i and writes output i; the numbers wrap around, as they do
+    for the tuner (`measure.Rotation`).
 
     Raises InvalidValueError if one pair does not fit in half of the free memory.
+
+    Attributes:
+        kernels: those of softgen's that were chosen so far, by the arguments of the choice.
     """
 
     def __init__(self, shape: Shape) -> None:
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()
+        self.kernels: dict[tuple[str | None, str | None], Kernel] = {}
         self.buffers = Buffers.allocate(
-            Problem.of("softmax", shape.dtype, shape.cols), shape.rows, self.arch
+            Problem.of("softmax", shape.dtype, shape.cols), shape.rows, whole=True
         )
-        if self.buffers.rows != shape.rows:
-            raise InvalidValueError(
-                f"input and output of {shape.rows} x {shape.cols} {shape.dtype.value} need more "
-                "than half of the free device memory"
-            )
+        self.buffers.chill(self.player)
         # The buffers were filled on another stream, and this one waits for none.
         self.player.cupy.cuda.runtime.deviceSynchronize()
 

@@ -57,7 +57,10 @@ def _allocating(arena: Arena, call: Callable[[Any], Any]) -> Entrant:
         with torch.cuda.stream(arena.torch_stream):
             arena.torch_y[0].copy_(kept[0])
 
-    return Entrant(launch, Library.TORCH, ALLOCATES, collect)
+    def result(i: int) -> int:
+        return int(kept[i % pairs].data_ptr())
+
+    return Entrant(launch, Library.TORCH, ALLOCATES, collect, result)
 
 
 def _torch(arena: Arena) -> Entrant:
@@ -102,7 +105,10 @@ def _cupyx(arena: Arena) -> Entrant:
         with arena.player.stream:
             arena.y[0][...] = kept[0]
 
-    return Entrant(launch, Library.CUPY, ALLOCATES, collect)
+    def result(i: int) -> int:
+        return int(kept[i % pairs].data.ptr)
+
+    return Entrant(launch, Library.CUPY, ALLOCATES, collect, result)
 
 
 def _quack(arena: Arena) -> Entrant:

@@ -7,7 +7,7 @@ is the fastest depends on the size, so several are tried at every shape, in the 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -127,14 +127,23 @@ def _function(unroll: int, evict_first: bool, device: int) -> Any:
     return module.get_function("copy").kernel
 
 
-def launch_of(copy: Copy, arena: Arena) -> Launch:
-    """Return the copy as a competitor: it copies input i to output i."""
+def copier(copy: Copy, arena: Arena) -> Callable[[int, int], None]:
+    """Return enqueue(x, y) on device addresses: an input's or output's bytes go from x to y."""
     device = int(arena.player.cupy.cuda.runtime.getDevice())
     function = _function(copy.unroll, copy.evict_first, device)
-    grid, pairs, size = copy.grid(arena.bytes, arena.arch), arena.pairs, arena.bytes
+    grid, size = copy.grid(arena.bytes, arena.arch), arena.bytes
+
+    def enqueue(x: int, y: int) -> None:
+        function((grid,), (copy.block_size,), (x, y, size), 0, arena.player.stream)
+
+    return enqueue
+
+
+def launch_of(copy: Copy, arena: Arena) -> Launch:
+    """Return the copy as a competitor: it copies input i to output i."""
+    enqueue, pairs = copier(copy, arena), arena.pairs
 
     def launch(i: int) -> None:
-        x, y = arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs]
-        function((grid,), (copy.block_size,), (x, y, size), 0, arena.player.stream)
+        enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])
 
     return launch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from softgen.bench.record import Record, Status
+from softgen.bench.record import Record, Regime, Status
 
 # Fewer widths than this make no line; such shapes share a panel with one place a shape.
 LEAST_WIDTHS = 3
@@ -40,11 +40,10 @@ class Panel:
 def panels(records: Sequence[Record]) -> list[Panel]:
     """Return the panels for records of any suites, in the order of the records."""
     timed = [record for record in records if record.gigabytes_per_second]
-    return [
-        panel
-        for suite, dtype in dict.fromkeys((r.suite, r.dtype) for r in timed)
-        for panel in _of_suite([r for r in timed if (r.suite, r.dtype) == (suite, dtype)])
-    ]
+    together: dict[tuple[str, str, Regime], list[Record]] = {}
+    for record in timed:
+        together.setdefault((record.suite, record.dtype, record.regime), []).append(record)
+    return [panel for mine in together.values() for panel in _of_suite(mine)]
 
 
 def _of_suite(records: Sequence[Record]) -> Iterator[Panel]:
@@ -52,6 +51,8 @@ def _of_suite(records: Sequence[Record]) -> Iterator[Panel]:
     for record in records:
         widths.setdefault(record.rows, set()).add(record.cols)
     title = f"{records[0].suite}: {records[0].dtype}"
+    if records[0].regime is Regime.WARM:
+        title += ", between two copies"
     for rows, cols in widths.items():
         if len(cols) >= LEAST_WIDTHS:
             mine = [record for record in records if record.rows == rows]

@@ -14,8 +14,15 @@ from dataclasses import dataclass
 from enum import Enum
 
 from softgen.bench.arena import Arena
-from softgen.errors import InvalidValueError
+from softgen.errors import CompileError, InvalidValueError
+from softgen.kernel import Kernel
+from softgen.measure import launch_over
+from softgen.problem import Problem
 from softgen.replay import Launch
+
+LADDER = "ladder"
+AGAIN = "softgen-again"
+EXHAUSTIVE = "softgen-exhaustive"
 
 
 class Library(Enum):
@@ -39,12 +46,28 @@ class Entrant:
         note: what a reader of the figures has to know.
         collect: after launch(0), puts the result into the arena's first output if the competitor
             chose its own memory.
+        result: returns the device address of the result of launch i, after it, if the competitor
+            chose its own memory; None if that is output i.
     """
 
     launch: Launch
     library: Library = Library.CUPY
     note: str = ""
     collect: Callable[[], None] = _nothing
+    result: Callable[[int], int] | None = None
+
+
+@dataclass(frozen=True)
+class Field:
+    """Several settings of one competitor, the fastest of which counts.
+
+    Attributes:
+        settings: those that can be timed; the note of each is its name.
+        left_out: why others cannot.
+    """
+
+    settings: tuple[Entrant, ...]
+    left_out: tuple[Exception, ...]
 
 
 class AbsentError(Exception):
@@ -57,13 +80,14 @@ class Peer:
 
     Attributes:
         name: as in --peers and in the tables.
-        prepare: returns the entrant; AbsentError or any other exception makes the peer absent.
+        prepare: returns the entrant, or several; AbsentError or any other exception makes the peer
+            absent.
         packages: what has to be importable.
         compiles: whether every shape costs seconds of compilation: only landmarks are timed.
     """
 
     name: str
-    prepare: Callable[[Arena], Entrant]
+    prepare: Callable[[Arena], Entrant | Field]
     packages: tuple[str, ...] = ()
     compiles: bool = False
 
@@ -78,17 +102,46 @@ class Peer:
 def softgen_entrant(
     arena: Arena, *, tune: str | None = None, variant: str | None = None
 ) -> Entrant:
-    """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`."""
+    """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`.
+
+    The same arguments give the very same kernel, whatever another tuning would choose.
+    """
     from softgen.api import plan
 
-    shape, buffers, pairs = arena.shape, arena.buffers, arena.pairs
-    kernel = plan("softmax", shape.dtype, shape.cols, rows=shape.rows, tune=tune, variant=variant)
+    shape = arena.shape
+    if (tune, variant) not in arena.kernels:
+        arena.kernels[tune, variant] = plan(
+            "softmax", shape.dtype, shape.cols, rows=shape.rows, tune=tune, variant=variant
+        )
+    return _entrant_of(arena.kernels[tune, variant], arena)
 
-    def launch(i: int) -> None:
-        x, y = buffers.inputs[i % pairs], buffers.outputs[i % pairs]
-        kernel.launch(x, y, shape.rows, arena.player.stream.ptr)
 
+def _entrant_of(kernel: Kernel, arena: Arena) -> Entrant:
+    launch = launch_over(arena.buffers, kernel, arena.player)
     return Entrant(launch, note=kernel.variant.strategy.label)
+
+
+def exhaustive_field(arena: Arena) -> Field:
+    """Return every setting of softgen's for the arena's shape that compiles without spills.
+
+    Those of all strategies that are tuned, also where the cost model would not have them timed.
+    """
+    from softgen.compile import compile_many
+    from softgen.render import render
+    from softgen.variants import candidates
+
+    shape = arena.shape
+    problem = Problem.of("softmax", shape.dtype, shape.cols)
+    settings: list[Entrant] = []
+    left_out: list[Exception] = []
+    for made in compile_many(map(render, candidates(problem, shape.rows, arena.arch))):
+        if isinstance(made, CompileError):
+            left_out.append(made)
+        elif made.local_bytes:
+            left_out.append(AbsentError("spills registers"))
+        else:
+            settings.append(_entrant_of(made, arena))
+    return Field(tuple(settings), tuple(left_out))
 
 
 def own_peers() -> list[Peer]:
@@ -100,7 +153,17 @@ def own_peers() -> list[Peer]:
     ]
 
 
-LADDER = "ladder"
+def extra_peers() -> dict[str, Peer]:
+    """Return the peers of softgen's that are there to judge a run, by name.
+
+    `softgen-again` is the kernel of `softgen`, timed once more: what its time differs by is the
+    noise of the run. `softgen-exhaustive` is the best of all settings, whatever the tuner chose.
+    """
+    peers = (
+        Peer(AGAIN, softgen_entrant),
+        Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
+    )
+    return {peer.name: peer for peer in peers}
 
 
 def ladder_peers() -> list[Peer]:
@@ -123,13 +186,16 @@ def all_peers() -> dict[str, Peer]:
 
 
 def peers_for(suite: str, names: Sequence[str] | None) -> list[Peer]:
-    """Return the peers named, or by default all of them, and the ladder on its own suite.
+    """Return the peers named, or by default those of `all_peers` and the suite's own.
 
+    The ladder is FastSoftmax's, and shapes that nobody chose are timed with the noise beside them.
     Raises InvalidValueError for an unknown name, listing the known ones.
     """
-    known = all_peers()
+    known, extra = all_peers(), extra_peers()
     if names is None:
-        return [*known.values(), *(ladder_peers() if suite == "fastsoftmax" else [])]
+        own = {"fastsoftmax": ladder_peers(), "drawn": [extra[AGAIN]]}
+        return [*known.values(), *own.get(suite, [])]
+    known |= extra
     chosen: dict[str, Peer] = {}
     for name in names:
         if name == LADDER:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from softgen.bench.panels import Line, Panel, panels
-from softgen.bench.record import LIMIT, SOFTGEN, Record
+from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime
 from softgen.errors import InvalidValueError, MissingDependencyError
 from softgen.files import write_whole
 
@@ -190,4 +190,9 @@ def _origin(records: Sequence[Record]) -> str:
         "and one write of each element counted. limit: the fastest of several copies of the same "
         "bytes in the same run."
     )
+    if any(record.regime is Regime.WARM for record in records):
+        lines.append(
+            "Between two copies: one writes the input just before, one reads the output, and the "
+            "time is that of all three."
+        )
     return "\n".join(wrapped for line in lines for wrapped in textwrap.wrap(line, 170))

@@ -6,35 +6,56 @@ import contextlib
 import re
 import statistics
 import time
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from softgen.bench import check, limit
 from softgen.bench.arena import Arena
-from softgen.bench.peers import AbsentError, Entrant, Library, Peer
+from softgen.bench.chain import Chain
+from softgen.bench.peers import AbsentError, Entrant, Field, Library, Peer
 from softgen.bench.player import TorchPlayer, eager
-from softgen.bench.record import LIMIT, Finding, Status
-from softgen.replay import Replay
+from softgen.bench.record import LIMIT, Finding, Regime, Status
+from softgen.replay import Launch, Replay, Work
 
 ROUNDS = 4
 DEFAULT_SECONDS = 0.2
 SETUP_SECONDS = 120.0
 COPIES = 3  # the fastest copies of a screening are timed along with everybody else
 SCREENING_SECONDS = 0.001
+SETTINGS = 6  # likewise of a peer that enters with all of its settings
+SETTING_SECONDS = 0.005  # of the look at each: many of them are within 1% of each other
+MOST_REASONS = 3  # that a note gives for settings that were left out
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How long to take.
+    """How to time.
 
     Attributes:
         seconds: host time that each competitor is timed for at each shape.
         setup_seconds: host time that a peer which compiles for every shape may spend on that in one
             suite; it is absent from the shapes that are left then.
+        regime: whether inputs are in memory, or where a kernel has just put them.
     """
 
     seconds: float = DEFAULT_SECONDS
     setup_seconds: float = SETUP_SECONDS
+    regime: Regime = Regime.COLD
+
+
+@dataclass(frozen=True)
+class Starter:
+    """What is timed for a competitor; of several the fastest counts.
+
+    Attributes:
+        finding: what is known before; the time is still to come.
+        replay: its launches.
+    """
+
+    finding: Finding
+    replay: Replay
 
 
 class Race:
@@ -42,7 +63,7 @@ class Race:
 
     Args:
         arena: the shape's buffers.
-        settings: how long to take.
+        settings: how to time.
         spent: seconds of preparation by peer, over the shapes of a suite; counted on here.
     """
 
@@ -50,10 +71,10 @@ class Race:
         self.arena = arena
         self.settings = settings
         self.spent = spent
+        self.chain = Chain(arena) if settings.regime is Regime.WARM else None
         self.torch_player: TorchPlayer | None = None
         self.found: dict[str, Finding] = {}
-        self.replays: dict[str, Replay] = {}
-        self.entrants: dict[str, Entrant] = {}
+        self.entrants: dict[str, list[tuple[Entrant, Finding]]] = {}
 
     def admit(self, peer: Peer) -> None:
         """Prepare and check a peer; it is timed later, or has a finding now."""
@@ -61,7 +82,9 @@ class Race:
         if reason is None:
             start = time.perf_counter()
             try:
-                self._check(peer.name, peer.prepare(self.arena))
+                made = peer.prepare(self.arena)
+                entrants = self._shortlist(made) if isinstance(made, Field) else [made]
+                self._check(peer.name, entrants)
             except Exception as error:  # a library may raise anything; the others go on
                 reason = first_line(error)
             spent = time.perf_counter() - start
@@ -82,8 +105,18 @@ class Race:
             return f"spent its {self.settings.setup_seconds:g} s of compiling on earlier shapes"
         return None
 
-    def _check(self, name: str, entrant: Entrant) -> None:
-        """Run the entrant once and compare with float64."""
+    def _check(self, name: str, entrants: Sequence[Entrant]) -> None:
+        """Run the entrants of a peer once each and compare with float64; all have to be right."""
+        checked = [(entrant, self._checked(name, entrant)) for entrant in entrants]
+        for entrant, found in checked:
+            if found.status is Status.WRONG:
+                which = f"{entrant.note}: " if len(entrants) > 1 else ""
+                self.found[name] = replace(found, note=which + found.note)
+                return
+        self.found[name] = checked[0][1]
+        self.entrants[name] = checked
+
+    def _checked(self, name: str, entrant: Entrant) -> Finding:
         arena = self.arena
         arena.poison()
         with self._current(entrant.library):
@@ -94,11 +127,37 @@ class Race:
         error = check.max_relative_error(arena.y[0], arena.x[0], dtype)
         bound = check.TOLERANCE[dtype]
         if error <= bound:
-            self.entrants[name] = entrant
-            self.found[name] = Finding(name, Status.TIMED, error=error, note=entrant.note)
-        else:
-            note = f"off by {error:.3g} relative to float64, where {bound:.3g} is allowed"
-            self.found[name] = Finding(name, Status.WRONG, error=error, note=note)
+            return Finding(name, Status.TIMED, error=error, note=entrant.note)
+        note = f"off by {error:.3g} relative to float64, where {bound:.3g} is allowed"
+        return Finding(name, Status.WRONG, error=error, note=note)
+
+    def _shortlist(self, field: Field) -> list[Entrant]:
+        """Return the fastest settings of a short look at all of them.
+
+        Their notes say among how many, and what was left out.
+        """
+        left_out = [first_line(error) for error in field.left_out]
+        looked: list[tuple[float, Entrant]] = []
+        for entrant in field.settings:
+            try:
+                with self._current(entrant.library):
+                    entrant.launch(0)  # what the driver refuses should not fail in a capture
+                looked.append((self._glance(entrant, warm_up=not looked), entrant))
+            except Exception as error:  # the others go on
+                left_out.append(first_line(error))
+        if not looked:
+            raise AbsentError(f"no setting can be timed{_reasons(left_out)}")
+        looked.sort(key=lambda seen: seen[0])
+        among = f", the fastest of {len(looked)}{_reasons(left_out)}"
+        return [replace(entrant, note=entrant.note + among) for _, entrant in looked[:SETTINGS]]
+
+    def _glance(self, entrant: Entrant, warm_up: bool) -> float:
+        """Return about the microseconds of a launch."""
+        player = self.arena.player
+        replay = player.sized(self._capture(entrant), self.arena.pairs)
+        if warm_up:
+            player.warm_up(replay)
+        return statistics.median(player.samples(replay, SETTING_SECONDS, least=3))
 
     def _current(self, library: Library) -> contextlib.AbstractContextManager[object]:
         """Make the arena's stream the library's current one."""
@@ -113,64 +172,76 @@ class Race:
 
     def findings(self) -> list[Finding]:
         """Time whoever was admitted, and return what was found of every peer, the limit first."""
-        copies = self._copies()
+        starters = self._copies()
         with self._current(Library.TORCH) if self.torch_player else contextlib.nullcontext():
-            for name, entrant in list(self.entrants.items()):
+            for name, entrants in self.entrants.items():
                 try:
-                    self.replays[name] = self._replay(name, entrant)
+                    starters += [self._starter(*checked) for checked in entrants]
                 except Exception as error:
                     self.found[name] = Finding(name, Status.ABSENT, note=first_line(error))
-            timings = self._take_turns({**copies, **self.replays})
-        best = min(copies, key=lambda name: timings[name])
-        limit_finding = Finding(LIMIT, Status.TIMED, timings[best], 0.0, f"copy {best}")
-        return [limit_finding, *(self._timed(found, timings) for found in self.found.values())]
+            timings = self._take_turns([starter.replay for starter in starters])
+        fastest: dict[str, Finding] = {}
+        for starter, microseconds in zip(starters, timings, strict=True):
+            found = replace(starter.finding, microseconds=microseconds)
+            best = fastest.setdefault(found.peer, found).microseconds
+            if best is not None and microseconds < best:
+                fastest[found.peer] = found
+        return [fastest[LIMIT], *(fastest.get(name, found) for name, found in self.found.items())]
 
-    def _timed(self, found: Finding, timings: dict[str, float]) -> Finding:
-        if found.peer not in timings:
-            return found
-        return Finding(found.peer, found.status, timings[found.peer], found.error, found.note)
-
-    def _replay(self, name: str, entrant: Entrant) -> Replay:
+    def _starter(self, entrant: Entrant, found: Finding) -> Starter:
         """Capture the entrant; what cannot be captured is looped over, and marked."""
         player, pairs = self.arena.player, self.arena.pairs
-        capture = self._torch().capture if entrant.library is Library.TORCH else player.capture
         try:
-            return player.sized(partial(capture, entrant.launch), pairs)
+            return Starter(found, player.sized(self._capture(entrant), pairs))
         except Exception as error:
             player.stream.synchronize()
-            found = self.found[name]
             note = f"{found.note}; " if found.note else ""
-            self.found[name] = Finding(
-                name,
-                Status.EAGER,
-                error=found.error,
-                note=f"{note}eager, since capture failed: {first_line(error)}",
-            )
-            loop = eager(entrant.launch, lambda: self._current(entrant.library))
-            return player.sized(loop, pairs)
+            note += f"eager, since capture failed: {first_line(error)}"
+            launch = self._launch_of(entrant)
+            replay = player.sized(eager(launch, lambda: self._current(entrant.library)), pairs)
+            return Starter(replace(found, status=Status.EAGER, note=note), replay)
 
-    def _copies(self) -> dict[str, Replay]:
-        """Return the fastest copies of a short look at all of them, by their labels."""
+    def _capture(self, entrant: Entrant) -> Callable[[int], Work]:
+        """Return what captures so many launches of the entrant."""
+        torch = entrant.library is Library.TORCH
+        capture = self._torch().capture if torch else self.arena.player.capture
+        return partial(capture, self._launch_of(entrant))
+
+    def _launch_of(self, entrant: Entrant) -> Launch:
+        """Return what is timed as a launch of the entrant."""
+        return self.chain.around(entrant.launch, entrant.result) if self.chain else entrant.launch
+
+    def _copies(self) -> list[Starter]:
+        """Return the fastest copies of a short look at all of them."""
         player, pairs = self.arena.player, self.arena.pairs
-        looked: dict[str, tuple[float, Replay]] = {}
+        looked: list[tuple[float, Starter]] = []
         for copy in limit.settings():
-            launch = limit.launch_of(copy, self.arena)
-            replay = player.sized(partial(player.capture, launch), pairs)
+            entrant = Entrant(limit.launch_of(copy, self.arena))
+            replay = player.sized(self._capture(entrant), pairs)
             if not looked:
                 player.warm_up(replay)
-            seen = player.samples(replay, SCREENING_SECONDS, least=3)
-            looked[copy.label] = statistics.median(seen), replay
-        order = sorted(looked, key=lambda label: looked[label][0])
-        return {label: looked[label][1] for label in order[:COPIES]}
+            seen = statistics.median(player.samples(replay, SCREENING_SECONDS, least=3))
+            found = Finding(LIMIT, Status.TIMED, error=0.0, note=f"copy {copy.label}")
+            looked.append((seen, Starter(found, replay)))
+        looked.sort(key=lambda seen: seen[0])
+        return [starter for _, starter in looked[:COPIES]]
 
-    def _take_turns(self, replays: dict[str, Replay]) -> dict[str, float]:
+    def _take_turns(self, replays: Sequence[Replay]) -> list[float]:
         """Return the median microseconds of each; drift of the clocks meets all alike."""
-        samples: dict[str, list[float]] = {name: [] for name in replays}
+        samples: list[list[float]] = [[] for _ in replays]
+        share = self.settings.seconds / ROUNDS
         for _ in range(ROUNDS):
-            for name, replay in replays.items():
-                share = self.settings.seconds / ROUNDS
-                samples[name] += self.arena.player.samples(replay, share, least=2)
-        return {name: statistics.median(seen) for name, seen in samples.items()}
+            for replay, seen in zip(replays, samples, strict=True):
+                seen += self.arena.player.samples(replay, share, least=2)
+        return [statistics.median(seen) for seen in samples]
+
+
+def _reasons(left_out: Sequence[str]) -> str:
+    """Return why settings were left out, the commonest reasons first, for the end of a note."""
+    if not left_out:
+        return ""
+    told = [f"{reason} ({count})" for reason, count in Counter(left_out).most_common(MOST_REASONS)]
+    return f"; {len(left_out)} left out: {', '.join(told)}"
 
 
 def first_line(error: BaseException) -> str:

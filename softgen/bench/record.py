@@ -26,6 +26,13 @@ class Status(str, Enum):
     WRONG = "wrong"  # too far from float64, hence not timed
 
 
+class Regime(str, Enum):
+    """Where a competitor finds its input, and what its time is."""
+
+    COLD = "cold"  # in memory: the time is that of the competitor alone
+    WARM = "warm"  # where a kernel has just put it: the time is that of a chain, see chain.py
+
+
 @dataclass(frozen=True)
 class Machine:
     """Where the figures are from.
@@ -46,9 +53,9 @@ class Record:
     """One competitor at one shape; times and rates are None where it was not timed.
 
     Attributes:
-        microseconds: median device time of a call.
+        microseconds: median device time of a call; of a whole chain if `regime` is warm.
         gigabytes_per_second: one read and one write of every element, over that time.
-        ratio_to_limit: its time over that of the fastest copy of the same bytes.
+        ratio_to_limit: its time over that of the fastest copy of the same bytes, in its place.
         max_relative_error: against float64, over the rows that were checked.
         note: the variant, why it is absent, or what else a reader has to know.
     """
@@ -67,6 +74,7 @@ class Record:
     device: str
     driver: str
     versions: str
+    regime: Regime
 
     @property
     def shape(self) -> tuple[str, str, int, int]:
@@ -75,7 +83,7 @@ class Record:
 
     def as_document(self) -> dict[str, Any]:
         """Return the record for JSON and CSV."""
-        return asdict(self) | {"status": self.status.value}
+        return asdict(self) | {"status": self.status.value, "regime": self.regime.value}
 
 
 @dataclass(frozen=True)
@@ -89,7 +97,9 @@ class Finding:
     note: str = ""
 
 
-def records_of(shape: Shape, findings: Sequence[Finding], machine: Machine) -> list[Record]:
+def records_of(
+    shape: Shape, findings: Sequence[Finding], machine: Machine, regime: Regime = Regime.COLD
+) -> list[Record]:
     """Return the records of one shape, with their rates and their ratios to the limit.
 
     Numbers are rounded to what the clock can tell, here and not where they are written, so that a
@@ -114,6 +124,7 @@ def records_of(shape: Shape, findings: Sequence[Finding], machine: Machine) -> l
                 max_relative_error=_rounded_error(found.error),
                 note=found.note,
                 **asdict(machine),
+                regime=regime,
             )
         )
     return records
@@ -125,6 +136,8 @@ def _rounded_error(error: float | None) -> float | None:
 
 
 COLUMNS = tuple(field.name for field in fields(Record))
+# Of the tables from before there was a warm regime: theirs is cold.
+COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
 _INTEGERS = ("rows", "cols")
 _NUMBERS = ("microseconds", "gigabytes_per_second", "ratio_to_limit", "max_relative_error")
 
@@ -147,7 +160,8 @@ def read_csv(path: Path) -> list[Record]:
         lines = list(csv.reader(io.StringIO(path.read_text())))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidValueError(f"cannot read {path}: {error}") from error
-    if not lines or tuple(lines[0]) != COLUMNS:
+    columns = tuple(lines[0]) if lines else ()
+    if columns not in (COLUMNS, COLUMNS_WITHOUT_REGIME):
         raise InvalidValueError(
             f"{path} is not a table of `softgen bench --csv`: its first line must be "
             f"{','.join(COLUMNS)}"
@@ -155,7 +169,7 @@ def read_csv(path: Path) -> list[Record]:
     records = []
     for number, line in enumerate(lines[1:], 2):
         try:
-            records.append(_record(dict(zip(COLUMNS, line, strict=True))))
+            records.append(_record(dict(zip(columns, line, strict=True))))
         except ValueError as error:
             raise InvalidValueError(f"{path}, line {number}: {error}") from error
     return records
@@ -164,6 +178,7 @@ def read_csv(path: Path) -> list[Record]:
 def _record(cells: dict[str, str]) -> Record:
     values: dict[str, Any] = dict(cells)
     values["status"] = Status(cells["status"])
+    values["regime"] = Regime(cells.get("regime", Regime.COLD))
     for name in _INTEGERS:
         values[name] = int(cells[name])
     for name in _NUMBERS:

@@ -29,7 +29,7 @@ def run(
     Args:
         shapes: what to time.
         peers_for: returns the peers for a suite's name.
-        settings: how long to take.
+        settings: how to time.
         report: told what is being done, in a few words.
 
     Raises NoDeviceError without a GPU.
@@ -39,7 +39,7 @@ def run(
     for shape in shapes:
         findings = _at(shape, peers_for(shape.suite), settings, spent[shape.suite], report)
         _give_memory_back()
-        yield records_of(shape, findings, where)
+        yield records_of(shape, findings, where, settings.regime)
 
 
 def _at(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from random import Random
 
 from softgen.errors import InvalidValueError
 from softgen.problem import DType
 
 CUSTOM = "custom"
+
+Case = tuple[DType, int, int]  # of a suite: the element type, rows, columns
 
 
 @dataclass(frozen=True)
@@ -42,23 +46,60 @@ class Suite:
 
     name: str
     origin: str
-    dtype: DType
-    sizes: tuple[tuple[int, int], ...]
+    cases: tuple[Case, ...]
     stride: int = 1
 
     def shapes(self, quick: bool = False) -> list[Shape]:
         """Return the shapes in order; only the landmarks if `quick`."""
-        last = len(self.sizes) - 1
+        last = len(self.cases) - 1
         found = [
-            Shape(self.name, self.dtype, rows, cols, i % self.stride == 0 or i == last)
-            for i, (rows, cols) in enumerate(self.sizes)
+            Shape(self.name, *case, landmark=i % self.stride == 0 or i == last)
+            for i, case in enumerate(self.cases)
         ]
         return [shape for shape in found if shape.landmark] if quick else found
+
+
+def _all(dtype: DType, sizes: Iterable[tuple[int, int]]) -> tuple[Case, ...]:
+    return tuple((dtype, rows, cols) for rows, cols in sizes)
 
 
 def _each(rows: Iterable[int], cols: Iterable[int]) -> tuple[tuple[int, int], ...]:
     widths = tuple(cols)
     return tuple((r, c) for r in rows for c in widths)
+
+
+DRAWN_SEED = 0  # the first that was tried: nobody chose the shapes
+DRAWN_EACH = 10  # shapes of each element type
+DRAWN_ROWS = (1, 100_000)
+DRAWN_COLS = (3, 3_000_000)
+DRAWN_BYTES = 1 << 30  # the largest input
+
+
+def draw(seed: int) -> tuple[Case, ...]:
+    """Return random shapes of every element type: rows and columns log-uniform, on their own.
+
+    Every second width is rounded to a multiple of 8, so that both rows of whole packs and rows that
+    start anywhere occur. A shape whose input exceeds DRAWN_BYTES is drawn again.
+    """
+    random = Random(seed)
+    return tuple(
+        (dtype, *_draw_size(random, dtype, whole=number % 2 == 0))
+        for dtype in DType
+        for number in range(DRAWN_EACH)
+    )
+
+
+def _draw_size(random: Random, dtype: DType, whole: bool) -> tuple[int, int]:
+    while True:
+        rows, cols = (_log_uniform(random, *ends) for ends in (DRAWN_ROWS, DRAWN_COLS))
+        if whole:
+            cols = max(8, round(cols / 8) * 8)
+        if rows * cols * dtype.itemsize <= DRAWN_BYTES:
+            return rows, cols
+
+
+def _log_uniform(random: Random, least: int, most: int) -> int:
+    return round(least * math.pow(most / least, random.random()))
 
 
 HEADS = 32  # of the attention scores, whose rows are heads * seq
@@ -69,45 +110,47 @@ SUITES = {
         Suite(
             "triton",
             "the plot of Triton's fused softmax tutorial",
-            DType.FLOAT32,
-            _each([4096], (128 * i for i in range(2, 100))),
+            _all(DType.FLOAT32, _each([4096], (128 * i for i in range(2, 100)))),
             stride=8,
         ),
         Suite(
             "fastsoftmax",
             "the table of FastSoftmax",
-            DType.FLOAT32,
-            _each([128], (2**i for i in range(10, 18))),
+            _all(DType.FLOAT32, _each([128], (2**i for i in range(10, 18)))),
         ),
         Suite(
             "online",
             "rows of up to millions, for online softmax (arXiv 1805.02867)",
-            DType.FLOAT32,
-            (
-                *_each([128], (2048, 32728, 65536, 131072, 262144, 2097152, 4194304)),
-                (20000, 5000),
-                (16, 4194304),
-                (4, 16777216),
+            _all(
+                DType.FLOAT32,
+                (
+                    *_each([128], (2048, 32728, 65536, 131072, 262144, 2097152, 4194304)),
+                    (20000, 5000),
+                    (16, 4194304),
+                    (4, 16777216),
+                ),
             ),
         ),
         Suite(
             "oneflow",
             "the plots of OneFlow's softmax article",
-            DType.FLOAT16,
-            _each([49152], (2**i for i in range(5, 16))),
+            _all(DType.FLOAT16, _each([49152], (2**i for i in range(5, 16)))),
         ),
         Suite(
             "llm",
             "logits, vocabularies and attention scores of language models",
-            DType.BFLOAT16,
-            (
-                *_each([8192], (1024, 2048, 4096, 8192, 16384, 32000)),
-                *_each([1, 8, 64, 256, 4096], [128256]),
-                *((HEADS * seq, seq) for seq in (512, 1024, 2048, 4096, 8192)),
-                (4096, 50257),
-                (256, 151937),
+            _all(
+                DType.BFLOAT16,
+                (
+                    *_each([8192], (1024, 2048, 4096, 8192, 16384, 32000)),
+                    *_each([1, 8, 64, 256, 4096], [128256]),
+                    *((HEADS * seq, seq) for seq in (512, 1024, 2048, 4096, 8192)),
+                    (4096, 50257),
+                    (256, 151937),
+                ),
             ),
         ),
+        Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
     )
 }
 

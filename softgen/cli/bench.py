@@ -16,6 +16,7 @@ from softgen.errors import InvalidValueError
 from softgen.problem import DType
 
 if TYPE_CHECKING:
+    from softgen.bench.race import Settings
     from softgen.bench.record import Record
     from softgen.bench.suites import Shape
 
@@ -26,7 +27,7 @@ def bench(
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            "--suite", help="triton, fastsoftmax, online, oneflow or llm; may be repeated."
+            "--suite", help="triton, fastsoftmax, online, oneflow, llm or drawn; may be repeated."
         ),
     ] = None,
     shape: Annotated[
@@ -36,7 +37,11 @@ def bench(
     dtype: options.AnyDType = None,
     peers: Annotated[
         str | None,
-        typer.Option("--peers", help="Competitors, as torch,quack,ladder. \\[default: all]"),
+        typer.Option(
+            "--peers",
+            help="Competitors, as torch,quack,ladder; softgen-again and softgen-exhaustive judge a "
+            "run. \\[default: all but these two]",
+        ),
     ] = None,
     csv: Annotated[
         Path | None,
@@ -65,6 +70,13 @@ def bench(
     quick: Annotated[
         bool, typer.Option("--quick", help="Every eighth width of the triton suite.")
     ] = False,
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm",
+            help="Time each between a kernel that writes its input and one that reads its output.",
+        ),
+    ] = False,
     json: options.JsonOption = False,
 ) -> None:
     """Time softgen against every other softmax that is installed, and against the fastest copy.
@@ -82,7 +94,7 @@ def bench(
             raise typer.BadParameter(f"{plot} is no .png file, and plots are PNG")
         require_matplotlib()
     if source:
-        if shape or dtype or peers or quick:
+        if shape or dtype or peers or quick or warm:
             raise typer.BadParameter(
                 "--from measures nothing: it goes with --suite, --csv, --plot, --json"
             )
@@ -93,7 +105,7 @@ def bench(
         wanted = _shapes(suite, shape, dtype, quick)
         names = _names(peers)
         options.require_gpu()
-        records, interrupted = _measure(wanted, names, (seconds, setup_seconds), csv)
+        records, interrupted = _measure(wanted, names, _settings(seconds, setup_seconds, warm), csv)
     _report(records, plot, json, interrupted)
 
 
@@ -122,6 +134,13 @@ def _names(peers: str | None) -> list[str] | None:
     return names
 
 
+def _settings(seconds: float, setup_seconds: float, warm: bool) -> Settings:
+    from softgen.bench.race import Settings
+    from softgen.bench.record import Regime
+
+    return Settings(seconds, setup_seconds, Regime.WARM if warm else Regime.COLD)
+
+
 def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
     from softgen.bench.record import read_csv
     from softgen.bench.suites import CUSTOM, suite_named
@@ -142,14 +161,13 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
 def _measure(
     shapes: Sequence[Shape],
     names: list[str] | None,
-    times: tuple[float, float],
+    settings: Settings,
     csv: Path | None,
 ) -> tuple[list[Record], bool]:
     """Return the records, and whether Ctrl-C came before the last."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from softgen.bench.peers import peers_for
-    from softgen.bench.race import Settings
     from softgen.bench.runner import run
 
     records: list[Record] = []
@@ -161,7 +179,7 @@ def _measure(
             for found in run(
                 shapes,
                 partial(peers_for, names=names),
-                Settings(*times),
+                settings,
                 lambda message: report(description=message),
             ):
                 records += found

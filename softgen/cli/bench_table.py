@@ -34,20 +34,24 @@ def show(records: Sequence[Record]) -> None:
 def ratios(records: Sequence[Record]) -> list[list[str]]:
     """Return headings and a line for each shape: the ratio to the limit of every competitor.
 
-    The last column is softgen's time over that of the fastest other library.
+    The last column is softgen's time over that of the fastest other library. The regime has a
+    column where it is not cold everywhere.
     """
-    from softgen.bench.record import LIMIT, SOFTGEN
+    from softgen.bench.record import LIMIT, SOFTGEN, Regime
 
     peers = [peer for peer in dict.fromkeys(r.peer for r in records) if peer != LIMIT]
-    table = [["suite", "dtype", "rows", "cols", LIMIT, *peers, f"{SOFTGEN} / best peer"]]
-    for shape in dict.fromkeys(record.shape for record in records):
-        found = {record.peer: record for record in records if record.shape == shape}
+    told = any(record.regime is not Regime.COLD for record in records)
+    heads = ["suite", "dtype", "rows", "cols", *(["regime"] if told else [])]
+    table = [[*heads, LIMIT, *peers, f"{SOFTGEN} / best peer"]]
+    for shape, regime in dict.fromkeys((record.shape, record.regime) for record in records):
+        found = {r.peer: r for r in records if (r.shape, r.regime) == (shape, regime)}
         limit = found[LIMIT].microseconds if LIMIT in found else None
         others = [r.microseconds for r in found.values() if r.microseconds and not _ours(r)]
         mine = found[SOFTGEN].microseconds if SOFTGEN in found else None
         best = f"{mine / min(others):.2f}" if mine and others else "-"
         cells = [_cell(found.get(peer)) for peer in peers]
-        table.append([*map(str, shape), f"{limit:.2f}" if limit else "-", *cells, best])
+        where = [*map(str, shape), *([regime.value] if told else [])]
+        table.append([*where, f"{limit:.2f}" if limit else "-", *cells, best])
     return table
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,23 +13,39 @@ import pytest
 
 from softgen.arch import arch_named
 from softgen.bench import check, limit, runner
-from softgen.bench.peers import AbsentError, Entrant, Library, Peer, all_peers, peers_for
-from softgen.bench.race import Race, Settings, first_line
+from softgen.bench.chain import Chain
+from softgen.bench.peers import (
+    AbsentError,
+    Entrant,
+    Field,
+    Library,
+    Peer,
+    all_peers,
+    exhaustive_field,
+    extra_peers,
+    peers_for,
+    softgen_entrant,
+)
+from softgen.bench.race import SETTINGS, Race, Settings, first_line
 from softgen.bench.record import (
     COLUMNS,
+    COLUMNS_WITHOUT_REGIME,
     Finding,
     Machine,
     Record,
+    Regime,
     Status,
     read_csv,
     records_of,
     to_csv,
 )
-from softgen.bench.suites import SUITES, Shape, shapes_of
-from softgen.errors import InvalidValueError
-from softgen.problem import DType
+from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
+from softgen.errors import CompileError, InvalidValueError
+from softgen.problem import DType, Problem
+from softgen.variants import candidates
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
+BENCHMARK = Path(__file__).resolve().parents[2] / "docs" / "benchmark"
 
 
 def sizes(suite: str) -> list[tuple[int, int]]:
@@ -45,7 +62,33 @@ def test_the_suites_are_those_that_others_published() -> None:
     assert set(sizes("llm")) >= {(1, 128256), (4096, 50257), (256, 151937), *scores}
     types = {"triton": "float32", "fastsoftmax": "float32", "online": "float32"}
     types |= {"oneflow": "float16", "llm": "bfloat16"}
-    assert {name: suite.dtype.value for name, suite in SUITES.items()} == types
+    for name, dtype in types.items():
+        assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
+    assert [*SUITES] == [*types, "drawn"]
+
+
+def test_the_drawn_shapes_are_the_same_everywhere() -> None:
+    shapes = shapes_of(["drawn"])
+    assert [shape.label for shape in shapes[:3]] == [
+        "drawn float16 127x104",
+        "drawn float16 360x807",
+        "drawn float16 8298x200",
+    ]
+    labels = "\n".join(shape.label for shape in shapes)
+    assert hashlib.sha256(labels.encode()).hexdigest()[:16] == "7faa99d53591adb0"
+    assert all(shape.landmark for shape in shapes)
+
+
+def test_drawn_shapes_keep_to_their_bounds() -> None:
+    for seed in range(50):
+        cases = draw(seed)
+        assert [dtype for dtype, _, _ in cases] == [dtype for dtype in DType for _ in range(10)]
+        for dtype, rows, cols in cases:
+            assert 1 <= rows <= 100_000
+            assert 3 <= cols <= 3_000_000
+            assert rows * cols * dtype.itemsize <= DRAWN_BYTES
+        assert all(cols % 8 == 0 for _, _, cols in cases[::2])
+        assert sum(cols % 8 != 0 for _, _, cols in cases[1::2]) > 10
 
 
 def test_quick_keeps_the_ends_of_the_one_long_suite() -> None:
@@ -117,10 +160,37 @@ def test_other_tables_are_refused_by_line(tmp_path: Path, text: str, message: st
         read_csv(path)
 
 
+def test_a_table_from_before_there_was_a_warm_regime_is_cold(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    lines = to_csv(sample()).splitlines()
+    assert lines[0] == ",".join([*COLUMNS_WITHOUT_REGIME, "regime"])
+    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert read_csv(path) == sample()
+    path.write_text(to_csv(sample()).replace(",cold", ",tepid"))
+    with pytest.raises(InvalidValueError, match=r"line 2: .*tepid"):
+        read_csv(path)
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARK.glob("*.csv")), ids=lambda path: path.stem)
+def test_the_committed_figures_can_be_read(path: Path) -> None:
+    records = read_csv(path)
+    assert {record.suite for record in records} == {path.stem}
+    assert {record.regime for record in records} <= set(Regime)
+
+
+def test_a_warm_record_says_so() -> None:
+    found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
+    (record,) = records_of(SHAPE, found, HERE, Regime.WARM)
+    assert record.as_document()["regime"] == "warm"
+    assert sample()[0].as_document()["regime"] == "cold"
+
+
 def test_peers_by_name() -> None:
     assert [peer.name for peer in peers_for("llm", ["torch", "softgen"])] == ["torch", "softgen"]
     assert [peer.name for peer in peers_for("llm", None)] == list(all_peers())
     assert list(all_peers())[:3] == ["softgen", "softgen-untuned", "oneflow"]
+    assert [peer.name for peer in peers_for("drawn", None)] == [*all_peers(), "softgen-again"]
+    assert [peer.name for peer in peers_for("llm", [*extra_peers()])] == [*extra_peers()]
     with pytest.raises(InvalidValueError, match=r"'jax'; .* knows: softgen, .*quack.*ladder"):
         peers_for("llm", ["jax"])
 
@@ -170,7 +240,10 @@ def test_copies_compile_without_spills(arch: str) -> None:
 
 
 class FakePlayer:
-    """Times everything as one microsecond a launch; captures unless told not to."""
+    """Times everything as one microsecond a launch; captures unless told not to.
+
+    A launch may say what it takes (`microseconds`) and at its final (`finally_microseconds`).
+    """
 
     def __init__(self) -> None:
         self.stream = contextlib.nullcontext(SimpleNamespace(ptr=0))
@@ -180,7 +253,11 @@ class FakePlayer:
     def capture(self, launch: Callable[[int], None], launches: int) -> Callable[[], None]:
         if getattr(launch, "refuses", False):
             raise RuntimeError("cannot be captured\nbecause")
-        return lambda: None
+
+        def run() -> None: ...
+
+        run.launch = launch  # type: ignore[attr-defined]
+        return run
 
     def sized(self, make: Callable[[int], Any], period: int) -> Any:
         return make(period)
@@ -189,7 +266,10 @@ class FakePlayer:
 
     def samples(self, replay: object, seconds: float, least: int = 5) -> list[float]:
         self.turns.append(replay)
-        return [1.0] * least
+        launch = getattr(replay, "launch", None)
+        screening = getattr(launch, "microseconds", 1.0)
+        final = getattr(launch, "finally_microseconds", screening)
+        return [final if least == 2 else screening] * least
 
 
 @pytest.fixture
@@ -245,6 +325,148 @@ def test_whatever_a_peer_raises_makes_it_absent(arena: Any) -> None:
     assert found["missing"].note == "no_such_package is not installed"
     assert found["raises"].status is found["missing"].status is Status.ABSENT
     assert found["one"].status is Status.TIMED
+
+
+def setting(name: str, *microseconds: float, refused: bool = False) -> Entrant:
+    def launch(i: int) -> None:
+        if refused:
+            raise RuntimeError("too many blocks")
+
+    launch.microseconds = microseconds[0]  # type: ignore[attr-defined]
+    launch.finally_microseconds = microseconds[-1]  # type: ignore[attr-defined]
+    return Entrant(launch, note=name)
+
+
+def test_the_fastest_settings_of_a_field_are_timed_and_the_best_counts(arena: Any) -> None:
+    settings = [setting(f"s{i}", 9.0 - i) for i in range(8)]  # s7 is the fastest at a short look
+    settings[5] = setting("s5", 4.0, 0.5)  # and s5 in the end
+    settings.append(setting("none", 0.1, refused=True))
+    left_out = (*[AbsentError("spills registers")] * 2, CompileError("too wide\nfor it"))
+    race = Race(arena, Settings(), {})
+    race.admit(Peer("all", lambda arena: Field(tuple(settings), left_out)))
+    race.admit(Peer("one", fine))
+    found = {f.peer: f for f in race.findings()}
+    assert [*found] == ["limit", "all", "one"]
+    assert (found["all"].status, found["all"].microseconds) == (Status.TIMED, 0.5)
+    assert found["all"].note == (
+        "s5, the fastest of 8; 4 left out: spills registers (2), CompileError: too wide (1), "
+        "RuntimeError: too many blocks (1)"
+    )
+    finals = arena.player.turns[48 + 8 :]
+    assert len(finals) == 4 * (3 + SETTINGS + 1)
+
+
+def test_a_wrong_setting_is_named_and_none_is_timed(arena: Any) -> None:
+    arena.error = 0.5
+    race = Race(arena, Settings(), {})
+    race.admit(Peer("all", lambda arena: Field((setting("a", 1.0), setting("b", 2.0)), ())))
+    found = race.findings()[1]
+    assert (found.status, found.microseconds) == (Status.WRONG, None)
+    assert found.note.startswith("a, the fastest of 2: off by 0.5")
+
+
+def test_a_field_without_a_setting_is_absent(arena: Any) -> None:
+    race = Race(arena, Settings(), {})
+    race.admit(Peer("all", lambda arena: Field((), (AbsentError("spills registers"),))))
+    found = race.findings()[1]
+    assert found.status is Status.ABSENT
+    assert found.note == "no setting can be timed; 1 left out: spills registers (1)"
+
+
+def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem, arch = Problem.of("softmax", SHAPE.dtype, SHAPE.cols), arch_named("sm_90")
+    wanted = [variant.strategy.label for variant in candidates(problem, SHAPE.rows, arch)]
+
+    def compile_all(sources: Any) -> Any:
+        for number, source in enumerate(sources):
+            if number == 1:
+                yield CompileError("refused")
+            else:
+                yield SimpleNamespace(variant=source.variant, local_bytes=8 * (number == 2))
+
+    monkeypatch.setattr("softgen.compile.compile_many", compile_all)
+    arena: Any = SimpleNamespace(shape=SHAPE, arch=arch, buffers=None, pairs=2)
+    field = exhaustive_field(arena)
+    assert [entrant.note for entrant in field.settings] == [wanted[0], *wanted[3:]]
+    assert [first_line(error) for error in field.left_out] == [
+        "CompileError: refused",
+        "spills registers",
+    ]
+
+
+def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched: list[tuple[object, int, int]] = []
+
+    def plan(*problem: object, **options: object) -> Any:
+        kernel = SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
+        kernel.launch = lambda x, y, rows, stream: launched.append((kernel, x, y))
+        return kernel
+
+    monkeypatch.setattr("softgen.api.plan", plan)
+    arena: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
+    arena.player.stream.ptr = 0
+    arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))
+    again = extra_peers()["softgen-again"].prepare(arena)
+    assert isinstance(again, Entrant)
+    for entrant in (softgen_entrant(arena), again, softgen_entrant(arena, tune="off")):
+        entrant.launch(3)
+    first, second, other = launched
+    assert first == second
+    assert first[1:] == other[1:] == (20, 40)
+    assert other[0] is not first[0]
+
+
+@pytest.fixture
+def chained(arena: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Give the arena addresses, and return what is enqueued on its stream."""
+    enqueued: list[object] = []
+    monkeypatch.setattr(limit, "copier", lambda copy, arena: lambda x, y: enqueued.append((x, y)))
+    memory = iter(SimpleNamespace(data=SimpleNamespace(ptr=each)) for each in ("source", "sink"))
+    arena.player.cupy = SimpleNamespace(empty=lambda size, dtype: next(memory))
+    arena.bytes = 4
+    arena.buffers = SimpleNamespace(inputs=("x0", "x1"), outputs=("y0", "y1"))
+    return enqueued
+
+
+def test_a_chain_writes_the_input_and_reads_the_output(arena: Any, chained: list[object]) -> None:
+    chain = Chain(arena)
+    assert chained == [("x0", "source")]  # so that input 0 stays what results are checked against
+    chained.clear()
+    run = chain.around(chained.append)
+    run(0)
+    run(3)
+    assert chained == [
+        *(("source", "x0"), 0, ("y0", "sink")),
+        *(("source", "x1"), 3, ("y1", "sink")),
+    ]
+    chained.clear()
+    chain.around(chained.append, lambda i: 100 + i)(1)  # memory of the competitor's own
+    assert chained == [("source", "x1"), 1, (101, "sink")]
+
+
+def test_in_the_warm_regime_everybody_is_timed_within_the_chain(
+    arena: Any, chained: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    captured: list[Any] = []
+
+    def capture(launch: Callable[[int], None], launches: int) -> Callable[[], None]:
+        captured.append(launch)
+        return lambda: None
+
+    monkeypatch.setattr(arena.player, "capture", capture)
+    monkeypatch.setattr(limit, "launch_of", lambda copy, arena: lambda i: chained.append("copy"))
+    race = Race(arena, Settings(regime=Regime.WARM), {})
+    race.admit(Peer("one", lambda arena: Entrant(lambda i: chained.append("one"))))
+    assert chained == [("x0", "source"), "one"]  # the check is of the competitor alone
+    assert [found.peer for found in race.findings()] == ["limit", "one"]
+    chained.clear()
+    for launch in captured:
+        launch(0)
+    around = [("source", "x0"), ("y0", "sink")]
+    assert chained[0::3] + chained[2::3] == around[:1] * 49 + around[1:] * 49
+    assert chained[1::3] == ["copy"] * 48 + ["one"]
 
 
 def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(arena: Any) -> None:

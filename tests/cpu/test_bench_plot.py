@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 
 import pytest
 
 from softgen.bench.panels import panels
-from softgen.bench.record import Finding, Machine, Record, Status, records_of
+from softgen.bench.record import Finding, Machine, Record, Regime, Status, records_of
 from softgen.bench.suites import Shape, shapes_of
 from softgen.errors import InvalidValueError, MissingDependencyError
 
@@ -39,6 +40,15 @@ def test_other_shapes_get_a_place_each_in_the_order_of_the_suite() -> None:
     assert line.title == "online: float32, 128 rows"
     assert places.places == ("20000 x 5000", "16 x 4194304", "4 x 16777216")
     assert [x for x, _ in places.lines[1].points] == [0, 1, 2]
+
+
+def test_warm_and_cold_times_are_not_in_one_panel() -> None:
+    records = suites("oneflow")
+    warm = [dataclasses.replace(record, regime=Regime.WARM) for record in records]
+    cold_panel, warm_panel = panels([*records, *warm])
+    assert cold_panel.title == "oneflow: float16, 49152 rows"
+    assert warm_panel.title == "oneflow: float16, between two copies, 49152 rows"
+    assert cold_panel.lines == warm_panel.lines
 
 
 def test_who_was_not_timed_has_no_line_and_who_was_eager_says_so() -> None:
@@ -113,6 +123,9 @@ class TestDrawing:
         assert axis.get_xscale() == "log"
         assert [label.get_text() for label in axis.get_xticklabels()][-1] == "32K"
         assert "a GPU, driver 580.1; softgen 1" in figure.texts[0].get_text()
+        assert "Between two copies" not in figure.texts[0].get_text()
+        warm = [dataclasses.replace(each, regime=Regime.WARM) for each in suites("oneflow")]
+        assert "Between two copies" in figure_of(warm).texts[0].get_text()
 
     def test_the_file_is_a_png_of_readme_width(self, tmp_path: Path) -> None:
         from softgen.bench.plot import draw

@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from softgen.bench.peers import Peer
-from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of, to_csv
+from softgen.bench.race import Settings
+from softgen.bench.record import (
+    Finding,
+    Machine,
+    Record,
+    Regime,
+    Status,
+    read_csv,
+    records_of,
+    to_csv,
+)
 from softgen.bench.suites import Shape
 from softgen.cli import group
 from softgen.cli.bench_table import ratios, remarks
@@ -27,7 +37,7 @@ needs_no_gpu = pytest.mark.skipif(unavailable_reason() is None, reason="there is
 def fake_run(
     shapes: Sequence[Shape],
     peers_for: Callable[[str], Sequence[Peer]],
-    settings: object,
+    settings: Settings,
     report: Callable[[str], None],
 ) -> Iterator[list[Record]]:
     """Time every competitor at 2, 3, ... us; some widths are where things happen."""
@@ -40,7 +50,7 @@ def fake_run(
             found.append(Finding(peer.name, Status.TIMED, 3.0 + number, 1e-7))
         if shape.cols == WRONG_COLS:
             found[1] = Finding(found[1].peer, Status.WRONG, error=0.5, note="off by 0.5")
-        yield records_of(shape, found, HERE)
+        yield records_of(shape, found, HERE, settings.regime)
 
 
 @pytest.fixture
@@ -77,6 +87,30 @@ def test_suites_come_in_the_order_asked_for() -> None:
     lines = document(ok("bench", *words, "--json"))
     assert list(dict.fromkeys(line["suite"] for line in lines)) == ["oneflow", "triton"]
     assert len(lines) == 2 * (11 + 14)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_the_drawn_suite_has_every_type_and_the_noise_beside_it() -> None:
+    lines = document(ok("bench", "--suite", "drawn", "--json"))
+    assert {line["peer"] for line in lines} >= {"limit", "softgen", "softgen-again", "torch"}
+    shapes = dict.fromkeys((line["dtype"], line["rows"], line["cols"]) for line in lines)
+    assert [dtype for dtype, _, _ in shapes][::10] == ["float16", "bfloat16", "float32", "float64"]
+    assert len(shapes) == 40
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_warm_run_is_told_from_a_cold_one(tmp_path: Path) -> None:
+    cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
+    words = ("bench", "--shape", "4x8", "--peers", "softgen", "--csv")
+    assert "regime" not in ok(*words, cold).stdout
+    ok(*words, warm, "--warm")
+    joined = ok("bench", "--from", cold, "--from", warm)
+    lines = [line.split() for line in joined.stdout.splitlines()]
+    assert lines[0][:6] == ["suite", "dtype", "rows", "cols", "regime", "limit"]
+    for regime in ("cold", "warm"):
+        assert ["custom", "float32", "4", "8", regime, "2.00", "1.50", "-"] in lines
+    told = document(ok("bench", "--from", warm, "--json"))
+    assert [line["regime"] for line in told] == ["warm", "warm"]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -119,6 +153,7 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         ),
         (("--csv", "/"), "--csv: / is a folder; give the path"),
         (("--from", "x.csv", "--quick"), "--from measures nothing"),
+        (("--from", "x.csv", "--warm"), "--from measures nothing"),
         (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
         (("--seconds", "0"), "--seconds"),
@@ -174,6 +209,13 @@ def test_tables_are_joined_and_cut_by_suite(tmp_path: Path) -> None:
     error = refused(group.USAGE, "bench", "--from", joined, "--suite", "oneflow", "--csv", cut)
     assert "joined.csv: nothing of suite oneflow, only of llm, online" in error
     assert cut.read_bytes() == made["online"].read_bytes()
+
+
+def test_softgens_own_judges_are_no_other_library() -> None:
+    names = ("limit", "softgen", "softgen-again", "softgen-exhaustive", "torch")
+    found = [Finding(peer, Status.TIMED, 2.0 + i) for i, peer in enumerate(names)]
+    records = records_of(Shape("drawn", DType.FLOAT64, 4, 8), found, HERE, Regime.COLD)
+    assert ratios(records)[1][4:] == ["2.00", "1.50", "2.00", "2.50", "3.00", "0.50"]
 
 
 def test_the_last_column_is_against_the_fastest_other_library() -> None:

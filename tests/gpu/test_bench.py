@@ -9,9 +9,17 @@ import pytest
 
 from softgen.bench import check, limit
 from softgen.bench.arena import Arena
-from softgen.bench.peers import AbsentError, Entrant, Peer, all_peers, softgen_entrant
+from softgen.bench.chain import Chain
+from softgen.bench.peers import (
+    AbsentError,
+    Entrant,
+    Peer,
+    all_peers,
+    extra_peers,
+    softgen_entrant,
+)
 from softgen.bench.race import Race, Settings
-from softgen.bench.record import Finding, Status, read_csv
+from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.suites import Shape
 from softgen.problem import DType
 from tests.cpu.cli_helpers import document, ok
@@ -28,8 +36,8 @@ def _short_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "0.2")
 
 
-def race_of(shape: Shape, *peers: Peer) -> dict[str, Finding]:
-    race = Race(Arena(shape), SHORT, {})
+def race_of(shape: Shape, *peers: Peer, settings: Settings = SHORT) -> dict[str, Finding]:
+    race = Race(Arena(shape), settings, {})
     for peer in peers:
         race.admit(peer)
     return {found.peer: found for found in race.findings()}
@@ -103,6 +111,46 @@ def test_what_breaks_its_capture_is_timed_eagerly_and_stops_nobody() -> None:
     assert found["eager"].status is Status.EAGER
     assert (found["eager"].microseconds or 0) > (found["softgen"].microseconds or 0) > 0
     assert found["refusing"].note == "not today"
+
+
+def test_the_same_kernel_again_differs_by_noise_and_the_best_setting_is_no_slower() -> None:
+    shape = Shape("custom", DType.FLOAT32, 4096, 4096)
+    found = race_of(
+        shape, all_peers()["softgen"], *extra_peers().values(), settings=Settings(seconds=0.05)
+    )
+    for name, finding in found.items():
+        print(name, finding)
+        assert finding.status is Status.TIMED
+    times = {name: finding.microseconds or 0 for name, finding in found.items()}
+    assert found["softgen-again"].note == found["softgen"].note
+    assert times["softgen-again"] / times["softgen"] == pytest.approx(1, abs=0.05)
+    assert times["softgen-exhaustive"] <= 1.05 * times["softgen"]
+    assert ", the fastest of " in found["softgen-exhaustive"].note
+
+
+def test_a_chain_takes_its_three_kernels_and_hands_over_the_data() -> None:
+    shape = Shape("custom", DType.FLOAT16, 999, 1001)  # no multiple of 16 bytes
+    arena = Arena(shape)
+    chain = Chain(arena)
+    chain.around(softgen_entrant(arena, tune="off").launch)(1)
+    arena.player.stream.synchronize()
+    first, second = (x.view("uint16") for x in arena.x[:2])
+    assert bool((first == second).all())  # the producer has written input 1
+    sink = chain.sink.view("uint16").reshape(shape.rows, shape.cols)
+    assert bool((sink == arena.y[1].view("uint16")).all())
+    assert check.max_relative_error(arena.y[1], arena.x[1], shape.dtype) < 2.0**-9
+
+
+def test_every_installed_peer_can_be_timed_in_a_chain() -> None:
+    peers = all_peers()
+    cold = race_of(SHAPE, *peers.values())
+    warm = race_of(SHAPE, *peers.values(), settings=Settings(0.01, regime=Regime.WARM))
+    assert [*warm] == [*cold]
+    for name, finding in warm.items():
+        print(name, cold[name], finding)
+        assert finding.status is cold[name].status
+        if finding.status is Status.TIMED:
+            assert (finding.microseconds or 0) > (cold[name].microseconds or 0)
 
 
 def test_every_copy_copies() -> None:
