@@ -12,6 +12,7 @@
 //   dynamic: 229376 bytes of dynamic shared memory
 //     (first set cudaFuncAttributeMaxDynamicSharedMemorySize)
 //   launch:  cooperative: all blocks are resident together
+//   SMs:     at least 132 at once (softgen emit --sms sizes it for others)
 //   workspace: rows * 256 bytes on a 128-byte boundary, zero at first and
 //     left zero; launches that may run at once need one each
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c

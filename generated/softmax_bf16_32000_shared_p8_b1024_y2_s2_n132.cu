@@ -11,6 +11,7 @@
 //   block:   1024 threads, 256 bytes of static shared memory
 //   dynamic: 128016 bytes of dynamic shared memory
 //     (first set cudaFuncAttributeMaxDynamicSharedMemorySize)
+//   SMs:     any, sized for 132 (softgen emit --sms sizes it for others)
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //   oldest:  sm_90 is the oldest architecture that it fits
 //

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
 from softgen.errors import InvalidValueError
@@ -10,6 +11,9 @@ from softgen.errors import InvalidValueError
 # (compute capabilities) or the data sheet of the device named beside it.
 KIB = 1024
 MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+MOST_MULTIPROCESSORS = 1024  # far above any GPU; a larger number is a mistake
 
 
 def capability_name(capability: tuple[int, int]) -> str:
@@ -44,6 +48,36 @@ class Arch:
         """The compiler's name, for example sm_90."""
         return capability_name(self.compute_capability)
 
+    @property
+    def label(self) -> str:
+        """The name, with the SMs where they are not those of the known device of that name."""
+        return f"{self.name} with {self.multiprocessors} SMs" if self._is_resized else self.name
+
+    @property
+    def command_options(self) -> str:
+        """The options of the command line that choose it, for example --arch sm_90 --sms 78."""
+        sms = f" --sms {self.multiprocessors}" if self._is_resized else ""
+        return f"--arch {self.name}{sms}"
+
+    @property
+    def _is_resized(self) -> bool:
+        known = KNOWN.get(self.name)
+        return known is not None and known.multiprocessors != self.multiprocessors
+
+    def with_multiprocessors(self, count: int) -> Arch:
+        """Return this architecture with `count` SMs: another device of it, or a part of one.
+
+        Raises InvalidValueError unless `count` is from 1 to 1024.
+        """
+        if not 1 <= count <= MOST_MULTIPROCESSORS:
+            raise InvalidValueError(
+                f"the number of SMs must be from 1 to {MOST_MULTIPROCESSORS}, got {count}"
+            )
+        if count == self.multiprocessors:
+            return self
+        device = f"{self.name} with {count} SMs"
+        return dataclasses.replace(self, multiprocessors=count, device=device)
+
 
 KNOWN: dict[str, Arch] = {
     arch.name: arch
@@ -61,11 +95,15 @@ KNOWN: dict[str, Arch] = {
 DEFAULT_ARCH = "sm_90"
 
 
-def arch_named(name: str) -> Arch:
-    """Return the known architecture called `name`; InvalidValueError lists the known ones."""
+def arch_named(name: str, multiprocessors: int | None = None) -> Arch:
+    """Return the known architecture called `name`, with its device's SMs or `multiprocessors`.
+
+    Raises InvalidValueError for an unknown name, with the known ones, or a number that no GPU has.
+    """
     try:
-        return KNOWN[name]
+        known = KNOWN[name]
     except KeyError:
         raise InvalidValueError(
             f"unknown architecture {name!r}; softgen knows: {', '.join(KNOWN)}"
         ) from None
+    return known if multiprocessors is None else known.with_multiprocessors(multiprocessors)

@@ -19,6 +19,7 @@ def generate(
     arch: Arch | str = DEFAULT_ARCH,
     out_dtype: object = None,
     alignment: int | None = None,
+    sms: int | None = None,
 ) -> Source:
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
@@ -32,6 +33,14 @@ def generate(
         arch: the architecture, for example "sm_90", or an Arch.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
+        sms: the number of SMs to choose and to size a grid for, from 1 to 1024: what the kernel
+            will find on another device of `arch`, or in a part of one (MIG, MPS). By default those
+            of the device that `arch` has its sizes from, 132 for "sm_90". A cooperative kernel
+            needs all SMs that it is sized for, `source.variant.launch.multiprocessors`; any other
+            runs on any number.
+
+    Raises InvalidValueError or InvalidTypeError for an argument that does not fit,
+    IllegalVariantError for a strategy that cannot compute it on `arch`.
 
     Example:
         >>> generate("softmax", "float32", 1000, strategy="oneflow").name
@@ -42,4 +51,6 @@ def generate(
     if rows < 0:
         raise InvalidValueError(f"rows must not be negative, got {rows}")
     known = arch if isinstance(arch, Arch) else arch_named(arch)
+    if sms is not None:
+        known = known.with_multiprocessors(whole_number("sms", sms))
     return render(select(problem, rows, known, strategy))

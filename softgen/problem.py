@@ -119,6 +119,9 @@ class Problem:
         cols: elements in a row; rows are contiguous and `cols` elements apart.
         alignment: every row of x and of y starts on a multiple of this many elements of its own
             type (of 16 bytes, where that is less). A power of two.
+        fixed_order: whether the order in which a row is summed must not depend on where the row
+            lies. False where rows are whole packs of 16 bytes, since every kernel has one order for
+            those.
 
     `Problem.of` takes names and fills in the defaults.
     """
@@ -128,6 +131,7 @@ class Problem:
     out_dtype: DType
     cols: int
     alignment: int
+    fixed_order: bool = False
 
     @classmethod
     def of(
@@ -138,6 +142,7 @@ class Problem:
         *,
         out_dtype: object = None,
         alignment: int | None = None,
+        fixed_order: bool = False,
     ) -> Problem:
         """Return the problem for the given names.
 
@@ -149,6 +154,7 @@ class Problem:
             alignment: in elements, a power of two. By default what `cols` gives when both arrays
                 start on a 16-byte boundary, as allocators' arrays do; 1 for arrays that start
                 anywhere.
+            fixed_order: whether a row must be summed in the same order wherever it lies.
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
@@ -165,7 +171,9 @@ class Problem:
             raise InvalidValueError(
                 f"alignment must be a power of two (in elements), got {alignment}"
             )
-        return cls(Algorithm.of(algorithm), x_type, y_type, cols, min(alignment, natural))
+        alignment = min(alignment, natural)
+        fixed_order = fixed_order and alignment < x_type.max_pack
+        return cls(Algorithm.of(algorithm), x_type, y_type, cols, alignment, fixed_order)
 
     @property
     def compute_dtype(self) -> DType:
@@ -197,6 +205,8 @@ class Problem:
         label = f"{self.function}_{self.cols}"
         if self.alignment != natural_alignment(self.dtype, self.cols):
             label += f"_align{self.alignment}"
+        if self.fixed_order:
+            label += "_fixed"
         return label
 
 

@@ -33,9 +33,16 @@ class Variant:
 
     @property
     def oldest_arch(self) -> str:
-        """The oldest known architecture that has the instructions and the room, as in sm_90."""
-        legal = (name for name, arch in KNOWN.items() if self.strategy.is_legal(self.problem, arch))
-        return next(legal, self.strategy.oldest_arch)
+        """The oldest known architecture that has the instructions and the room, as in sm_90.
+
+        Where a grid is sized for a number of SMs, a device of any architecture may have them.
+        """
+        needed = self.launch.multiprocessors
+        for name, arch in KNOWN.items():
+            large = dataclasses.replace(arch, multiprocessors=max(arch.multiprocessors, needed))
+            if self.strategy.is_legal(self.problem, large):
+                return name
+        return self.strategy.oldest_arch
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
@@ -70,8 +77,8 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
         return variant
     raise InvalidValueError(
         f"strategy {strategy!r} has no setting worth running for {problem.label} on "
-        f"{arch.name}{_objection(problem, rows, arch, strategy)}; `softgen list --dtype "
-        f"{problem.dtype.value} --cols {problem.cols} --arch {arch.name}` shows what has"
+        f"{arch.label}{_objection(problem, rows, arch, strategy)}; `softgen list --dtype "
+        f"{problem.dtype.value} --cols {problem.cols} {arch.command_options}` shows what has"
     )
 
 
@@ -88,7 +95,7 @@ def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) ->
 
 _NAME = re.compile(
     r"(?P<algorithm>softmax|log_softmax)_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
-    r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?_(?P<strategy>[a-z]+)"
+    r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?_(?P<strategy>[a-z]+)"
     r"(?P<knobs>(?:_[a-z]+\d{0,9})*)"
 )
 
@@ -108,6 +115,7 @@ def parse_name(name: str) -> Variant:
             int(match["cols"]),
             out_dtype=by_short[out] if out else None,
             alignment=int(align) if align else None,
+            fixed_order=match["fixed"] is not None,
         )
         setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
         if setting is not None and Variant(problem, setting).name == name:

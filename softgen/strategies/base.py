@@ -66,6 +66,8 @@ class Launch:
         workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row.
             It is zero before the first launch, and every launch leaves it zero.
         strides: whether a smaller grid than grid(rows) computes all rows too.
+        multiprocessors: the SMs that the largest grid is sized for; 0 where it is for any number.
+            A cooperative kernel has to have them all.
     """
 
     block_size: int
@@ -78,6 +80,7 @@ class Launch:
     cooperative: bool = False
     workspace_bytes_per_row: int = 0
     strides: bool = True
+    multiprocessors: int = 0
 
     @property
     def asks_for_shared(self) -> bool:
@@ -108,6 +111,15 @@ class Launch:
             whole = f", a multiple of {blocks}" if blocks > 1 else ""
             return f"{size}, at most {self.most_blocks}{whole}: blocks stride over the rows"
         return f"{size}, or fewer: blocks stride over the rows" if self.strides else size
+
+    @property
+    def multiprocessor_rule(self) -> str:
+        """How many SMs the GPU should have, in words."""
+        if not self.multiprocessors:
+            return "any"
+        if self.cooperative:
+            return f"at least {self.multiprocessors} at once"
+        return f"any, sized for {self.multiprocessors}"
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -167,6 +179,10 @@ class Strategy(abc.ABC):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Return the expected time of the best guess over the time of a copy; orders strategies."""
 
+    def realigns(self, problem: Problem) -> bool:
+        """Return whether packs are put together from two accesses where rows start within one."""
+        return False
+
     def part(self, problem: Problem) -> int:
         """Return the columns that a block reduces at once where several share a row, else 0."""
         return 0
@@ -220,6 +236,11 @@ class Strategy(abc.ABC):
         self.require(
             pack_size <= dtype.max_pack,
             f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}",
+        )
+        self.require(
+            not problem.fixed_order or pack_size <= problem.alignment or self.realigns(problem),
+            f"packs of {pack_size} where rows start on {problem.alignment} elements: the order of "
+            "summation would depend on where a row lies",
         )
 
     def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import Arch
-from softgen.problem import Problem
+from softgen.problem import DType, Problem
 from softgen.strategies.base import (
     PORTABLE_CLUSTER,
     WARP_SIZE,
@@ -23,7 +23,7 @@ from softgen.strategies.base import (
     knob,
     most_blocks,
 )
-from softgen.strategies.sliced import Sliced, halves_in_float32, packed_knob
+from softgen.strategies.sliced import Sliced, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
@@ -67,7 +67,7 @@ class Cluster(Sliced):
         require(covered >= need, f"a block must cover {need} packs, it covers {covered}")
         self.require_registers(
             self.element_registers(problem),
-            self.other_registers(problem),
+            self.others(problem, arch),
             self.min_blocks,
             self.block_size,
             arch,
@@ -78,15 +78,24 @@ class Cluster(Sliced):
         packs, unit = self.row_packs(problem), self.line_packs(problem)
         return -(-packs // (self.cluster_size * unit)) * unit
 
-    def other_registers(self, problem: Problem) -> int:
-        """Return the registers of a thread beside those, with which ptxas does not spill.
+    def others(self, problem: Problem, arch: Arch) -> int:
+        """Return the registers of a thread beside its elements, with which ptxas does not spill.
 
-        Elements of 16 bits are packed while they are loaded, which leaves room for addresses. At
-        bfloat16 4096 x 50257 two more blocks an SM are 5% on an H200.
+        Where x and y have 16 bits elements are packed while they are loaded, which leaves room for
+        addresses: at bfloat16 4096 x 50257 two more blocks an SM are 5% on an H200. Wider results
+        are not packed. With those two more blocks bfloat16 to float32 spilled 136 bytes there, and
+        took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
         """
-        if halves_in_float32(problem) and not self.packed:
-            return 16
-        return super().other_registers(problem)
+        cut = not self.aligned(problem)
+        if self.packed or problem.compute_dtype is DType.FLOAT64:
+            return self.other_registers(problem)
+        if problem.dtype.itemsize == problem.out_dtype.itemsize == 2:
+            # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
+            # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
+            full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
+            return 24 if cut and full else 16
+        # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
+        return self.other_registers(problem) + 4 * cut
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a block's slice."""
@@ -141,7 +150,7 @@ class Cluster(Sliced):
         Few is what the compiler leaves, but two less than most where elements are packed for the
         sake of more: 7 took 495.2 us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
         """
-        need = self.element_registers(problem) + self.other_registers(problem)
+        need = self.element_registers(problem) + self.others(problem, arch)
         full = most_blocks(need, self.block_size, arch)
         few = max(1, full - 2) if self.packed else 1
         for blocks, evict_first in dict.fromkeys(((few, False), (full, False), (full, True))):

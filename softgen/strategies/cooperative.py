@@ -94,9 +94,11 @@ class Cooperative(Strategy):
         values = self.cols_per_thread * problem.compute_dtype.itemsize // 4
         held = self.held * (self.cols_per_thread // self.pack_size) * 4
         # The unrolled writes overlap. Without room for that, bfloat16 spilled 8 to 32 bytes in
-        # chunks of two packs, and float64 8 to 76 in those of four.
+        # chunks of two packs, and float64 8 to 76 in those of four. So did 16-bit elements in
+        # float64 where chunks are loaded again: 144 bytes in 640 threads.
         double = problem.compute_dtype is DType.FLOAT64
-        overlap = (2 * values if double else values // 2) if self.held else 0
+        overlaps = self.held > 0 or (double and again > 0)
+        overlap = (2 * values if double else values // 2) if overlaps else 0
         others = OTHER_REGISTERS[problem.compute_dtype] + 16 + overlap
         self.require_registers(values + held, others, 1, self.block_size, arch)
 
@@ -161,6 +163,7 @@ class Cooperative(Strategy):
             workspace_bytes_per_row=LINE_BYTES
             + -(-self.group_size * pair // LINE_BYTES) * LINE_BYTES,
             strides=False,
+            multiprocessors=self.group_size * self.groups,
         )
 
     @classmethod
@@ -179,7 +182,7 @@ class Cooperative(Strategy):
         pack = problem.dtype.max_pack
         found = []
         for size in dict.fromkeys(
-            min(n, processors) for n in (processors, processors // 2, *SIZES)
+            min(n, processors) for n in (processors, max(1, processors // 2), *SIZES)
         ):
             if not LEAST_SLICE <= row_bytes // size <= long_slice:
                 continue
@@ -205,7 +208,7 @@ class Cooperative(Strategy):
         if held:
             yield from held
             return
-        for threads, packs in ((896, 1), (768, 2), (512, 2)):
+        for threads, packs in ((896, 1), (768, 2), (512, 2), (512, 1)):
             setting = cls(pack, packs * pack, threads, processors, 1, 2, 1, 2)
             setting = setting._with_full_ring(problem, arch)
             if setting.is_legal(problem, arch):

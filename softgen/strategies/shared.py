@@ -7,12 +7,13 @@ cp.async or by a bulk copy; with several stages the next rows are on their way w
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import KIB, Arch
-from softgen.problem import Problem
+from softgen.problem import DType, Problem
 from softgen.strategies.base import MAX_GRID, WARP_SIZE, Launch, Strategy, knob
 
 PLAIN, ASYNC, BULK = range(3)
@@ -39,20 +40,39 @@ class Shared(Strategy):
         "y", "how a row is loaded: 0 by registers, 1 cp.async, 2 bulk copy", constant=False
     )
     stages: int = knob("s", "rows that are on their way or in use")
-    blocks: int = knob("n", "blocks of a grid that strides over the rows; 0: any", constant=False)
+    multiprocessors: int = knob(
+        "n", "SMs that a grid which strides over the rows is for; 0: any grid", constant=False
+    )
+    resident: int = knob("m", "blocks that such a grid has for each SM", constant=False, default=1)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the stages fit and the row can be copied this way."""
         require = self.require
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)
+        # 1024 threads have 64 registers each: packs of 4 or 8 spilled 8 to 448 bytes.
+        require(
+            self.block_size <= 512
+            or self.pack_size <= 2
+            or problem.compute_dtype is not DType.FLOAT64,
+            "float64 in packs of more than 2 elements leaves room for 512 threads",
+        )
         require(self.copy in (PLAIN, ASYNC, BULK), "copy must be 0, 1 or 2")
         require(1 <= self.stages <= MOST_STAGES, f"stages must be from 1 to {MOST_STAGES}")
         require(self.stages == 1 or self.copy == BULK, "more than one stage needs copy=2")
-        require(0 <= self.blocks <= MAX_GRID, f"blocks must be from 0 to {MAX_GRID}")
+        require(self.multiprocessors >= 0, "multiprocessors must not be negative")
+        require(self.resident >= 1, "resident must be at least 1")
         require(
-            (self.blocks > 0) == (self.stages > 1),
+            self._blocks <= MAX_GRID,
+            f"multiprocessors * resident must be at most {MAX_GRID}",
+        )
+        require(
+            (self.multiprocessors > 0) == (self.stages > 1),
             "a grid that strides over the rows has 2 stages or more, any other has one",
+        )
+        require(
+            self.resident == 1 or self.stages > 1,
+            "resident is for a grid that strides over the rows, of 2 stages or more",
         )
         if self.copy != PLAIN:
             self._require_copies(problem, arch)
@@ -88,7 +108,8 @@ class Shared(Strategy):
             rows_per_block=1,
             static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
             dynamic_shared_bytes=self.stages * row + barriers,
-            most_blocks=self.blocks or MAX_GRID,
+            most_blocks=self._blocks or MAX_GRID,
+            multiprocessors=self.multiprocessors,
         )
 
     @classmethod
@@ -114,8 +135,13 @@ class Shared(Strategy):
         pack = problem.dtype.max_pack
         if stages == 1:
             return cls(pack, block, copy, 1, 0)
-        one = cls(pack, block, copy, stages, 1)
-        return cls(pack, block, copy, stages, arch.multiprocessors * one._resident(problem, arch))
+        one = cls(pack, block, copy, stages, arch.multiprocessors)
+        return dataclasses.replace(one, resident=one._resident(problem, arch))
+
+    @property
+    def _blocks(self) -> int:
+        """The largest grid that strides over the rows; 0 where blocks do not."""
+        return self.multiprocessors * self.resident
 
     def _resident(self, problem: Problem, arch: Arch) -> int:
         return resident_blocks(self.launch(problem).shared_bytes, self.block_size, arch)

@@ -50,6 +50,18 @@ class Sliced(Strategy):
         """Return whether every row starts on a pack."""
         return problem.alignment >= self.pack_size
 
+    def realigns(self, problem: Problem) -> bool:
+        """Return whether lanes exchange elements so that threads hold the same columns of all rows.
+
+        Packs are then counted from a row's first column, wherever it lies, and accesses are aligned
+        all the same (lib/realigned_slice.cuh.j2).
+        """
+        return problem.fixed_order and not self.aligned(problem)
+
+    def cuts(self, problem: Problem) -> bool:
+        """Return whether packs are counted from a boundary before the row, and cut at its ends."""
+        return not problem.fixed_order and not self.aligned(problem)
+
     def line_packs(self, problem: Problem) -> int:
         """Return the packs of a cache line, in whose multiples long rows are cut; 1 for others.
 
@@ -57,12 +69,12 @@ class Sliced(Strategy):
         where they start on cache lines too.
         """
         row = problem.cols * problem.dtype.itemsize
-        in_lines = row >= LONG_ROW and (not self.aligned(problem) or row % LINE_BYTES == 0)
+        in_lines = row >= LONG_ROW and (self.cuts(problem) or row % LINE_BYTES == 0)
         return LINE_BYTES // (self.pack_size * problem.dtype.itemsize) if in_lines else 1
 
     def overhang(self, problem: Problem) -> int:
         """Return by how many elements a row may start behind its first pack."""
-        if self.aligned(problem):
+        if not self.cuts(problem):
             return 0
         return self.line_packs(problem) * self.pack_size - problem.alignment
 
@@ -115,4 +127,6 @@ class Sliced(Strategy):
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
-        return other + UNALIGNED_REGISTERS[problem.compute_dtype] * (self.overhang(problem) > 0)
+        if not self.aligned(problem):
+            other += UNALIGNED_REGISTERS[problem.compute_dtype]
+        return other

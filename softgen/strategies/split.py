@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.arch import Arch
-from softgen.problem import Problem
+from softgen.problem import DType, Problem
 from softgen.strategies.base import (
     WARP_SIZE,
     Launch,
@@ -44,6 +44,13 @@ class Split(Sliced):
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
+        if problem.compute_dtype is DType.FLOAT64:
+            held, most = self.element_registers(problem), self.most_of_float64(arch)
+            require(
+                held <= most,
+                f"a thread would hold {held} registers of float64; at most {most} do not spill on "
+                f"{arch.name}",
+            )
         self.require_registers(
             self.element_registers(problem),
             self.other_registers(problem),
@@ -57,6 +64,14 @@ class Split(Sliced):
         """Return the number of chunks of a row."""
         packs_per_chunk = self.cols_per_thread // self.pack_size * self.block_size
         return -(-self.row_packs(problem) // packs_per_chunk)
+
+    @staticmethod
+    def most_of_float64(arch: Arch) -> int:
+        """Return the registers that may hold elements in float64, whose exp wants many.
+
+        Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, 64 did 48 on sm_120.
+        """
+        return 32 if arch.compute_capability >= (12, 0) else 64
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a chunk."""
@@ -77,11 +92,14 @@ class Split(Sliced):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield chunks of 4 or 8 packs a thread, for rows of three chunks or more."""
+        """Yield chunks of 4 or 8 packs a thread (2 or 4 where a pack is 16 float64 registers).
+
+        For rows of three chunks or more.
+        """
         pack = problem.dtype.max_pack
         words = problem.compute_dtype.itemsize // 4
         found = []
-        for packs in (8, 4):
+        for packs in (4, 2) if pack * words == 16 else (8, 4):  # 8 of those spill
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True, False)
                 need = setting.element_registers(problem) + setting.other_registers(problem)

@@ -144,6 +144,8 @@ def test_the_header_says_what_the_launch_is() -> None:
             whole = f", a multiple of {blocks}" if blocks > 1 else ""
             grid = f"{asked} blocks, at most {launch.most_blocks}{whole}: blocks stride"
         assert f"grid:    {grid}" in head
+        sized = f"//   SMs:     {launch.multiprocessor_rule} (softgen emit --sms"
+        assert (sized in head) == ("   SMs:" in head) == (launch.multiprocessors > 0)
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
         assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head
         assert f"y = {problem.algorithm.value}(x), row by row." in head

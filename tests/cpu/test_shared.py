@@ -14,7 +14,7 @@ from softgen.errors import EmulationError, IllegalVariantError
 from softgen.problem import Problem
 from softgen.render import Source, render
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
-from softgen.variants import Variant, candidates
+from softgen.variants import Variant, candidates, parse_name
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 
 H200 = arch_named("sm_90")
@@ -102,6 +102,10 @@ def test_a_missing_wait_for_cp_async_is_a_race() -> None:
         (setting(BULK, 9), KIBI, "sm_90", "stages must be from 1 to 8"),
         (Shared(4, 64, BULK, 2, 0), KIBI, "sm_90", "2 stages or more, any other has one"),
         (Shared(4, 64, PLAIN, 1, 7), KIBI, "sm_90", "2 stages or more, any other has one"),
+        (Shared(4, 64, PLAIN, 1, 0, 2), KIBI, "sm_90", "resident is for a grid that strides"),
+        (Shared(4, 64, BULK, 2, 4, 0), KIBI, "sm_90", "resident must be at least 1"),
+        (Shared(4, 64, BULK, 2, -4), KIBI, "sm_90", "multiprocessors must not be negative"),
+        (Shared(4, 64, BULK, 2, 2**30, 2), KIBI, "sm_90", "must be at most 2147483647"),
         (setting(ASYNC), KIBI, "sm_75", "cp.async needs sm_80, this is sm_75"),
         (setting(BULK), KIBI, "sm_89", "a bulk copy needs sm_90, this is sm_89"),
         (setting(ASYNC, pack=2), KIBI, "sm_90", "between 16-byte boundaries"),
@@ -155,16 +159,26 @@ def test_narrow_rows_are_for_others() -> None:
     assert order.index("block") < order.index("shared") < order.index("online")
 
 
-def test_a_ring_has_as_many_blocks_as_the_gpu_holds() -> None:
-    rings = [
-        variant
-        for variant in candidates(Problem.of("softmax", "float32", 8192), 4096, H200, "shared")
-        if int(variant.strategy.knobs["stages"]) > 1
-    ]
+@pytest.mark.parametrize("arch", [H200, H200.with_multiprocessors(78), KNOWN["sm_120"]], ids=str)
+def test_a_ring_has_as_many_blocks_as_the_gpu_holds(arch: Arch) -> None:
+    found = list(candidates(Problem.of("softmax", "float32", 8192), 4096, arch, "shared"))
+    rings = [variant for variant in found if int(variant.strategy.knobs["stages"]) > 1]
     assert rings
+    for variant in found:
+        assert variant.launch.multiprocessors == (arch.multiprocessors if variant in rings else 0)
     for variant in rings:
         launch = variant.launch
-        assert launch.grid(10**6) == launch.most_blocks == variant.strategy.knobs["blocks"]
-        resident = launch.most_blocks // H200.multiprocessors
-        assert launch.most_blocks % H200.multiprocessors == 0
-        assert resident * (launch.shared_bytes + 1024) <= H200.shared_per_block + 1024
+        assert launch.grid(10**6) == launch.most_blocks
+        resident = launch.most_blocks // launch.multiprocessors
+        assert resident == variant.strategy.knobs["resident"]
+        assert launch.most_blocks % launch.multiprocessors == 0
+        assert resident * (launch.shared_bytes + 1024) <= arch.shared_per_block + 1024
+        assert (resident + 1) * (launch.shared_bytes + 1024) > arch.shared_per_block + 1024
+
+
+def test_a_ring_of_one_block_an_sm_is_named_without_resident() -> None:
+    """And an older name, which counted blocks, launches what it did."""
+    assert Shared(4, 64, BULK, 2, 132).label == "shared_p4_b64_y2_s2_n132"
+    assert Shared(4, 64, BULK, 2, 132, 2).label == "shared_p4_b64_y2_s2_n132_m2"
+    older = parse_name("softmax_f32_1024_shared_p4_b64_y2_s2_n264")
+    assert older.launch.most_blocks == Shared(4, 64, BULK, 2, 132, 2).launch(KIBI).most_blocks

@@ -21,8 +21,10 @@ from softgen.strategies import Strategy, all_strategies, strategy_named
 from softgen.strategies.base import MAX_GRID
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.shared import PLAIN, Shared
+from softgen.strategies.split import Split
 from softgen.strategies.warp import Warp
-from softgen.variants import candidates
+from softgen.variants import candidates, parse_name
 from tests.cpu.drawn import archs, problems, row_counts
 
 ROOT = Path(__file__).parents[2]
@@ -75,6 +77,12 @@ BROKEN: list[tuple[Strategy, Problem, str]] = [
     (Safe(-32), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
     (Safe(33), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
     (Safe(1056), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
+    (Shared(8, 1024, PLAIN, 1, 0), HALVES_TO_DOUBLE, "leaves room for 512 threads"),
+    (
+        Split(8, 64, 128, 1, True, False),
+        HALVES_TO_DOUBLE,
+        "hold 128 registers of float64; at most 64 do not spill on sm_90",
+    ),
 ]
 
 
@@ -109,6 +117,9 @@ def test_a_broken_rule_names_what_is_accepted(
         (Online(4, 4, 1024), ANYWHERE),
         (Safe(32), KIBI),
         (Safe(1024), ANYWHERE),
+        (Shared(8, 512, PLAIN, 1, 0), HALVES_TO_DOUBLE),
+        (Shared(2, 1024, PLAIN, 1, 0), DOUBLES),
+        (Split(8, 32, 128, 1, True, False), HALVES_TO_DOUBLE),
     ],
     ids=repr,
 )
@@ -122,6 +133,40 @@ def test_fewer_registers_make_fewer_settings_legal() -> None:
     assert Online(8, 4, 1024).is_legal(HALVES, H200)
     assert not Online(8, 4, 1024).is_legal(HALVES, small)
     assert not Warp(4, 32, 32, 1, False, 1024).is_legal(KIBI, small)
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "legal"),
+    [
+        # Spilled 8 to 344 bytes with one more block an SM, or in blocks twice as large.
+        ("sm_90", "softmax_bf16_to_f32_50257_cluster_p8_c56_b128_k8_m5", True),
+        ("sm_90", "softmax_bf16_to_f32_50257_cluster_p8_c56_b128_k8_m6", False),
+        ("sm_90", "softmax_bf16_to_f32_151937_cluster_p8_c80_b128_k16_m4", True),
+        ("sm_90", "softmax_bf16_to_f32_151937_cluster_p8_c80_b128_k16_m5", False),
+        ("sm_90", "softmax_bf16_20001_cluster_p8_c80_b128_k2_m4", True),
+        ("sm_90", "softmax_bf16_20001_cluster_p8_c80_b128_k2_m5", False),
+        ("sm_90", "softmax_f32_20001_cluster_p4_c40_b128_k4_m6", True),
+        ("sm_90", "softmax_f32_20001_cluster_p4_c40_b128_k4_m7", False),
+        ("sm_90", "softmax_bf16_50257_cluster_p8_c56_b128_k8_m7", True),
+        ("sm_120", "softmax_bf16_50257_cluster_p8_c56_b128_k8_m6", True),
+        ("sm_120", "softmax_bf16_50257_cluster_p8_c56_b128_k8_m7", False),
+        ("sm_90", "softmax_f32_to_f64_2097152_split_p4_c32_b128_m1_rev", True),
+        ("sm_120", "softmax_f32_to_f64_2097152_split_p4_c16_b128_m1_rev", True),
+        ("sm_120", "softmax_f32_to_f64_2097152_split_p4_c32_b128_m1_rev", False),
+        ("sm_90", "softmax_f16_to_f64_16777216_cooperative_p8_c8_b512_k132_n1_s28_f1_l2", True),
+        ("sm_90", "softmax_f16_to_f64_16777216_cooperative_p8_c8_b640_k132_n1_s28_f1_l2", False),
+        ("sm_90", "softmax_f64_1000001_online_p2_u2_b1024", True),
+        ("sm_120", "softmax_f64_1000001_online_p1_u1_b1024", True),
+        ("sm_120", "softmax_f64_1000001_online_p2_u1_b1024", False),
+        # Won on an H200, with as many registers as they have to have.
+        ("sm_90", "softmax_bf16_151937_cluster_p8_c80_b128_k16_m7_ef_pk", True),
+        ("sm_90", "softmax_bf16_128256_cluster_p8_c64_b128_k16_m9_pk", True),
+        ("sm_90", "softmax_bf16_32000_cluster_p8_c64_b128_k4_m6", True),
+    ],
+)
+def test_settings_are_legal_up_to_where_they_spill(arch: str, name: str, legal: bool) -> None:
+    variant = parse_name(name)
+    assert variant.strategy.is_legal(variant.problem, KNOWN[arch]) is legal
 
 
 @settings(deadline=None, max_examples=150)

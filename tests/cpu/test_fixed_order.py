@@ -1,0 +1,155 @@
+"""Rows that are summed in the same order wherever they lie: same columns, same thread."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen import numerics
+from softgen.emulator import run
+from softgen.errors import EmulationError
+from softgen.problem import DType, Problem
+from softgen.render import Source, render
+from softgen.strategies import Strategy
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.split import Split
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant
+from tests.cpu.emulator_helpers import ARCH, broken, share_programs
+
+# Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
+ROWS = 17
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def problem_of(dtype: str, cols: int, out: str | None = None, function: str = "softmax") -> Problem:
+    return Problem.of(function, dtype, cols, out_dtype=out, fixed_order=True)
+
+
+def settings(problem: Problem) -> list[Strategy]:
+    """Small settings of every strategy that realigns: rows of several warps, blocks and chunks."""
+    pack, cols = problem.dtype.max_pack, problem.cols
+    each = 4 * pack
+    return [
+        *(Warp.covering(problem, pack, width) for width in (2, 8, 32) if cols <= width * 12 * pack),
+        Block(pack, -(-cols // (64 * pack)) * pack, 64, 128, 1, False),
+        Cluster(pack, -(-cols // (2 * 64 * pack)) * pack, 64, 2, 1, False),
+        Split(pack, pack, 64, 1, False, False),
+        Split(pack, each, 32, 1, True, False),
+    ]
+
+
+def same_rows(source: Source, rows: int = ROWS, spread: float = 3.0) -> np.ndarray:
+    """Return the results, in storage form, of equal rows that lie one behind the other."""
+    problem = source.variant.problem
+    row = np.random.default_rng(problem.cols).normal(0, spread, problem.cols)
+    x = numerics.encode(np.tile(row, (rows, 1)), problem.dtype)
+    y = run(source, x)
+    assert numerics.check(y, x, problem).ok
+    return y
+
+
+CASES = [
+    problem_of("float32", 77),
+    problem_of("float32", 1001),
+    problem_of("float32", 1002),
+    problem_of("float16", 333),
+    problem_of("bfloat16", 1001, function="log_softmax"),
+    problem_of("bfloat16", 1002),
+    problem_of("bfloat16", 1004),
+    problem_of("float64", 333),
+    problem_of("bfloat16", 1001, "float32"),
+    problem_of("float32", 1001, "float16"),
+    problem_of("float16", 333, "float64"),
+    problem_of("float64", 333, "bfloat16"),
+]
+
+
+@pytest.mark.parametrize("problem", CASES, ids=lambda problem: problem.label)
+def test_equal_rows_have_equal_bits(problem: Problem) -> None:
+    for strategy in settings(problem):
+        source = render(Variant(problem, strategy))
+        strategy.check(problem, ARCH)
+        y = same_rows(source)
+        assert (y == y[0]).all(), source.name
+
+
+def test_packed_elements_too() -> None:
+    problem = problem_of("bfloat16", 1001)
+    for strategy in (Block(8, 16, 64, 64, 1, False, True), Cluster(8, 16, 32, 2, 1, False, True)):
+        y = same_rows(render(Variant(problem, strategy)))
+        assert (y == y[0]).all(), strategy.label
+
+
+def test_cut_packs_depend_on_where_a_row_lies() -> None:
+    """What the fixed order is for: the usual kernel of the same setting, same rows, other bits."""
+    problem = Problem.of("softmax", "float32", 1001)
+    y = same_rows(render(Variant(problem, Block(4, 16, 64, 64, 1, False))))
+    assert not (y == y[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("lane == 0 ? words[p + 1][w] : words[p][w]", "words[p][w]"),
+        ("if (p == kPacks - 1 && lane == kLanes - 1) next = words[kPacks][w];", ""),
+        ("if (may_end(p)) keep_inside", "if (false) keep_inside"),
+        ("p == (kLastPack + 1) / kLanes % kPacks", "false"),
+        ("lane == kLanes - 1 ? last[w] : mine[w]", "mine[w]"),
+        ("store_inside(last, behind - before, start,", "store_inside(last, behind - before, end,"),
+    ],
+    ids=["round", "next warp", "end", "late end", "round before", "end of the part"],
+)
+def test_a_mistake_shows(correct: str, wrong: str) -> None:
+    """Of a lane's neighbour in its next round or another warp, of the row's end, of the sum."""
+    # The last column is in the last pack of a round, or in the first of the next.
+    source = render(Variant(problem_of("float32", 1023), Block(4, 12, 128, 128, 1, False)))
+    assert (same_rows(source) == same_rows(source)[0]).all()
+    with pytest.raises((AssertionError, EmulationError)):
+        same_rows(broken(source, correct, wrong))
+
+
+def test_a_sum_in_another_order_shows() -> None:
+    """In short rows: the sum of a long one hides what its packs differ by."""
+    problem = problem_of("float32", 11)
+    source = render(Variant(problem, Warp.covering(problem, 4, 2)))
+    sequential = broken(
+        source,
+        "for (int half = kTurn / 2; half > 0; half /= 2) {",
+        "for (int half = 1; half < kTurn; ++half) { folded[0] += folded[half]; continue;",
+    )
+    right, wrong = (
+        [same_rows(text, spread=0.01 * step) for step in range(1, 12)]
+        for text in (source, sequential)
+    )
+    assert all((y == y[0]).all() for y in right)
+    assert any((y != y[0]).any() for y in wrong)
+
+
+def test_packs_wider_than_the_alignment_need_lanes_that_exchange() -> None:
+    problem = problem_of("float32", 1001)
+    fixed = {
+        kind.name: [s.strategy.knobs["pack_size"] for s in found]
+        for kind, found in _candidates(problem)
+        if found and "pack_size" in found[0].strategy.knobs
+    }
+    assert 4 in fixed["block"]
+    assert not {"shared", "online", "cooperative"} & set(fixed)
+
+
+def _candidates(problem: Problem) -> list[tuple[type[Strategy], list[Variant]]]:
+    from softgen.strategies import all_strategies
+    from softgen.variants import candidates
+
+    return [(kind, list(candidates(problem, 64, ARCH, kind.name))) for kind in all_strategies()]
+
+
+def test_rows_of_whole_packs_need_nothing() -> None:
+    assert problem_of("float32", 1000) == Problem.of("softmax", "float32", 1000)
+    assert problem_of("float32", 1002).label == "softmax_f32_1002_fixed"
+    assert problem_of("bfloat16", 1000).dtype is DType.BFLOAT16
