@@ -23,6 +23,12 @@ Float64 = npt.NDArray[np.float64]
 _BOUND = {DType.FLOAT32: 2e-6, DType.FLOAT64: 1e-14}
 _FLOOR = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
 
+# float64's softmax rounds x - max, by up to 2^-53 of it, and exp makes that a relative error of
+# |x - max| 2^-53: 7.4e-14 at the floor. |ln y| is |x - max| or more, so the bound is for errors
+# relative to y (1 + |ln y| / 90), where 1e-14 / 90 is 2^-53. To mend it would take the rounding's
+# error, six additions an element in float64, of which most GPUs do one for 32 or 64 in float32.
+_EXPONENT_STEP = 90.0
+
 # A result stored in 16 bits is the correctly rounded value or its neighbour. log_softmax near 0 is
 # the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
 _ULPS = 1.0
@@ -37,7 +43,8 @@ class Accuracy:
     Attributes:
         worst: the largest error, in `unit`; inf where NaN, infinity or an exact value is missed.
         bound: the largest error allowed.
-        unit: "relative" (log_softmax: to 1 + |y|) or "ulp".
+        unit: "relative" (log_softmax: to 1 + |y|; float64's softmax: to y (1 + |ln y| / 90)) or
+            "ulp".
         index: (row, col) of the largest error; None for an empty result.
         ok: whether every element is within the bound.
         message: what is wrong there, in words; empty if ok.
@@ -85,21 +92,29 @@ def _bfloat16_bits(wide: Float64) -> Storage:
     return np.where(np.isnan(wide), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
-def reference(algorithm: Algorithm, x: Float64) -> Float64:
+def reference(algorithm: Algorithm, x: Float64, out_dtype: DType | None = None) -> Float64:
     """Return the function of each row of `x` in float64, by torch's rules for NaN and infinity.
 
     A row with NaN or +inf, or with nothing but -inf, gives NaN everywhere. Elsewhere -inf gives
     exactly 0, or -inf for log_softmax.
+
+    Args:
+        algorithm: the function.
+        x: exact values, shape (rows, cols).
+        out_dtype: the type that results will have. For float64 they are computed in long double
+            and rounded once. Where that is no wider than float64 (of Linux, it is on x86 and Arm)
+            they are off by up to |x - max| 2^-53, as a kernel's are.
     """
     if x.size == 0:
         return x.copy()
+    wide = x.astype(np.longdouble) if out_dtype is DType.FLOAT64 else x
     with np.errstate(all="ignore"):
         # NaN wins the maximum and inf - inf is NaN: no kind of row needs a case of its own.
-        shifted = x - x.max(axis=-1, keepdims=True)
+        shifted = wide - wide.max(axis=-1, keepdims=True)
         terms = np.exp(shifted)
         total = terms.sum(axis=-1, keepdims=True)
-        y: Float64 = terms / total if algorithm is Algorithm.SOFTMAX else shifted - np.log(total)
-        return np.where(np.isnan(total), np.nan, y)
+        y = terms / total if algorithm is Algorithm.SOFTMAX else shifted - np.log(total)
+        return np.where(np.isnan(total), np.nan, y).astype(np.float64)
 
 
 def unit_of(out_dtype: DType) -> str:
@@ -115,7 +130,7 @@ def check(result: Storage, x: Storage, problem: Problem) -> Accuracy:
     if result.size == 0:
         return Accuracy(0.0, bound, unit, None, ok=True)
     x64 = decode(x, problem.dtype)
-    exact = reference(problem.algorithm, x64)
+    exact = reference(problem.algorithm, x64, y_type)
     rounded = decode(encode(exact, y_type), y_type)
     got = decode(result, y_type)
     with np.errstate(all="ignore"):
@@ -147,6 +162,8 @@ def _relative_error(got: Float64, exact: Float64, problem: Problem) -> Float64:
     """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite."""
     if problem.algorithm is Algorithm.SOFTMAX:
         scale = np.maximum(np.abs(exact), _FLOOR[problem.out_dtype])
+        if problem.out_dtype is DType.FLOAT64:
+            scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP
     else:
         scale = 1 + np.abs(exact)
     error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)

@@ -156,6 +156,11 @@ def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float6
     return x
 
 
+def _wide_spread(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """Values of sigma 100: down to e^-600 of a row's largest result, where x - max is rounded."""
+    return np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 100
+
+
 REGIMES: dict[str, Regime] = {
     "random": Regime(_random),
     "nan": Regime(_at(np.nan)),
@@ -173,6 +178,7 @@ REGIMES: dict[str, Regime] = {
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
     "large_magnitude": Regime(_large_magnitude),
     "far_from_zero": Regime(_far_from_zero),
+    "wide_spread": Regime(_wide_spread),
     "one_column": Regime(_random, applies=lambda cols: cols == 1),
     "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
     "misaligned_base": Regime(_random, offset=1),

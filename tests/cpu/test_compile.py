@@ -6,9 +6,12 @@ NVRTC comes with the [test] extra, so nothing here is skipped.
 from __future__ import annotations
 
 import builtins
+import ctypes
 import math
 import os
+import random
 import re
+import struct
 import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +32,7 @@ from softgen.strategies import all_strategies
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.variants import Variant, best_guess, candidates
+from tests import spill_grid
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -102,6 +106,18 @@ def test_first_choices_for_other_widths(cols: int, dtype: DType) -> None:
     assert complaints(firsts(Problem.of(algorithm, dtype, cols), H200), H200) == []
 
 
+SEEDED = random.Random(0).sample(spill_grid.cases(), 300)
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_best_guesses_of_a_part_of_the_grid(arch: str, dtype: DType) -> None:
+    """docs/spills.md has all of the grid."""
+    mine = {case.guess: None for case in SEEDED if case.arch == arch and case.dtype is dtype}
+    assert mine
+    assert complaints(mine, KNOWN[arch]) == []
+
+
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> None:
@@ -152,6 +168,36 @@ def test_what_the_log_says_is_read() -> None:
     without = compile_offline(render(best_guess(THOUSAND, 4096, H200, "warp")), H200)
     assert without.shared_bytes == 0
     assert "bytes smem" not in without.log
+
+
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_the_machine_code_is_whole(arch: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compare it with what NVRTC itself says, past CuPy, and with the sizes in the ELF header."""
+    nvrtc = compiling._nvrtc()
+    from_nvrtc = []
+
+    def get_cubin(program: int) -> bytes:
+        maps = Path("/proc/self/maps").read_text()
+        library = ctypes.CDLL(re.findall(r"/.*/libnvrtc\.so\S*", maps)[0])
+        size = ctypes.c_size_t()
+        assert library.nvrtcGetCUBINSize(ctypes.c_void_p(program), ctypes.byref(size)) == 0
+        cubin = ctypes.create_string_buffer(size.value)
+        assert library.nvrtcGetCUBIN(ctypes.c_void_p(program), cubin) == 0
+        from_nvrtc.append(cubin.raw)
+        return bytes(nvrtc.getCUBIN(program))
+
+    spy = ModuleType("nvrtc")
+    vars(spy).update({**vars(nvrtc), "getCUBIN": get_cubin})
+    monkeypatch.setattr(compiling, "_nvrtc", lambda: spy)
+    made = compile_offline(render(Variant(THOUSAND, Safe(256))), KNOWN[arch])
+    assert [made.cubin] == from_nvrtc
+    header = struct.unpack_from("<16s2HI3QI6H", made.cubin)
+    segments, sections = header[5:7]
+    ends = segments + header[9] * header[10], sections + header[11] * header[12]
+    assert max(ends) == len(made.cubin)
+    assert compiling._whole(made.cubin) == made.cubin
+    assert compiling._whole(made.cubin[:-1]) == made.cubin
+    assert compiling._whole(b"") == b""
 
 
 def test_spilled_registers_are_counted() -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import decimal
+
 import numpy as np
 import pytest
 
+from softgen.arch import arch_named
+from softgen.emulator import run
 from softgen.numerics import Float64, check, decode, encode, reference, storage_dtype
 from softgen.problem import Algorithm, DType, Problem
 from softgen.regimes import REGIMES, Slices
+from softgen.render import render
+from softgen.variants import best_guess
+from tests.cpu.emulator_helpers import share_programs
 
 SOFTMAX, LOG = Algorithm.SOFTMAX, Algorithm.LOG_SOFTMAX
 SIXTEEN = [DType.FLOAT16, DType.BFLOAT16]
@@ -83,7 +90,7 @@ def rows() -> Float64:
 @pytest.mark.parametrize("dtype", list(DType))
 def test_the_correctly_rounded_result_is_right(algorithm: Algorithm, dtype: DType) -> None:
     x = rows()
-    result = check(encode(reference(algorithm, x), dtype), x, problem(algorithm, dtype))
+    result = check(encode(reference(algorithm, x, dtype), dtype), x, problem(algorithm, dtype))
     assert result.ok
     assert result.worst <= (0 if dtype in SIXTEEN else result.bound / 8)
 
@@ -91,17 +98,76 @@ def test_the_correctly_rounded_result_is_right(algorithm: Algorithm, dtype: DTyp
 @pytest.mark.parametrize(("dtype", "bound"), [(DType.FLOAT32, 2e-6), (DType.FLOAT64, 1e-14)])
 def test_the_bounds_of_wide_results(dtype: DType, bound: float) -> None:
     x = rows()
-    right = reference(SOFTMAX, x)
+    right = reference(SOFTMAX, x, dtype)
+    rounded = 1 + abs(np.log(right[2, 5])) / 90 if dtype is DType.FLOAT64 else 1
     for factor, ok in ((0.8, True), (1.2, False)):
         wrong = right.copy()
-        wrong[2, 5] *= 1 + factor * bound
+        wrong[2, 5] *= 1 + factor * bound * rounded
         result = check(encode(wrong, dtype), x, problem(SOFTMAX, dtype))
         assert result.ok is ok
         assert result.index == (2, 5)
         assert result.worst == pytest.approx(factor * bound, rel=0.1)
-    log = reference(LOG, x)
+    log = reference(LOG, x, dtype)
     log[1, 0] += 1.2 * bound * (1 + abs(log[1, 0]))
     assert not check(encode(log, dtype), x, problem(LOG, dtype)).ok
+
+
+LONG_DOUBLE = pytest.mark.skipif(
+    np.finfo(np.longdouble).nmant <= 52, reason="long double is float64 here"
+)
+
+
+def wide_rows() -> Float64:
+    x: Float64 = REGIMES["wide_spread"].array(3, 1000, DType.FLOAT64)
+    return x
+
+
+@LONG_DOUBLE
+@pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
+def test_the_reference_of_float64_is_rounded_once(algorithm: Algorithm) -> None:
+    """Compare it with 50 digits."""
+    with decimal.localcontext() as context:
+        context.prec = 50
+        row = [decimal.Decimal(float(value)) for value in wide_rows()[0, :100]]
+        terms = [(value - max(row)).exp() for value in row]
+        total = sum(terms, decimal.Decimal(0))
+        if algorithm is SOFTMAX:
+            exact = [term / total for term in terms]
+        else:
+            exact = [value - max(row) - total.ln() for value in row]
+        y = reference(algorithm, wide_rows()[:1, :100], DType.FLOAT64)[0]
+        for got, wanted in zip(y, exact, strict=True):
+            scale = abs(wanted) + (1 if algorithm is LOG else 0)
+            assert abs(decimal.Decimal(float(got)) - wanted) <= scale * decimal.Decimal(2) ** -52
+
+
+@LONG_DOUBLE
+def test_wide_spreads_need_the_bound_that_float64_has() -> None:
+    """Plain float64 is off by 5e-14, as far as x - max is rounded; a kernel may be no further."""
+    x = wide_rows()
+    y, exact = reference(SOFTMAX, x), reference(SOFTMAX, x, DType.FLOAT64)
+    seen = exact > 1e-290
+    assert 1e-14 < (np.abs(y - exact)[seen] / exact[seen]).max() < 8e-14
+    assert check(y, x, problem(SOFTMAX, DType.FLOAT64)).ok
+    row, col = np.unravel_index(np.where(seen, exact, 1).argmin(), x.shape)
+    for error, ok in ((7e-14, True), (9e-14, False)):
+        wrong = exact.copy()
+        wrong[row, col] *= 1 + error
+        assert check(wrong, x, problem(SOFTMAX, DType.FLOAT64)).ok is ok
+
+
+@LONG_DOUBLE
+def test_a_kernels_exponent_is_rounded_too(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+    wide = Problem.of(SOFTMAX, "float64", 1000)
+    x = wide_rows()
+    y = run(render(best_guess(wide, 3, arch_named("sm_90"), "block")), x)
+    exact = reference(SOFTMAX, x, DType.FLOAT64)
+    seen = exact > 1e-290
+    assert (np.abs(y - exact)[seen] / exact[seen]).max() > 1e-14
+    assert check(y, x, wide).ok
 
 
 @pytest.mark.parametrize("dtype", SIXTEEN)

@@ -10,8 +10,9 @@ import pytest
 
 import softgen
 from softgen.arrays import numpy_dtype
+from softgen.numerics import reference
 from softgen.problem import Algorithm, DType
-from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.gpu.device_reference import device_normal, error_over_bound, in_float64
 
 pytestmark = pytest.mark.gpu
 
@@ -76,6 +77,25 @@ def test_result_dtype(dtype: str, out: str, strategy: str, algorithm: Algorithm)
     y = CALLS[algorithm](x, dtype=out, variant=strategy)
     assert y.dtype.name == out
     assert error_over_bound(y, x, algorithm, DType(out)) <= 1.0
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm), ids=lambda a: a.value)
+@pytest.mark.parametrize("cols", [100, 1000, 12671, 50257, 131072, 1_000_001])
+def test_float64_of_wide_spreads(cols: int, algorithm: Algorithm) -> None:
+    """x - max is rounded here: in the other tests elements have no more bits than float32's."""
+    import cupy
+
+    x = cupy.asarray(np.random.default_rng(cols).standard_normal((5, cols)) * 100)
+    y = CALLS[algorithm](x, tune="off")
+    assert error_over_bound(y, x, algorithm, DType.FLOAT64) <= 1.0
+    wanted = reference(algorithm, x.get(), DType.FLOAT64)
+    on_device = in_float64(x, algorithm).get()
+    seen = np.abs(wanted) > 1e-290
+    assert (np.abs(on_device - wanted)[seen] <= 2e-15 * (1 + np.abs(wanted[seen]))).all()
+    if algorithm is Algorithm.SOFTMAX:
+        errors = np.abs(np.stack([on_device, y.get()]) - wanted)[:, seen] / wanted[seen]
+        assert errors[0].max() < 2e-15
+        assert errors[1].max() > 1e-14
 
 
 @pytest.mark.parametrize("strategy", ["online", "safe", "warp", "block"])
