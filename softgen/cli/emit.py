@@ -35,6 +35,7 @@ def emit(
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
+    sms: options.Sms = None,
     strategy: options.StrategyOption = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of the best guess; needs --cols.")
@@ -58,7 +59,9 @@ def emit(
     """
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
-    wanted = Selection(cols, dtype, algorithm, out_dtype, alignment, rows, arch, strategy, every)
+    wanted = Selection(
+        cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, strategy, every
+    )
     sources, owns = wanted.sources(), wanted.owns()
     if stdout:
         _print(sources, json)
@@ -80,6 +83,7 @@ class Selection:
         alignment: int | None,
         rows: int,
         arch: str,
+        sms: int | None,
         strategy: str | None,
         every: bool,
     ) -> None:
@@ -89,12 +93,13 @@ class Selection:
                 "these options select kernels of one width: give --cols as well, "
                 "or none of them for the gallery"
             )
-        arch_named(arch)
-        if cols is None and (rows, arch) != (DEFAULT_ROWS, DEFAULT_ARCH):
+        known = arch_named(arch, sms)
+        if cols is None and (rows, arch, sms) != (DEFAULT_ROWS, DEFAULT_ARCH, None):
             raise typer.BadParameter(
-                "the gallery has its own rows and architecture: --rows and --arch need --cols"
+                "the gallery has its own rows and architecture: --rows, --arch and --sms need "
+                "--cols"
             )
-        self.cols, self.rows, self.arch, self.strategy = cols, rows, arch, strategy
+        self.cols, self.rows, self.arch, self.strategy = cols, rows, known, strategy
         self.dtype, self.algorithm = dtype, algorithm
         self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
 
@@ -135,8 +140,8 @@ class Selection:
                 found += matching(problem, self.rows, self.arch, self.strategy)
         if not found:
             raise InvalidValueError(
-                f"no setting of {self.strategy} is legal for {cols} columns on {self.arch}, so "
-                "nothing is emitted; `softgen list` without --strategy prints what is legal"
+                f"no setting of {self.strategy} is legal for {cols} columns on {self.arch.label}, "
+                "so nothing is emitted; `softgen list` without --strategy prints what is legal"
             )
         return [render(variant) for variant in found]
 

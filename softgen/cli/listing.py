@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softgen.arch import DEFAULT_ARCH, arch_named
+from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
 from softgen.problem import Algorithm, DType, Problem
 from softgen.select import DEFAULT_ROWS, NAMED, describe, select
@@ -21,34 +21,37 @@ def list_variants(
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
+    sms: options.Sms = None,
     strategy: options.StrategyOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """List the candidate variants of a problem and their parameters, best guess first."""
     problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
-    found = matching(problem, rows, arch, strategy)
+    known = arch_named(arch, sms)
+    found = matching(problem, rows, known, strategy)
     if json:
         output.document([summary(variant) for variant in found])
         return
-    output.note(f"{describe(problem)}, {rows} rows, {arch}: {len(found)} candidates")
+    output.note(f"{describe(problem)}, {rows} rows, {known.label}: {len(found)} candidates")
     if not found:
         output.note(f"no setting of {strategy} is legal there; `softgen list` without --strategy")
         return
-    output.table(
-        ("variant", "parameters", "threads", "shared bytes"),
-        (
-            (v.name, spell(v.strategy.knobs), v.launch.block_size, v.launch.shared_bytes)
-            for v in found
-        ),
-    )
+    headings = ["variant", "parameters", "threads", "shared bytes"]
+    lines: list[list[object]] = [
+        [v.name, spell(v.strategy.knobs), v.launch.block_size, v.launch.shared_bytes] for v in found
+    ]
+    if any(v.launch.multiprocessors for v in found):
+        headings.append("SMs")
+        for line, v in zip(lines, found, strict=True):
+            line.append(v.launch.multiprocessor_rule)
+    output.table(headings, lines)
 
 
-def matching(problem: Problem, rows: int, arch: str, strategy: str | None) -> list[Variant]:
+def matching(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> list[Variant]:
     """Return every candidate, those of one strategy, or the one that a name stands for."""
-    known = arch_named(arch)
     if strategy is not None and (strategy in NAMED or is_full_name(strategy)):
-        return [select(problem, rows, known, strategy)]
-    return list(candidates(problem, rows, known, strategy))
+        return [select(problem, rows, arch, strategy)]
+    return list(candidates(problem, rows, arch, strategy))
 
 
 def is_full_name(name: str) -> bool:
@@ -64,6 +67,7 @@ def summary(variant: Variant) -> dict[str, Any]:
         "parameters": variant.strategy.knobs,
         "threads": variant.launch.block_size,
         "shared_bytes": variant.launch.shared_bytes,
+        "multiprocessors": variant.launch.multiprocessors,
     }
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from softgen.arch import MOST_MULTIPROCESSORS
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.problem import MAX_COLS, Algorithm, DType
 
@@ -40,6 +41,17 @@ Alignment = Annotated[
 ]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90.")
+]
+Sms = Annotated[
+    int | None,
+    typer.Option(
+        "--sms",
+        min=1,
+        max=MOST_MULTIPROCESSORS,
+        help="SMs to choose and to size a grid for, where the GPU is another device of --arch or a "
+        "part of one (MIG, MPS): a cooperative kernel does not run on fewer. "
+        "\\[default: those of a known device, 132 for sm_90]",
+    ),
 ]
 StrategyOption = Annotated[
     str | None,

@@ -52,7 +52,7 @@ def run_on_gpu(problem: Problem, x: NDArray[Any], choice: str | None) -> GpuRun:
     y = cupy.asnumpy(kernel(cupy.asarray(x.view(numpy_dtype(problem.dtype)))))
     if not x.size:
         return GpuRun(y.view(_storage_type(y)), kernel.variant, arch.device, 0.0)
-    buffers = Buffers.allocate(problem, x.shape[0], arch)
+    buffers = Buffers.allocate(problem, x.shape[0])
     stopwatch = Stopwatch(buffers)
     stopwatch.warm_up(kernel)
     timing = summarize(kernel, stopwatch.samples(kernel, TIMING_SECONDS))

@@ -25,6 +25,7 @@ def show(
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
+    sms: options.Sms = None,
     strategy: options.StrategyOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -34,7 +35,7 @@ def show(
     """
     from softgen.render import render
 
-    known = arch_named(arch)
+    known = arch_named(arch, sms)
     described = (cols, dtype, algorithm, out_dtype, alignment, strategy)
     if name is not None:
         if any(value is not None for value in described):

@@ -164,6 +164,7 @@ def test_list_json_is_every_candidate_in_order() -> None:
         "parameters": {"block_size": 256},
         "threads": 256,
         "shared_bytes": 32,
+        "multiprocessors": 0,
     }
 
 
@@ -190,6 +191,70 @@ def test_list_of_nothing_is_empty() -> None:
     words = ("list", "--cols", 100_000, "--strategy", "warp")
     assert document(ok(*words, "--json")) == []
     assert "no setting of warp is legal" in ok(*words).stderr
+
+
+WIDE = ("--cols", 2097152, "--dtype", "float32")
+
+
+def test_a_cooperative_kernel_says_how_many_sms_it_needs() -> None:
+    for options, sms in (((), 132), (("--sms", 78), 78)):
+        report = document(ok("emit", *WIDE, *options, "--out", f"for{sms}", "--json"))
+        (file,) = (name for name in report["written"] if name.endswith(".cu"))
+        assert f"_cooperative_p4_c8_b640_k{sms}_n1_" in file
+        head = Path(f"for{sms}", file).read_text().partition("#include")[0]
+        assert f"at most {sms}, a multiple of {sms}: blocks stride" in head
+        assert f"\n//   SMs:     at least {sms} at once (softgen emit --sms" in head
+        entry = json.loads(Path(f"for{sms}/manifest.json").read_text())["files"][file]
+        assert entry["launch"]["multiprocessors"] == entry["launch"]["most_blocks"] == sms
+        assert entry["oldest_arch"] == "sm_90"
+        assert ok("emit", *WIDE, *options, "--out", f"for{sms}", "--check").stdout == ""
+
+
+def test_sms_choose_groups() -> None:
+    words = ("--cols", 128256, "--dtype", "bfloat16", "--strategy", "cooperative", "--json")
+    for sms, groups in ((132, 33), (78, 19)):
+        first = document(ok("list", *words, "--sms", sms))[0]
+        assert (first["parameters"]["group_size"], first["parameters"]["groups"]) == (4, groups)
+        assert first["multiprocessors"] == 4 * groups
+
+
+def test_a_grid_that_strides_says_what_it_is_sized_for() -> None:
+    words = ("--cols", 8192, "--strategy", "shared")
+    listed = document(ok("list", *words, "--sms", 78, "--json"))
+    ring = next(line for line in listed if line["parameters"]["resident"] > 1)
+    assert ring["multiprocessors"] == ring["parameters"]["multiprocessors"] == 78
+    shown = document(ok("show", ring["name"], "--sms", 40, "--json"))  # it runs there too
+    assert "\n//   SMs:     any, sized for 78 (softgen emit --sms" in shown["source"]
+    assert f"at most {78 * ring['parameters']['resident']}: blocks stride" in shown["source"]
+    for line in listed:
+        assert (line["multiprocessors"] > 0) == (line["parameters"]["stages"] > 1)
+
+
+def test_list_has_a_column_of_sms_where_any_kernel_is_sized_for_some() -> None:
+    result = ok("list", *WIDE, "--sms", 78)
+    heading, first, *_, last = result.stdout.splitlines()
+    assert heading.split()[-1] == "SMs"
+    assert first.rstrip().endswith("at least 78 at once")
+    assert last.rstrip().endswith("any")
+    assert "4096 rows, sm_90 with 78 SMs: " in result.stderr
+    plain = ok("list", "--cols", 1000, "--sms", 132)
+    assert "SMs" not in plain.stdout
+    assert "4096 rows, sm_90: " in plain.stderr
+
+
+def test_too_few_sms_say_so() -> None:
+    name = "softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2"
+    for words in (
+        ("show", name, "--sms", 78),
+        ("list", "--cols", 128256, "--dtype", "bfloat16", "--strategy", name, "--sms", 78),
+        ("emit", "--cols", 128256, "--dtype", "bfloat16", "--strategy", name, "--sms", 78),
+    ):
+        message = refused(group.USAGE, *words)
+        assert message.endswith(": sm_90 with 78 SMs holds 78 such blocks at once")
+    unsuited = ("--cols", 1000, "--strategy", "cluster", "--sms", 78)
+    message = refused(group.USAGE, "emit", *unsuited, "--out", "out")
+    assert "on sm_90 with 78 SMs" in message
+    assert "--cols 1000 --arch sm_90 --sms 78` shows what has" in message
 
 
 def test_show_prints_the_source_on_stdout_and_resources_on_stderr() -> None:

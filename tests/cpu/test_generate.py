@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 import softgen
+from softgen.arch import arch_named
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.problem import Problem
+from softgen.strategies import Launch
 from softgen.strategies.online import Online
+from softgen.variants import candidates
 
 
 def test_the_text_is_the_variant_that_was_asked_for() -> None:
@@ -29,8 +34,6 @@ def test_the_text_is_the_variant_that_was_asked_for() -> None:
 
 
 def test_names_types_and_objects_mean_the_same() -> None:
-    import numpy as np
-
     by_name = softgen.generate("softmax", "float32", 1000)
     by_type = softgen.generate(softgen.Algorithm.SOFTMAX, np.float32, 1000, arch="sm_90")
     assert by_name == by_type
@@ -59,6 +62,39 @@ def test_alignment_is_part_of_the_name() -> None:
     assert source.name.startswith("softmax_f32_1000_align1_")
 
 
+def test_sms_size_the_grid_for_another_device() -> None:
+    def launch(**options: Any) -> Launch:
+        return softgen.generate("softmax", "float32", 2**21, **options).variant.launch
+
+    assert launch().most_blocks == 132
+    for arch in ("sm_90", arch_named("sm_90")):
+        part = launch(arch=arch, sms=np.int64(78))
+        assert part.cooperative
+        assert part.most_blocks == part.multiprocessors == 78
+    resized = arch_named("sm_90").with_multiprocessors(78)
+    assert launch(arch=resized) == part
+    assert launch(sms=132) == launch()
+
+
+@pytest.mark.parametrize("sms", [1, 2, 7, 1024])
+@pytest.mark.parametrize("cols", [8192, 2**21, 2**25])
+def test_there_is_a_kernel_for_any_number_of_sms(sms: int, cols: int) -> None:
+    resized = arch_named("sm_90", sms)
+    found = list(candidates(Problem.of("softmax", "float32", cols), 4096, resized))
+    assert softgen.generate("softmax", "float32", cols, sms=sms).variant == found[0]
+    for variant in found:
+        variant.check(resized)
+        assert variant.launch.multiprocessors <= sms
+
+
+def test_a_device_with_more_sms_keeps_its_architecture() -> None:
+    """And with more than any known device has."""
+    for sms in (140, 1000):
+        source = softgen.generate("softmax", "float32", 2**24, strategy="cooperative", sms=sms)
+        assert source.variant.launch.multiprocessors == sms
+        assert "-arch=sm_90 -c\n//   oldest:  sm_90" in source.text
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
@@ -70,6 +106,9 @@ def test_alignment_is_part_of_the_name() -> None:
         (("softmax", "float32", 8), {"rows": 2.0}, InvalidTypeError, "rows must be an int"),
         (("softmax", "float32", 8), {"rows": True}, InvalidTypeError, "rows must be an int"),
         (("softmax", "float32", 8), {"arch": "sm_1"}, InvalidValueError, "sm_1.*sm_75.*sm_120"),
+        (("softmax", "float32", 8), {"sms": 0}, InvalidValueError, "SMs must be from 1 to 1024"),
+        (("softmax", "float32", 8), {"sms": 1025}, InvalidValueError, "from 1 to 1024, got 1025"),
+        (("softmax", "float32", 8), {"sms": 78.0}, InvalidTypeError, "sms must be an int"),
         (("softmax", "float32", 8), {"strategy": "best"}, InvalidValueError, "best.*oneflow"),
         (("softmax", "float32", 8), {"alignment": 3}, InvalidValueError, "power of two"),
     ],
