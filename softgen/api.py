@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Hashable
 from typing import Any
 
@@ -11,18 +12,42 @@ import numpy as np
 from softgen.arrays import Library, library_of, usable_alignment
 from softgen.compile import compile_source
 from softgen.device import arch_of, require_device
+from softgen.driver import on_device
 from softgen.entry import rows_bucket
-from softgen.errors import CaptureError, InvalidValueError, NotSupportedError
+from softgen.errors import (
+    CaptureError,
+    CompileError,
+    InvalidValueError,
+    LaunchError,
+    NotSupportedError,
+)
 from softgen.kernel import Kernel
-from softgen.outputs import resolve_output
-from softgen.policy import NOMINAL_ROWS, batch_invariant_default, choose, tune_mode
+from softgen.launcher import Launcher
+from softgen.outputs import Output, resolve_output
+from softgen.policy import (
+    NOMINAL_ROWS,
+    batch_invariant_default,
+    choose,
+    choose_invariant,
+    others,
+    tune_mode,
+)
 from softgen.problem import Algorithm, DType, Problem, natural_alignment, whole_number
 from softgen.select import Choice, select
 from softgen.texts import source_of
+from softgen.variants import Variant
 from softgen.warm import WarmCalls
 from softgen.warm_run import is_captured
 
+# The mode of a call that asks for batch invariance, beside those of policy.MODES.
+INVARIANT = "invariant"
+
+# A guess that spills gives way to the next, so many times.
+MOST_GUESSES = 8
+
 _kernels: dict[tuple[Any, ...], Kernel] = {}
+# What runs where the kernel of that name did not fit the SMs of a stream, on the device.
+_for_fewer: dict[tuple[str, int], Kernel] = {}
 
 
 def softmax(
@@ -51,8 +76,9 @@ def softmax(
             default SOFTGEN_TUNE, else "on".
         variant: skip the choice: a strategy's name ("warp"), "oneflow", a step of the ladder
             ("naive"), a variant's name, a Strategy or a Variant.
-        batch_invariant: if True the number of rows never moves the choice, so a row's result has
-            the same bits in any batch. By default SOFTGEN_BATCH_INVARIANT, else False.
+        batch_invariant: if True a row's result has the same bits in any batch and anywhere in
+            memory, on any GPU of one model: nothing is tuned, and rows that start off the boundary
+            their width gives them cost a copy. By default SOFTGEN_BATCH_INVARIANT, else False.
 
     Returns:
         An array of x's library (CuPy for the protocols), of x's shape, on the caller's stream.
@@ -62,7 +88,8 @@ def softmax(
             bits. numpy.exceptions.AxisError: no such axis. InvalidValueError (a ValueError): out or
             an option does not fit. NotSupportedError (a NotImplementedError): another axis than the
             last, or a tensor that requires grad. CaptureError: inside CUDA graph capture, where
-            nothing may be tuned, loaded or allocated.
+            nothing may be tuned or loaded, and CuPy may not allocate a result. LaunchError:
+            `variant` names a kernel that needs more SMs at once than the caller's stream has.
 
     NaN or +inf anywhere in a row, or a row of nothing but -inf, gives a row of NaN; -inf gives 0.
     """
@@ -96,6 +123,7 @@ def plan(
     alignment: int | None = None,
     tune: str | None = None,
     variant: Choice = None,
+    batch_invariant: bool = False,
 ) -> Kernel:
     """Choose and compile once for the current device, and return the kernel to launch many times.
 
@@ -109,16 +137,25 @@ def plan(
             arrays as they are allocated, 1 for any.
         tune: as in `softmax`.
         variant: as in `softmax`.
+        batch_invariant: as in `softmax`; `rows` and `tune` then move nothing.
 
     Returns:
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
     """
-    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    problem = Problem.of(
+        algorithm,
+        dtype,
+        cols,
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=batch_invariant,
+    )
     nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)
     if nominal < 1:
         raise InvalidValueError(f"rows must be at least 1, got {rows!r}")
     device = int(require_device().cuda.runtime.getDevice())
-    return _kernel(problem, nominal, device, tune_mode(tune), variant)
+    mode = INVARIANT if batch_invariant else tune_mode(tune)
+    return _kernel(problem, nominal, device, mode, variant)
 
 
 def _full(
@@ -139,8 +176,10 @@ def _full(
     cols = _width_of_last_axis(x, axis)
     mode = tune_mode(tune)
     device = library.device(x)
-    with require_device().cuda.Device(device):
-        if out is None and library.mallocs_in_capture and is_captured(library.stream(device)):
+    invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
+    with on_device(device):
+        stream = library.stream(device)
+        if out is None and library.mallocs_in_capture and is_captured(stream):
             raise CaptureError(
                 "a result cannot be allocated while a CuPy stream is captured; pass out="
             )
@@ -148,18 +187,25 @@ def _full(
         if y.elements == 0:
             return y.result
         source = library.contiguous(x)
-        x_pointer, y_pointer = library.pointer(source), library.pointer(y.target)
         natural = natural_alignment(x_type, cols)
-        alignment = usable_alignment(natural, x_type, y_type, x_pointer, y_pointer)
+        alignment = _alignment(library, source, y, natural)
+        if invariant and alignment < natural:
+            # The kernel of another alignment might sum in another order.
+            source, y, alignment = library.copy(source), y.elsewhere(library), natural
         rows = y.elements // cols
-        invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
-        problem = Problem(algorithm, x_type, y_type, cols, alignment)
-        kernel = _kernel(
-            problem, NOMINAL_ROWS if invariant else rows, device, mode, choice, library
+        problem = Problem(
+            *(algorithm, x_type, y_type, cols, alignment),
+            fixed_order=invariant and natural < x_type.max_pack,
         )
-        launch = kernel.launcher(rows)
-        launch(x_pointer, y_pointer, library.stream(device))
-        if mode != "force" and source is x:
+        kernel = _kernel(problem, rows, device, INVARIANT if invariant else mode, choice, library)
+        launch, whole = kernel.launcher(rows, library), True
+        x_pointer, y_pointer = library.pointer(source), library.pointer(y.target)
+        try:
+            launch(x_pointer, y_pointer, stream)
+        except LaunchError as error:
+            launch, whole = _launch_on_fewer(kernel, rows, stream, library, choice, error), False
+            launch(x_pointer, y_pointer, stream)
+        if whole and mode != "force" and source is x:
             warm = _softmax if algorithm is Algorithm.SOFTMAX else _log_softmax
             warm.remember(key, library, x, out, y, launch)
         return y.finish(library)
@@ -182,6 +228,17 @@ def _width_of_last_axis(x: Any, axis: int) -> int:
     return int(x.shape[-1]) if x.ndim else 1
 
 
+def _alignment(library: Library, source: Any, y: Output, natural: int) -> int:
+    """Return the alignment in elements, at most `natural`, of the rows of both arrays."""
+    return usable_alignment(
+        natural,
+        library.dtype(source),
+        library.dtype(y.target),
+        library.pointer(source),
+        library.pointer(y.target),
+    )
+
+
 def _kernel(
     problem: Problem,
     rows: int,
@@ -191,6 +248,8 @@ def _kernel(
     library: Library | None = None,
 ) -> Kernel:
     """Return the compiled kernel for a request; choosing, tuning and compiling happen once."""
+    if mode == INVARIANT:
+        rows = NOMINAL_ROWS
     bucket = rows_bucket(rows) if choice is None else rows  # OneFlow's choice asks if rows are even
     key = (problem, bucket, device, mode, choice)
     kernel = _kernels.get(key)
@@ -203,8 +262,69 @@ def _kernel(
             "dtype and alignment"
         )
     if choice is not None:
-        variant = select(problem, rows, arch_of(device), choice)
+        kernel = compile_source(source_of(select(problem, rows, arch_of(device), choice)))
+    elif mode == INVARIANT:
+        kernel = _compiled(choose_invariant(problem, device), rows, device)
     else:
-        variant = choose(problem, rows, device, mode)
-    kernel = _kernels[key] = compile_source(source_of(variant))
+        kernel = _compiled(choose(problem, rows, device, mode), rows, device)
+    _kernels[key] = kernel
     return kernel
+
+
+def _compiled(variant: Variant, rows: int, device: int) -> Kernel:
+    """Return the kernel of `variant`, or of the next one if it does not fit the device or spills.
+
+    Where all that are tried spill it is the first.
+    """
+    first: Kernel | None = None
+    refusal: CompileError | None = None
+    tried = itertools.chain([variant], others(variant, rows, device))
+    for guess in itertools.islice(tried, MOST_GUESSES):
+        try:
+            kernel = compile_source(source_of(guess))
+        except CompileError as error:
+            refusal = refusal or error
+            continue
+        if not kernel.local_bytes:
+            return kernel
+        first = first or kernel
+    if first is not None:
+        return first
+    assert refusal is not None
+    raise refusal
+
+
+def _launch_on_fewer(
+    kernel: Kernel, rows: int, stream: int, library: Library, choice: Choice, error: LaunchError
+) -> Launcher:
+    """Return a launch for a stream with too few SMs for `kernel`: its own cut, or another's.
+
+    Raises LaunchError if the caller asked for that kernel, and it cannot be cut.
+    """
+    key = (kernel.variant.name, kernel.device)
+    for known in (kernel, _for_fewer.get(key)):
+        launch = known.fitting_launcher(rows, stream, library) if known else None
+        if launch is not None:
+            return launch
+    if choice is not None:
+        raise LaunchError(
+            f"{kernel.variant.name} needs more SMs at once than its stream has ({error}); without "
+            "variant= softgen takes one that fits"
+        ) from error
+    refused = {_group(kernel.variant)}
+    for variant in others(kernel.variant, rows, kernel.device):
+        if _group(variant) in refused:
+            continue
+        other = compile_source(source_of(variant))
+        launch = other.fitting_launcher(rows, stream, library)
+        if launch is not None and not other.local_bytes:
+            _for_fewer[key] = other
+            return launch
+        refused.add(_group(variant))
+    raise error
+
+
+def _group(variant: Variant) -> tuple[bool, int]:
+    """Return how many blocks have to be resident together, and whether not just as a cluster."""
+    launch = variant.launch
+    return launch.cooperative, launch.blocks_per_row if launch.cooperative else launch.cluster_size

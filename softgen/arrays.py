@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from softgen.device import require_device
+from softgen.driver import on_device
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.problem import DType
 from softgen.warm_run import Find, Full, Run, cupy_run, never, torch_run
@@ -52,8 +53,18 @@ class Library(Protocol):
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
 
+    def copy(self, x: Any) -> Any:
+        """Return a C-contiguous copy in memory of its own."""
+
     def assign(self, target: Any, source: Any) -> None:
         """Copy `source` into `target` on the caller's stream."""
+
+    def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
+        """Return `size` bytes for work on the stream of that handle, the caller's current one.
+
+        What keeps them, and the address, on a 128-byte boundary. Where `mallocs_in_capture` is
+        False they may be asked for in a capture too, and then belong to the graph.
+        """
 
     def stream(self, device: int) -> int:
         """Return the handle of the caller's current stream on the device."""
@@ -108,8 +119,18 @@ class CupyLibrary:
 
     def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
-        with self.cupy.cuda.Device(device):
+        with on_device(device):
             return self.cupy.empty(shape, numpy_dtype(dtype))
+
+    def copy(self, x: Any) -> Any:
+        """Return a C-contiguous copy in memory of its own."""
+        return x.copy(order="C")
+
+    def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
+        """Return `size` bytes for work on the current stream, which has that handle."""
+        with on_device(device):
+            memory = self.cupy.empty(size, "uint8")
+        return memory, int(memory.data.ptr)
 
     def assign(self, target: Any, source: Any) -> None:
         """Copy `source` into `target` on the caller's stream."""
@@ -186,6 +207,17 @@ class TorchLibrary:
             shape, dtype=self._torch_dtypes[dtype], device=self.torch.device("cuda", device)
         )
 
+    def copy(self, x: Any) -> Any:
+        """Return a C-contiguous copy in memory of its own."""
+        return x.clone(memory_format=self.torch.contiguous_format)
+
+    def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
+        """Return `size` bytes for work on the current stream, which has that handle."""
+        memory = self.torch.empty(
+            size, dtype=self.torch.uint8, device=self.torch.device("cuda", device)
+        )
+        return memory, int(memory.data_ptr())
+
     def assign(self, target: Any, source: Any) -> None:
         """Copy `source` into `target` on the caller's stream."""
         target.copy_(source)
@@ -223,6 +255,7 @@ class TorchLibrary:
 
 @functools.cache
 def _cupy_library() -> CupyLibrary:
+    """Return CuPy, whose arrays the protocols become too."""
     return CupyLibrary()
 
 

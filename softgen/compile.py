@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 from softgen.arch import Arch
 from softgen.device import INSTALL_CUPY, require_device
+from softgen.driver import on_device, primary_context, resident_clusters
 from softgen.errors import CompileError, MissingDependencyError
 from softgen.kernel import Kernel
 from softgen.render import Source
@@ -23,6 +25,8 @@ NVRTC_ONLY = ("--device-as-default-execution-space",)
 # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED and MAX_DYNAMIC_SHARED_SIZE_BYTES.
 NON_PORTABLE_CLUSTER = 14
 DYNAMIC_SHARED = 8
+
+ELF_HEADER_BYTES = 64  # of a 64-bit file
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,11 @@ def compile_source(source: Source) -> Kernel:
     device = cupy.cuda.runtime.getDevice()
     # CuPy adds --std=c++17 and -ftz=true by itself; given twice, NVRTC refuses them.
     try:
-        module = cupy.RawModule(code=source.text, backend="nvrtc")
-        raw = module.get_function(source.symbol)
-        attributes = raw.attributes  # the first look compiles and loads
-        _opt_in(source.variant.launch, raw.kernel.ptr)
+        with primary_context():  # what is loaded under a green context is gone with it
+            module = cupy.RawModule(code=source.text, backend="nvrtc")
+            raw = module.get_function(source.symbol)
+            attributes = raw.attributes  # the first look compiles and loads
+            _opt_in(source.variant.launch, raw.kernel.ptr)
     except cupy.cuda.compiler.CompileException as error:
         raise CompileError(f"NVRTC refused {source.name}: {error}") from error
     return Kernel(
@@ -73,25 +78,21 @@ def compile_source(source: Source) -> Kernel:
 
 def _opt_in(launch: Launch, function: int) -> None:
     """Ask the driver for what a kernel does not get by default, and check that the grid fits."""
-    cupy = require_device()
-    driver = cupy.cuda.driver
-    # Binds the device's context to this thread, which the driver needs and CuPy may not have done.
-    cupy.cuda.runtime.setDevice(cupy.cuda.runtime.getDevice())
+    driver = require_device().cuda.driver
     if launch.asks_for_cluster:
         driver.funcSetAttribute(function, NON_PORTABLE_CLUSTER, 1)
     if launch.asks_for_shared:
         driver.funcSetAttribute(function, DYNAMIC_SHARED, launch.dynamic_shared_bytes)
-    if launch.cooperative:
-        # CuPy would shrink a grid that does not fit, without a word.
-        fit = driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            function, launch.block_size, launch.dynamic_shared_bytes
+    if not (launch.cooperative or launch.cluster_size > 1):
+        return
+    resident = resident_clusters(function, launch, stream=0)
+    if launch.cooperative and resident < launch.most_blocks:
+        raise CompileError(
+            f"all {launch.most_blocks} blocks have to be resident together, and this device holds "
+            f"{resident}"
         )
-        resident = fit * cupy.cuda.Device().attributes["MultiProcessorCount"]
-        if resident < launch.most_blocks:
-            raise CompileError(
-                f"all {launch.most_blocks} blocks have to be resident together, and this device "
-                f"holds {resident}"
-            )
+    if resident == 0:  # a part whose GPCs have lost SMs, or a slice of one
+        raise CompileError(f"this device holds no cluster of {launch.cluster_size} blocks")
 
 
 def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
@@ -105,7 +106,7 @@ def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
     device = cupy.cuda.runtime.getDevice()
 
     def one(source: Source) -> Kernel | CompileError:
-        with cupy.cuda.Device(device):
+        with on_device(device):
             try:
                 return compile_source(source)
             except CompileError as error:
@@ -169,7 +170,7 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program)
             raise CompileError(f"NVRTC refused {source.name} for {arch.name}:\n{log}") from error
-        cubin: bytes = nvrtc.getCUBIN(program)
+        cubin = _whole(nvrtc.getCUBIN(program))
         log = nvrtc.getProgramLog(program)
     finally:
         nvrtc.destroyProgram(program)
@@ -182,6 +183,22 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
         shared_bytes=_first_number(r"(\d+) bytes smem", log, default=0),
         log=log,
     )
+
+
+def _whole(cubin: bytes) -> bytes:
+    """Return an ELF file with its last byte, which CuPy drops as if it were the NUL of a text.
+
+    A cubin ends with its program headers: the byte is the highest of the last one's p_align, 64
+    bits that hold a small power of two, and so 0. A file that is complete stays as it is.
+    """
+    if len(cubin) < ELF_HEADER_BYTES:
+        return cubin
+    segments, sections = struct.unpack_from("<QQ", cubin, 32)
+    segment_bytes, segment_count, section_bytes, section_count = struct.unpack_from(
+        "<HHHH", cubin, 54
+    )
+    end = max(segments + segment_bytes * segment_count, sections + section_bytes * section_count)
+    return cubin + b"\0" if end == len(cubin) + 1 else cubin
 
 
 def _first_number(pattern: str, log: str, default: int | None = None) -> int:

@@ -37,6 +37,10 @@ class CaptureError(SoftgenError, RuntimeError):
     """A call inside CUDA graph capture would have to compile, tune or allocate."""
 
 
+class LaunchError(SoftgenError, RuntimeError):
+    """A kernel needs more SMs at once than its stream has, as one of a green context may."""
+
+
 class EmulationError(SoftgenError, RuntimeError):
     """The CPU emulator stopped a kernel that breaks a rule of the CUDA execution model."""
 

@@ -7,13 +7,16 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
+from softgen import workspace
 from softgen.device import require_device
+from softgen.driver import DOES_NOT_FIT
+from softgen.errors import LaunchError
 from softgen.strategies import Launch
-from softgen.workspace import workspace
 
 # The values x, y, rows and workspace (not every kernel takes one); where their addresses are; what
-# has to live as long: the array that holds those, and the kernel's module.
-Arguments = tuple["array[int]", int, "array[int]", Any]
+# is lent for the launch under way; what has to live as long: the array that holds the addresses,
+# and the kernel's module.
+Arguments = tuple["array[int]", int, list[Any], "array[int]", Any]
 
 
 class Launcher:
@@ -28,51 +31,88 @@ class Launcher:
         take: returns arguments that no launch uses, or raises IndexError. The launch releases the
             GIL before the driver has read them; taken out of a list meanwhile (one step, which no
             thread can interrupt), they are this call's own.
-        put_back: takes them back.
+        put_back: takes them back, after a launch that succeeded.
         make: returns new ones.
-        prepare: prepare(values, stream) puts the workspace's address among the values, or None.
-        start: start(stream, addresses, 0) launches.
+        prepare: prepare(arguments, stream) puts a workspace's address among the values, or None.
+        start: start(stream, addresses, 0) launches, or raises the driver's error.
     """
 
     __slots__ = ("make", "prepare", "put_back", "start", "take")
 
-    def __init__(self, function: Any, shape: Launch, rows: int, device: int) -> None:
+    def __init__(
+        self,
+        function: Any,
+        shape: Launch,
+        rows: int,
+        device: int,
+        scratch: workspace.Allocator | int,
+    ) -> None:
+        """Make a launch.
+
+        Args:
+            function: CuPy's handle of the kernel.
+            shape: how it is launched.
+            rows: number of rows.
+            device: number of the device.
+            scratch: where a workspace comes from, or the address of one that is the caller's own.
+        """
         driver = require_device().cuda.driver
         grid, block = (shape.grid(rows), 1, 1), (shape.block_size, 1, 1)
         fixed = (function.ptr, *grid, *block, shape.dynamic_shared_bytes)
-        workspace_bytes = shape.workspace_bytes(rows)
-
-        def prepare(values: array[int], stream: int) -> None:
-            values[3] = workspace(device, stream, workspace_bytes)
+        size = shape.workspace_bytes(rows)
+        given = scratch if isinstance(scratch, int) else 0
+        idle: list[Arguments] = []
 
         def together(stream: int, addresses: int, _: int) -> None:
             driver.launchCooperativeKernel(*fixed, stream, addresses)
 
-        idle: list[Arguments] = []
+        def prepare(arguments: Arguments, stream: int) -> None:
+            assert not isinstance(scratch, int)
+            values, _, lent, _, _ = arguments
+            key, found = workspace.lend(scratch, device, stream, size)
+            values[3] = found.address
+            lent[:] = key, found, stream
+
+        def put_all_back(arguments: Arguments) -> None:
+            workspace.give_back(*arguments[2])
+            idle.append(arguments)
+
+        lends = size > 0 and not given
         self.take: Callable[[], Arguments] = idle.pop
-        self.put_back: Callable[[Arguments], None] = idle.append
-        self.make: Callable[[], Arguments] = functools.partial(_arguments, rows, function)
-        self.prepare = prepare if workspace_bytes else None
+        self.put_back: Callable[[Arguments], None] = put_all_back if lends else idle.append
+        self.make: Callable[[], Arguments] = functools.partial(_arguments, rows, function, given)
+        self.prepare = prepare if lends else None
         plain = functools.partial(driver.launchKernel, *fixed)
         self.start: Callable[[int, int, int], None] = together if shape.cooperative else plain
 
     def __call__(self, x: int, y: int, stream: int) -> None:
-        """Launch; warm_run has these lines once more, where a call would take 0.1 us."""
+        """Launch; warm_run has these lines once more, where a call would take 0.1 us.
+
+        Raises LaunchError if the stream has too few SMs for the kernel; nothing has run then.
+        """
         try:
             mine = self.take()
         except IndexError:
             mine = self.make()
-        values, addresses, _, _ = mine
+        values, addresses, _, _, _ = mine
         values[0] = x
         values[1] = y
         if self.prepare is not None:
-            self.prepare(values, stream)
-        self.start(stream, addresses, 0)
+            self.prepare(mine, stream)
+        try:
+            self.start(stream, addresses, 0)
+        except require_device().cuda.driver.CUDADriverError as error:
+            if error.status in DOES_NOT_FIT:
+                raise LaunchError(
+                    f"the kernel does not fit the SMs of its stream: {error}"
+                ) from error
+            raise
         self.put_back(mine)
 
 
-def _arguments(rows: int, function: Any) -> Arguments:
-    values = array("L", [0, 0, rows, 0])  # unsigned long: set 0.01 us quicker each than "Q"
+def _arguments(rows: int, function: Any, workspace_address: int) -> Arguments:
+    # unsigned long: set 0.01 us quicker each than "Q"
+    values = array("L", [0, 0, rows, workspace_address])
     start = values.buffer_info()[0]
     addresses = array("Q", range(start, start + 4 * values.itemsize, values.itemsize))
-    return values, addresses.buffer_info()[0], addresses, function
+    return values, addresses.buffer_info()[0], [], addresses, function

@@ -1,7 +1,8 @@
-"""Device time of kernels: CUDA graphs replayed over rotating buffers that do not fit in L2.
+"""Device time of kernels in a steady cold state: CUDA graphs replayed over rotating buffers.
 
-Each launch takes the next pair of buffers; together they are larger than twice the L2 cache, so a
-launch does not find its input there.
+Each launch takes the next pair of buffers, and COLD_BYTES of others are read and written before a
+pair comes again, five times an L2 cache: a launch finds nothing of its input there, but what other
+launches left to be written back.
 """
 
 from __future__ import annotations
@@ -10,57 +11,109 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.arch import Arch
+from softgen.arch import GIB
 from softgen.arrays import numpy_dtype
 from softgen.device import require_device
 from softgen.entry import Timing
 from softgen.errors import InvalidValueError
 from softgen.kernel import Kernel
 from softgen.problem import DType, Problem
-from softgen.replay import Player, Replay
+from softgen.replay import Launch, Player, Replay
 
-MAX_PAIRS = 256
+COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
+LEAST_PAIRS = 4
+MOST_PAIRS = 512  # in a graph; where that is too little, other memory is written between replays
+
+# What measuring may take of a GPU's free memory, which may be a user's that is at work.
+MOST_BYTES = 4 * GIB
+SHARE_OF_FREE = 4  # one part in so many
+
 PERIOD_ELEMENTS = 1 << 20  # the random data repeats after this many elements
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """How many pairs of buffers, of how many rows, and how much other memory beside.
+
+    Attributes:
+        rows: of each pair: those asked for, or fewer where memory is short.
+        pairs: number of pairs.
+        rest: bytes to write between replays, so that the first pair is as cold as the others.
+    """
+
+    rows: int
+    pairs: int
+    rest: int
+
+    @classmethod
+    def of(cls, problem: Problem, rows: int, free: int, *, whole: bool = False) -> Rotation:
+        """Return the rotation for `rows` rows where `free` bytes of memory are.
+
+        Args:
+            problem: the request.
+            rows: number of rows.
+            free: bytes of the device's memory.
+            whole: whether it must be all rows, for which half of the memory may be taken.
+
+        Raises InvalidValueError if that is too much, or even one row.
+        """
+        # The gate keeps the oracle's output beside.
+        each = problem.bytes_per_row + problem.cols * problem.out_dtype.itemsize
+        budget = min(free // SHARE_OF_FREE, MOST_BYTES)
+        if whole:
+            budget = max(budget, min(rows * each, free // 2))
+        fitting = budget // each
+        if fitting < (rows if whole else 1):
+            needs = f"{rows} rows need" if whole else "one row needs"
+            raise InvalidValueError(
+                f"{needs} {(rows if whole else 1) * each} bytes of {problem.label} to be timed, "
+                f"and {budget} may be taken of the {free} that are free"
+            )
+        rows = min(rows, fitting)
+        x_bytes = rows * problem.cols * problem.dtype.itemsize
+        y_bytes = rows * problem.cols * problem.out_dtype.itemsize
+        smaller = min(x_bytes, y_bytes)
+        room = (budget - y_bytes) // (x_bytes + y_bytes)
+        wanted = max(LEAST_PAIRS, -(-COLD_BYTES // smaller))
+        pairs = max(1, min(wanted, MOST_PAIRS, room))
+        rest = 2 * max(0, COLD_BYTES - pairs * smaller) if pairs == MOST_PAIRS else 0
+        return cls(rows, pairs, min(rest, budget - pairs * (x_bytes + y_bytes)))
 
 
 @dataclass(frozen=True)
 class Buffers:
     """Pairs of input and output on the device, each on a 256-byte boundary.
 
+    Their memory comes from the driver and goes back to it with the last reference: no pool that
+    others use grows by it.
+
     Attributes:
         rows: rows of each pair: those asked for, or fewer where memory is short.
         inputs: device address of each input, random values.
         outputs: device address of each output.
+        rest: other memory that is written between replays; None if the pairs are enough.
     """
 
     rows: int
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     owners: tuple[Any, ...]
+    rest: Any
 
     @classmethod
-    def allocate(cls, problem: Problem, rows: int, arch: Arch) -> Buffers:
-        """Return buffers for `rows` rows, within half of the free memory.
+    def allocate(cls, problem: Problem, rows: int, *, whole: bool = False) -> Buffers:
+        """Return buffers for `rows` rows, or fewer unless `whole`.
 
-        Raises InvalidValueError if not even one row fits.
+        Raises InvalidValueError if memory is short (see `Rotation.of`).
         """
-        cupy = require_device()
-        free, _ = cupy.cuda.runtime.memGetInfo()
-        free += cupy.get_default_memory_pool().free_bytes()
-        while rows > 1 and rows * problem.bytes_per_row > free // 2:
-            rows //= 2
-        if rows * problem.bytes_per_row > free // 2:
-            raise InvalidValueError(
-                f"one row of {problem.label} needs {problem.bytes_per_row} bytes to be timed, and "
-                f"{free} are free"
-            )
-        size = rows * problem.bytes_per_row
-        pairs = max(1, min(MAX_PAIRS, -(-2 * arch.l2_bytes // size), free // 2 // size))
+        free, _ = require_device().cuda.runtime.memGetInfo()
+        rotation = Rotation.of(problem, rows, free, whole=whole)
+        rows, pairs = rotation.rows, rotation.pairs
         elements = rows * problem.cols
         x_step = _round_up(elements * problem.dtype.itemsize) + _skew(problem)
         y_step = _round_up(elements * problem.out_dtype.itemsize) + _skew(problem)
-        x = cupy.empty(pairs * x_step, "uint8")
-        y = cupy.empty(pairs * y_step, "uint8")
+        x, y = memory(pairs * x_step), memory(pairs * y_step)
+        rest = memory(rotation.rest) if rotation.rest else None
         _fill_random(x, problem.dtype)
         shift = _shift(problem)
         x_first = x.data.ptr + shift * problem.dtype.itemsize
@@ -70,7 +123,22 @@ class Buffers:
             tuple(x_first + i * x_step for i in range(pairs)),
             tuple(y_first + i * y_step for i in range(pairs)),
             (x, y),
+            rest,
         )
+
+    def chill(self, player: Player) -> None:
+        """Have the player write the rest between the runs that it times."""
+        if self.rest is None:
+            return
+        memset, rest = player.cupy.cuda.runtime.memsetAsync, self.rest
+        player.between = lambda: memset(rest.data.ptr, 0, rest.nbytes, player.stream.ptr)
+
+
+def memory(size: int) -> Any:
+    """Return bytes of the driver's, as an array, past CuPy's pool."""
+    cupy = require_device()
+    memory = cupy.cuda.Memory(size)
+    return cupy.ndarray(size, "uint8", cupy.cuda.MemoryPointer(memory, 0))
 
 
 def _shift(problem: Problem) -> int:
@@ -108,20 +176,16 @@ class Stopwatch:
     def __init__(self, buffers: Buffers) -> None:
         self.buffers = buffers
         self._player = Player()
+        buffers.chill(self._player)
         self._replays: dict[int, tuple[Kernel, Replay]] = {}
 
     def _replay(self, kernel: Kernel) -> Replay:
         """Return the kernel's replay; the kernel is kept, because its id is the key."""
         if id(kernel) not in self._replays:
-            stream = self._player.stream.ptr
-            pairs = len(self.buffers.inputs)
-
-            def launch(i: int) -> None:
-                x, y = self.buffers.inputs[i % pairs], self.buffers.outputs[i % pairs]
-                kernel.launch(x, y, self.buffers.rows, stream)
-
-            # Nothing may be allocated in a capture: a workspace has to be there before.
-            launch(0)
+            launch, pairs = (
+                launch_over(self.buffers, kernel, self._player),
+                len(self.buffers.inputs),
+            )
             replay = self._player.sized(lambda count: self._player.capture(launch, count), pairs)
             self._replays[id(kernel)] = (kernel, replay)
         return self._replays[id(kernel)][1]
@@ -133,6 +197,25 @@ class Stopwatch:
     def samples(self, kernel: Kernel, seconds: float, least: int = 5) -> list[float]:
         """Return microseconds per launch, one number a replay, for about `seconds` of host time."""
         return self._player.samples(self._replay(kernel), seconds, least)
+
+
+def launch_over(buffers: Buffers, kernel: Kernel, player: Player) -> Launch:
+    """Return the launches of a kernel: number i on pair i, on the player's stream.
+
+    They share one workspace, as launches on one stream do. Asked for in the capture, each would
+    have one of its own: PyTorch's graphs clear one a graph.
+    """
+    size = kernel.variant.launch.workspace_bytes(buffers.rows)
+    workspace = memory(size) if size else None
+    if workspace is not None:
+        player.cupy.cuda.runtime.memsetAsync(workspace.data.ptr, 0, size, player.stream.ptr)
+    launcher = kernel.launcher(buffers.rows, workspace.data.ptr if workspace is not None else None)
+    stream, pairs = player.stream.ptr, len(buffers.inputs)
+
+    def launch(i: int, _keeps: Any = workspace) -> None:
+        launcher(buffers.inputs[i % pairs], buffers.outputs[i % pairs], stream)
+
+    return launch
 
 
 def summarize(kernel: Kernel, samples: list[float]) -> Timing:

@@ -30,6 +30,12 @@ class Output:
         """Whether there is nothing to compute."""
         return self.elements == 0
 
+    def elsewhere(self, library: Library) -> Output:
+        """Return this output with another scratch array in place of the target."""
+        dtype, device = library.dtype(self.target), library.device(self.target)
+        target = library.empty(tuple(self.target.shape), dtype, device)
+        return Output(target, self.result, self.elements)
+
     def finish(self, library: Library) -> Any:
         """Copy the scratch array into the caller's, if there is one, and return the result."""
         if self.target is not self.result:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import threading
 import time
+from collections.abc import Iterator
 
 from softgen import cache, table
 from softgen.device import arch_of, environment
+from softgen.driver import primary_context
 from softgen.entry import Entry, Key, rows_bucket
 from softgen.errors import InvalidValueError
 from softgen.problem import Problem
-from softgen.variants import Variant, best_guess
+from softgen.variants import Variant, best_guess, candidates
 
 MODES = ("on", "cached", "off", "force")
 DEFAULT_BUDGET = 2.0
@@ -50,7 +53,7 @@ def tune_budget() -> float:
 
 
 def batch_invariant_default() -> bool:
-    """Whether SOFTGEN_BATCH_INVARIANT asks that the number of rows never moves the choice."""
+    """Whether SOFTGEN_BATCH_INVARIANT asks for the same bits of a row in any batch."""
     text = os.environ.get("SOFTGEN_BATCH_INVARIANT", "0")
     if text not in ("", "0", "1"):
         raise InvalidValueError(
@@ -88,6 +91,22 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
         return (stored or _tune_and_log(problem, rows)).winner
 
 
+def choose_invariant(problem: Problem, device: int) -> Variant:
+    """Return the variant for any number of rows, which nothing but the model of the device moves.
+
+    What a tuning finds may differ from one GPU of a model to the next, so none is used: it is the
+    winner that comes with softgen, else the best guess for many rows.
+    """
+    arch = arch_of(device)
+    return table.winner_for_any_rows(problem, arch) or best_guess(problem, NOMINAL_ROWS, arch)
+
+
+def others(first: Variant, rows: int, device: int) -> Iterator[Variant]:
+    """Yield what to take, in this order, where `first` turns out not to do."""
+    found = candidates(first.problem, rows_bucket(rows), arch_of(device))
+    return itertools.filterfalse(first.__eq__, found)
+
+
 def _lock_of(key: Key) -> threading.Lock:
     """Return the lock that lets one thread a key tune."""
     with _locks_guard:
@@ -98,7 +117,8 @@ def _tune_and_log(problem: Problem, rows: int) -> Entry:
     from softgen.tune import tune  # 15 ms that a process whose choices are known does not spend
 
     start = time.perf_counter()
-    entry = tune(problem, rows, budget=tune_budget())
+    with primary_context():  # on all SMs, also where a caller has but some
+        entry = tune(problem, rows, budget=tune_budget())
     log.info(
         "tuned %s for %d rows in %.1f s: %s (%d candidates timed)",
         problem.label,

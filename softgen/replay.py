@@ -5,7 +5,6 @@ Host launches take longer than small kernels, so a loop of them measures the hos
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,20 +37,19 @@ class Player:
 
     A launch is a callable of a number i that enqueues one launch on the stream: on the i-th pair of
     buffers, where there are several.
+
+    Attributes:
+        between: what is enqueued before each run and not timed, such as work that empties caches.
     """
 
     def __init__(self) -> None:
         self.cupy = require_device()
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
+        self.between: Work | None = None
 
     def time(self, run: Work) -> float:
         """Run once and return the device time in microseconds."""
-        start, stop = self.cupy.cuda.Event(), self.cupy.cuda.Event()
-        start.record(self.stream)
-        run()
-        stop.record(self.stream)
-        stop.synchronize()
-        return float(self.cupy.cuda.get_elapsed_time(start, stop)) * 1000
+        return self._timed(run, 1)[0]
 
     def capture(self, launch: Launch, launches: int) -> Work:
         """Return a graph of launch(0), launch(1), ... as a callable."""
@@ -99,11 +97,17 @@ class Player:
         would also be the time that the host takes to launch a graph, which differs by library.
         """
         run()
-        events = [self.cupy.cuda.Event() for _ in range(count + 1)]
-        events[0].record(self.stream)
-        for event in events[1:]:
+        return self._timed(run, count)
+
+    def _timed(self, run: Work, count: int) -> list[float]:
+        make = self.cupy.cuda.Event
+        events = [(make(), make()) for _ in range(count)]
+        for start, stop in events:
+            if self.between is not None:
+                self.between()
+            start.record(self.stream)
             run()
-            event.record(self.stream)
-        events[-1].synchronize()
+            stop.record(self.stream)
+        events[-1][1].synchronize()
         elapsed = self.cupy.cuda.get_elapsed_time
-        return [float(elapsed(a, b)) * 1000 for a, b in itertools.pairwise(events)]
+        return [float(elapsed(start, stop)) * 1000 for start, stop in events]

@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from softgen.arch import Arch
+from softgen.arch import MIB, Arch
 from softgen.entry import Entry, rows_bucket
 from softgen.errors import InvalidValueError, SoftgenError
 from softgen.problem import Algorithm, Problem
@@ -24,6 +24,10 @@ from softgen.variants import Variant, parse_name
 
 SCHEMA = 1
 DIRECTORY = Path(__file__).resolve().parent / "tables"
+
+# Bytes read and written from which on more rows of a width have the same winner, but for the noise:
+# at float32 128 x 4096 (4 MB) and 4096 x 4096 the winners differ, at 128 x 131072 they do not.
+LARGE = 128 * MIB
 
 log = logging.getLogger("softgen")
 
@@ -38,6 +42,18 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     bucket = rows_bucket(rows)
     for algorithm in (problem.algorithm, Algorithm.SOFTMAX):
         setting = known.get((dataclasses.replace(problem, algorithm=algorithm), bucket))
+        if setting is not None and setting.is_legal(problem, arch):
+            return Variant(problem, setting)
+    return None
+
+
+def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
+    """Return the shipped winner of the most rows, if they are so many that the memory decides."""
+    known = _winners(arch.device)
+    for algorithm in (problem.algorithm, Algorithm.SOFTMAX):
+        wanted = dataclasses.replace(problem, algorithm=algorithm)
+        rows = [r for p, r in known if p == wanted and r * p.bytes_per_row >= LARGE]
+        setting = known[wanted, max(rows)] if rows else None
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
     return None

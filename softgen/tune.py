@@ -82,7 +82,7 @@ def tune(
     screening_end = start + budget * BUDGET_FOR_SCREENING if budget is not None else float("inf")
 
     arch = arch_of(device)
-    buffers = Buffers.allocate(problem, rows, arch)
+    buffers = Buffers.allocate(problem, rows)
     found = worth_timing(problem, rows, arch)
     screen = _Screen(problem, buffers, len(found), progress)
     for kernel in _compiled(found, screen.failures):

@@ -55,6 +55,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
     """
     cuda = require_device().cuda
     current_context, is_capturing = cuda.driver.ctxGetCurrent, cuda.runtime.streamIsCapturing
+    refused = cuda.driver.CUDADriverError
     # cupy.ndarray's own __new__, which hands its arguments on for the sake of subclasses, takes
     # 0.6 us more.
     new: Any = kind.__mro__[1].__new__
@@ -158,12 +159,15 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                         mine = take()
                     except IndexError:
                         mine = make()
-                    values, addresses, _, _ = mine
+                    values, addresses, _, _, _ = mine
                     values[0] = x_pointer
                     values[1] = y_pointer
                     if prepare is not None:
-                        prepare(values, stream)
-                    start(stream, addresses, 0)
+                        prepare(mine, stream)
+                    try:
+                        start(stream, addresses, 0)
+                    except refused:  # the full path finds out why
+                        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
                     put_back(mine)
                     return y
         return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
@@ -180,7 +184,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
         find: returns what is known of a key. What makes a result is a call that allocates it.
         full: the full path.
     """
-    current_context = require_device().cuda.driver.ctxGetCurrent
+    driver = require_device().cuda.driver
+    current_context, refused = driver.ctxGetCurrent, driver.CUDADriverError
     look = look_up
     # The last request: whether a tensor is like its x, the rest of its key, and the entry.
     last: tuple[Any, ...] = (never, *(None,) * 9)
@@ -276,12 +281,15 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                         mine = take()
                     except IndexError:
                         mine = make()
-                    values, addresses, _, _ = mine
+                    values, addresses, _, _, _ = mine
                     values[0] = x_pointer
                     values[1] = y_pointer
                     if prepare is not None:
-                        prepare(values, stream)
-                    start(stream, addresses, 0)
+                        prepare(mine, stream)
+                    try:
+                        start(stream, addresses, 0)
+                    except refused:  # the full path finds out why
+                        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
                     put_back(mine)
                     return y
         return full(x, out, axis, dtype, tune, variant, batch_invariant, key)

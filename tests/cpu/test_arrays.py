@@ -329,8 +329,14 @@ class FakeLibrary:
         self.made.append(Array(shape, 1 << 30, dtype, device))
         return self.made[-1]
 
+    def copy(self, x: Array) -> Array:
+        raise AssertionError("resolve_output copies nothing")
+
     def assign(self, target: Array, source: Array) -> None:
         target.filled_from = source
+
+    def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
+        raise AssertionError("resolve_output launches nothing")
 
     def stream(self, device: int) -> int:
         raise AssertionError("resolve_output launches nothing")

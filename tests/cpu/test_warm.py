@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import softgen
 from softgen import arrays, launcher, warm, warm_run
 from softgen.arrays import CupyLibrary, Library, TorchLibrary
 from softgen.errors import InvalidTypeError
@@ -92,13 +93,25 @@ class Guards:
         return self.facts(x) == self.known
 
 
+class FakeError(Exception):
+    """As CuPy's CUDADriverError."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"error {status}")
+        self.status = status
+
+
 class FakeDriver:
     """Reads the arguments of a launch as the driver does."""
+
+    CUDADriverError = FakeError
 
     def __init__(self) -> None:
         self.context = CONTEXT
         self.capturing: set[int] = set()
         self.launches: list[tuple[Any, ...]] = []
+        self.refusal = 0  # the error of every launch
+        self.given_back: list[tuple[Any, ...]] = []
 
     def ctxGetCurrent(self) -> int:
         return self.context
@@ -115,7 +128,15 @@ class FakeDriver:
         *fixed, stream, addresses = given
         self.launches.append(("together", *fixed, stream, self.read(addresses)))
 
+    def lend(self, scratch: Any, device: int, stream: int, size: int) -> tuple[Any, Any]:
+        return (device, stream), SimpleNamespace(address=0x9000 + size)
+
+    def give_back(self, *lent: Any) -> None:
+        self.given_back.append(lent)
+
     def read(self, addresses: int) -> tuple[int, ...]:
+        if self.refusal:
+            raise FakeError(self.refusal)
         each = (ctypes.c_uint64 * 4).from_address(addresses)
         return tuple(ctypes.c_uint64.from_address(each[i]).value for i in range(4))
 
@@ -156,7 +177,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     )
     for module in (arrays, launcher, warm, warm_run):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
-    monkeypatch.setattr(launcher, "workspace", lambda device, stream, size: 0x9000 + size)
+    monkeypatch.setattr(launcher, "workspace", fake)
     return fake
 
 
@@ -191,10 +212,10 @@ def world(
     return made
 
 
-def launch_of(rows: int = 6, **shape: Any) -> Any:
+def launch_of(rows: int = 6, scratch: Any = None, **shape: Any) -> Any:
     function = SimpleNamespace(ptr=0xF00)
     return launcher.Launcher(
-        function, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0
+        function, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0, scratch
     )
 
 
@@ -212,6 +233,42 @@ def test_a_cooperative_launch_with_a_workspace(driver: FakeDriver) -> None:
     assert driver.launches == [
         ("together", 0xF00, 2, 1, 1, 128, 1, 1, 0, 0x77, (1, 2, 6, 0x9000 + 96))
     ]
+    ((key, found, stream),) = driver.given_back
+    assert (key, found.address, stream) == ((0, 0x77), 0x9000 + 96, 0x77)
+
+
+def test_a_workspace_of_the_callers_own(driver: FakeDriver) -> None:
+    launch_of(cooperative=True, workspace_bytes_per_row=16, scratch=0x5000)(1, 2, 0x77)
+    assert driver.launches[0][-1] == (1, 2, 6, 0x5000)
+    assert driver.given_back == []
+
+
+@pytest.mark.parametrize("status", [720, 912])
+def test_a_launch_that_the_streams_multiprocessors_do_not_hold(
+    driver: FakeDriver, status: int
+) -> None:
+    driver.refusal = status
+    with pytest.raises(softgen.LaunchError, match=f"error {status}"):
+        launch_of(workspace_bytes_per_row=16)(1, 2, 0x77)
+    assert driver.given_back == []  # what a launch that failed has left is nobody's
+
+
+def test_another_error_of_the_driver_is_passed_on(driver: FakeDriver) -> None:
+    driver.refusal = 700
+    with pytest.raises(FakeError, match="error 700"):
+        launch_of()(1, 2, 0x77)
+
+
+def test_a_warm_launch_that_is_refused_takes_the_full_path(
+    world: World, driver: FakeDriver
+) -> None:
+    x = Array((6, 8), 0x1000)
+    world.call(x)
+    driver.refusal = 720
+    assert world.call(x) == "full"
+    assert len(world.full) == 2
+    driver.refusal = 0
+    assert world.call(x) is world.made[-1]
 
 
 def test_a_launch_may_fail_and_be_tried_again(

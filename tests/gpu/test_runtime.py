@@ -163,7 +163,7 @@ def test_the_gate_stops_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     from softgen.render import render
 
     problem = Problem.of("softmax", "float32", 1000)
-    buffers = Buffers.allocate(problem, 128, arch_of(0))
+    buffers = Buffers.allocate(problem, 128)
     gate = Gate(problem, buffers)
     source = render(next(candidates(problem, 128, arch_of(0), "warp")))
     assert gate.objection(compile_source(source)) is None

@@ -68,7 +68,7 @@ def test_a_shape_is_tuned_within_five_seconds() -> None:
 
 def side_by_side(a: Variant, b: Variant, rows: int) -> float:
     """Return how much slower the slower of two variants is, timed in turns."""
-    stopwatch = Stopwatch(Buffers.allocate(a.problem, rows, arch_of(0)))
+    stopwatch = Stopwatch(Buffers.allocate(a.problem, rows))
     kernels = [compile_source(render(variant)) for variant in (a, b)]
     stopwatch.warm_up(kernels[0])
     ratios = []
