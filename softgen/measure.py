@@ -77,7 +77,7 @@ class Rotation:
         wanted = max(LEAST_PAIRS, -(-COLD_BYTES // smaller))
         pairs = max(1, min(wanted, MOST_PAIRS, room))
         rest = 2 * max(0, COLD_BYTES - pairs * smaller) if pairs == MOST_PAIRS else 0
-        return cls(rows, pairs, min(rest, budget - pairs * (x_bytes + y_bytes)))
+        return cls(rows, pairs, min(rest, budget - y_bytes - pairs * (x_bytes + y_bytes)))
 
 
 @dataclass(frozen=True)
@@ -182,10 +182,8 @@ class Stopwatch:
     def _replay(self, kernel: Kernel) -> Replay:
         """Return the kernel's replay; the kernel is kept, because its id is the key."""
         if id(kernel) not in self._replays:
-            launch, pairs = (
-                launch_over(self.buffers, kernel, self._player),
-                len(self.buffers.inputs),
-            )
+            launch = launch_over(self.buffers, kernel, self._player)
+            pairs = len(self.buffers.inputs)
             replay = self._player.sized(lambda count: self._player.capture(launch, count), pairs)
             self._replays[id(kernel)] = (kernel, replay)
         return self._replays[id(kernel)][1]

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 
 from softgen import cache, table
 from softgen.device import arch_of, environment
-from softgen.driver import primary_context
 from softgen.entry import Entry, Key, rows_bucket
 from softgen.errors import InvalidValueError
 from softgen.problem import Problem
@@ -117,8 +116,7 @@ def _tune_and_log(problem: Problem, rows: int) -> Entry:
     from softgen.tune import tune  # 15 ms that a process whose choices are known does not spend
 
     start = time.perf_counter()
-    with primary_context():  # on all SMs, also where a caller has but some
-        entry = tune(problem, rows, budget=tune_budget())
+    entry = tune(problem, rows, budget=tune_budget())
     log.info(
         "tuned %s for %d rows in %.1f s: %s (%d candidates timed)",
         problem.label,

@@ -61,7 +61,12 @@ class Player:
             finally:
                 # A stream that is left in capture is lost to every later use.
                 graph = self.stream.end_capture()
-        return lambda: graph.launch(self.stream)
+
+        def run(_needed: Launch = launch) -> None:
+            # The graph holds addresses of what may be the launch's own, such as its workspace.
+            graph.launch(self.stream)
+
+        return run
 
     def sized(self, make: Callable[[int], Work], period: int) -> Replay:
         """Return a replay that is long enough to be timed.

@@ -12,6 +12,7 @@ from softgen import cache
 from softgen.compile import compile_many
 from softgen.cost import worth_timing
 from softgen.device import arch_of, environment, require_device
+from softgen.driver import primary_context
 from softgen.entry import Entry, Key, Timing
 from softgen.errors import CompileError, VerificationError
 from softgen.gate import Gate
@@ -75,8 +76,19 @@ def tune(
     Raises NoDeviceError without a GPU, and VerificationError if no candidate agrees with the safe
     kernel, which would be a bug of softgen.
     """
-    cupy = require_device()
-    device = cupy.cuda.runtime.getDevice()
+    with (
+        primary_context()
+    ):  # all SMs, also where the caller has but some: the choice is for the GPU
+        return _tune(problem, rows, budget, progress)
+
+
+def _tune(
+    problem: Problem,
+    rows: int,
+    budget: float | None,
+    progress: Callable[[Progress], None] | None,
+) -> Entry:
+    device = require_device().cuda.runtime.getDevice()
     start = time.perf_counter()
     deadline = start + budget if budget is not None else float("inf")
     screening_end = start + budget * BUDGET_FOR_SCREENING if budget is not None else float("inf")

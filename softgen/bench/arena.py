@@ -31,7 +31,7 @@ class Arena:
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()
-        self.kernels: dict[tuple[str | None, str | None], Kernel] = {}
+        self.kernels: dict[tuple[str | None, str | None, bool], Kernel] = {}
         self.buffers = Buffers.allocate(
             Problem.of("softmax", shape.dtype, shape.cols), shape.rows, whole=True
         )

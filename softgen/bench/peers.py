@@ -23,6 +23,7 @@ from softgen.replay import Launch
 LADDER = "ladder"
 AGAIN = "softgen-again"
 EXHAUSTIVE = "softgen-exhaustive"
+INVARIANT = "softgen-invariant"
 
 
 class Library(Enum):
@@ -100,7 +101,11 @@ class Peer:
 
 
 def softgen_entrant(
-    arena: Arena, *, tune: str | None = None, variant: str | None = None
+    arena: Arena,
+    *,
+    tune: str | None = None,
+    variant: str | None = None,
+    batch_invariant: bool = False,
 ) -> Entrant:
     """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`.
 
@@ -109,11 +114,18 @@ def softgen_entrant(
     from softgen.api import plan
 
     shape = arena.shape
-    if (tune, variant) not in arena.kernels:
-        arena.kernels[tune, variant] = plan(
-            "softmax", shape.dtype, shape.cols, rows=shape.rows, tune=tune, variant=variant
+    key = (tune, variant, batch_invariant)
+    if key not in arena.kernels:
+        arena.kernels[key] = plan(
+            "softmax",
+            shape.dtype,
+            shape.cols,
+            rows=shape.rows,
+            tune=tune,
+            variant=variant,
+            batch_invariant=batch_invariant,
         )
-    return _entrant_of(arena.kernels[tune, variant], arena)
+    return _entrant_of(arena.kernels[key], arena)
 
 
 def _entrant_of(kernel: Kernel, arena: Arena) -> Entrant:
@@ -158,10 +170,12 @@ def extra_peers() -> dict[str, Peer]:
 
     `softgen-again` is the kernel of `softgen`, timed once more: what its time differs by is the
     noise of the run. `softgen-exhaustive` is the best of all settings, whatever the tuner chose.
+    `softgen-invariant` is what a call with batch_invariant=True runs.
     """
     peers = (
         Peer(AGAIN, softgen_entrant),
         Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
+        Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True)),
     )
     return {peer.name: peer for peer in peers}
 

@@ -129,7 +129,7 @@ class Cluster(Sliced):
 
         Blocks of 128 threads may hold 80: they still fit an SM five times where x has 16 bits.
         """
-        pack = problem.dtype.max_pack
+        pack = cls.widest_pack(problem)
         found: list[Cluster] = []
         for cluster in CLUSTER_SIZES:
             for block in (128, 256, 512, 1024):
@@ -166,9 +166,12 @@ class Cluster(Sliced):
         16 blocks, which exchange for longest, and lost 1% at 8192 x 32000 in those of 4.
         """
         packs = self.packed != (self.cluster_size > PORTABLE_CLUSTER)
-        distance = abs(math.log(self.cols_per_thread / self.pack_size / 8))
+        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / 8))
         threads = abs(math.log(self.block_size / 128))
-        return (0.3 * distance + 0.2 * threads, packs, self.evict_first, -self.min_blocks)
+        score = 0.3 * distance + 0.2 * threads
+        if self.realigns(problem):  # the ends of warps' parts: float32 4096 x 50257, 436 and 399 us
+            score += 0.13 * math.log2(self.cluster_size)
+        return (score, packs, self.evict_first, -self.min_blocks)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -96,7 +96,7 @@ class Split(Sliced):
 
         For rows of three chunks or more.
         """
-        pack = problem.dtype.max_pack
+        pack = cls.widest_pack(problem)
         words = problem.compute_dtype.itemsize // 4
         found = []
         for packs in (4, 2) if pack * words == 16 else (8, 4):  # 8 of those spill

@@ -127,7 +127,9 @@ class Warp(Sliced):
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
         aligned = problem.alignment >= problem.dtype.max_pack
         wasting, usual = (2.0, 6) if aligned else (1.3, 8)
-        cut = 16 * self.pack_size / problem.cols if self.overhang(problem) else 0.0
+        cut = 0.0 if self.aligned(problem) else 16 * self.pack_size / problem.cols
+        # Lanes that exchange words gain nothing by packs of more than two of them.
+        gain = min(self.pack_size, 4) if self.realigns(problem) else self.pack_size
         # A group whose lanes touch less than one 32-byte sector per load reads sectors twice.
         span = self.thread_group_width * self.pack_size * problem.dtype.itemsize
         sectors = 1.0 if self.cols_per_thread == self.pack_size else min(1.0, span / 32)
@@ -137,7 +139,7 @@ class Warp(Sliced):
             + cut
             - 0.5 * math.log(sectors)
             + 0.5 * abs(math.log(registers / usual))
-            - 0.3 * math.log(self.pack_size)
+            - 0.3 * math.log(gain)
             + 0.4 * math.log(self.rows_per_access)
         )
         return score, self.block_size

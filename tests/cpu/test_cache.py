@@ -127,6 +127,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
                 "out_dtype": "float32",
                 "cols": 1000,
                 "alignment": 4,
+                "fixed_order": False,
             },
             "rows": 4096,
             "environment": ENVIRONMENT,

@@ -58,6 +58,7 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
             "out_dtype": "float32",
             "cols": 1000,
             "alignment": 4,
+            "fixed_order": False,
         },
         "strategy": "online",
         "parameters": {"pack_size": 4, "unroll": 2, "block_size": 128},

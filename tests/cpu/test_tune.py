@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterable, Iterator
 from types import SimpleNamespace
@@ -119,7 +120,8 @@ def fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "require_device", lambda: cupy)
     monkeypatch.setattr(tuner, "arch_of", lambda device: H200)
     monkeypatch.setattr(tuner, "environment", lambda device: {"device": H200.device})
-    monkeypatch.setattr(Buffers, "allocate", lambda problem, rows, arch: SimpleNamespace(rows=rows))
+    monkeypatch.setattr(Buffers, "allocate", lambda problem, rows: SimpleNamespace(rows=rows))
+    monkeypatch.setattr(tuner, "primary_context", contextlib.nullcontext)
     monkeypatch.setattr(tuner, "Gate", FakeGate)
     monkeypatch.setattr(tuner, "Stopwatch", FakeStopwatch)
     monkeypatch.setattr(tuner, "compile_many", fake_compile)

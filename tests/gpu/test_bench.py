@@ -21,6 +21,7 @@ from softgen.bench.peers import (
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.suites import Shape
+from softgen.measure import COLD_BYTES
 from softgen.problem import DType
 from tests.cpu.cli_helpers import document, ok
 
@@ -160,7 +161,7 @@ def test_every_copy_copies() -> None:
         limit.launch_of(copy, arena)(0)
         arena.player.stream.synchronize()
         assert bool((arena.x[0].view("uint16") == arena.y[0].view("uint16")).all()), copy.label
-    assert arena.pairs * 2 * arena.bytes >= 2 * arena.arch.l2_bytes
+    assert arena.pairs * arena.bytes >= COLD_BYTES
 
 
 def test_the_check_sees_one_element_of_a_sampled_row() -> None:
