@@ -123,7 +123,7 @@ def plan(
     alignment: int | None = None,
     tune: str | None = None,
     variant: Choice = None,
-    batch_invariant: bool = False,
+    batch_invariant: bool | None = None,
 ) -> Kernel:
     """Choose and compile once for the current device, and return the kernel to launch many times.
 
@@ -142,19 +142,15 @@ def plan(
     Returns:
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
     """
+    invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
     problem = Problem.of(
-        algorithm,
-        dtype,
-        cols,
-        out_dtype=out_dtype,
-        alignment=alignment,
-        fixed_order=batch_invariant,
+        algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment, fixed_order=invariant
     )
     nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)
     if nominal < 1:
         raise InvalidValueError(f"rows must be at least 1, got {rows!r}")
     device = int(require_device().cuda.runtime.getDevice())
-    mode = INVARIANT if batch_invariant else tune_mode(tune)
+    mode = INVARIANT if invariant else tune_mode(tune)
     return _kernel(problem, nominal, device, mode, variant)
 
 
@@ -191,6 +187,11 @@ def _full(
         alignment = _alignment(library, source, y, natural)
         if invariant and alignment < natural:
             # The kernel of another alignment might sum in another order.
+            if library.mallocs_in_capture and is_captured(stream):
+                raise CaptureError(
+                    f"rows that do not start on {natural} elements are copied for batch_invariant, "
+                    "and CuPy cannot allocate the copy while a stream is captured; copy them before"
+                )
             source, y, alignment = library.copy(source), y.elsewhere(library), natural
         rows = y.elements // cols
         problem = Problem(

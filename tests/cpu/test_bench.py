@@ -387,7 +387,8 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
                 yield SimpleNamespace(variant=source.variant, local_bytes=8 * (number == 2))
 
     monkeypatch.setattr("softgen.compile.compile_many", compile_all)
-    arena: Any = SimpleNamespace(shape=SHAPE, arch=arch, buffers=None, pairs=2)
+    monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given: None)
+    arena: Any = SimpleNamespace(shape=SHAPE, arch=arch, buffers=None, pairs=2, player=None)
     field = exhaustive_field(arena)
     assert [entrant.note for entrant in field.settings] == [wanted[0], *wanted[3:]]
     assert [first_line(error) for error in field.left_out] == [
@@ -400,13 +401,15 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
     launched: list[tuple[object, int, int]] = []
 
     def plan(*problem: object, **options: object) -> Any:
-        kernel = SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
-        kernel.launch = lambda x, y, rows, stream: launched.append((kernel, x, y))
-        return kernel
+        return SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
+
+    def launch_over(buffers: Any, kernel: object, player: object) -> Any:
+        x, y = buffers.inputs, buffers.outputs
+        return lambda i: launched.append((kernel, x[i % 2], y[i % 2]))
 
     monkeypatch.setattr("softgen.api.plan", plan)
+    monkeypatch.setattr("softgen.bench.peers.launch_over", launch_over)
     arena: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
-    arena.player.stream.ptr = 0
     arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))
     again = extra_peers()["softgen-again"].prepare(arena)
     assert isinstance(again, Entrant)
