@@ -24,6 +24,7 @@ class Exhibit:
     choice: str | None = None
     out_dtype: str | None = None
     alignment: int | None = None
+    fixed_order: bool = False
 
     @property
     def problem(self) -> Problem:
@@ -34,6 +35,7 @@ class Exhibit:
             self.cols,
             out_dtype=self.out_dtype,
             alignment=self.alignment,
+            fixed_order=self.fixed_order,
         )
 
 
@@ -54,6 +56,14 @@ EXHIBITS = (
     Exhibit("a vocabulary that fits shared memory", "softmax", "bfloat16", 4096, 32000, "shared"),
     Exhibit("Llama 2 vocabulary", "log_softmax", "bfloat16", 4096, 32000),
     Exhibit("GPT-2 vocabulary, an odd width", "log_softmax", "float32", 2048, 50257),
+    Exhibit(
+        "GPT-2 vocabulary, the same bits in any batch",
+        "softmax",
+        "bfloat16",
+        4096,
+        50257,
+        fixed_order=True,
+    ),
     Exhibit("Llama 3 vocabulary, sampling", "softmax", "bfloat16", 64, 128256),
     Exhibit("widest row of the FastSoftmax search", "softmax", "float32", 128, 131072),
     Exhibit("the three-pass oracle, shortest to read", "softmax", "float32", 128, 2048, "safe"),

@@ -15,6 +15,9 @@ WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
 # Rows that start anywhere.
 MISALIGNED_WIDTHS = (33, 1000)
 
+# The same, summed in an order that does not depend on where they start.
+FIXED_WIDTHS = (33, 1001)
+
 # Rows for many threads, by the strategies that are there for them. Odd ones start anywhere.
 WIDE_WIDTHS = {
     2049: ("block", "shared"),
@@ -83,12 +86,17 @@ def problems() -> list[Problem]:
         for dtype in DType:
             found += [Problem.of(algorithm, dtype, cols) for cols in WIDTHS]
             found += [Problem.of(algorithm, dtype, cols, alignment=1) for cols in MISALIGNED_WIDTHS]
+            found += [Problem.of(algorithm, dtype, cols, fixed_order=True) for cols in FIXED_WIDTHS]
             found += [Problem.of(algorithm, dtype, cols) for cols in WIDE_WIDTHS]
         for x_type, y_type in MIXED:
             found += [
                 Problem.of(algorithm, x_type, cols, out_dtype=y_type) for cols in MIXED_WIDTHS
             ]
-    found += [Problem.of(Algorithm.SOFTMAX, dtype, WIDEST) for dtype in WIDEST_DTYPES]
+    for fixed_order in (False, True):
+        found += [
+            Problem.of(Algorithm.SOFTMAX, dtype, WIDEST, fixed_order=fixed_order)
+            for dtype in WIDEST_DTYPES
+        ]
     return list(dict.fromkeys(found))  # 33 columns are misaligned anyway
 
 

@@ -105,6 +105,11 @@ class Sliced(Strategy):
         return False
 
     @property
+    def writes_early(self) -> bool:
+        """Whether blocks may write a slice in place while others still read the one beside it."""
+        return False
+
+    @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
         return PACKED_NEEDS if self.packed else super().needs

@@ -73,6 +73,11 @@ class Split(Sliced):
         """
         return 32 if arch.compute_capability >= (12, 0) else 64
 
+    @property
+    def writes_early(self) -> bool:
+        """Whether blocks may write a slice in place while others still read the one beside it."""
+        return True
+
     def part(self, problem: Problem) -> int:
         """Return the columns of a chunk."""
         return self.cols_per_thread * self.block_size

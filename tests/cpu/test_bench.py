@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,6 +44,7 @@ from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
 from softgen.errors import CompileError, InvalidValueError
 from softgen.problem import DType, Problem
 from softgen.variants import candidates
+from tests.cpu.cli_helpers import refused
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
 BENCHMARK = Path(__file__).resolve().parents[2] / "docs" / "benchmark"
@@ -99,7 +101,7 @@ def test_quick_keeps_the_ends_of_the_one_long_suite() -> None:
 
 
 def test_an_unknown_suite_names_the_known_ones() -> None:
-    with pytest.raises(InvalidValueError, match=r"'trition'.*triton, fastsoftmax, online"):
+    with pytest.raises(InvalidValueError, match=r"mean 'triton'\? .*triton, fastsoftmax, online"):
         shapes_of(["trition"])
 
 
@@ -151,12 +153,37 @@ def test_the_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
         (",".join(COLUMNS) + "\ntriton\n", "line 2"),
         (to_csv(sample()).replace(",1000,1000,", ",many,1000,"), "line 2: .*many"),
         (to_csv(sample()).replace(",timed,", ",guessed,"), "line 2: .*guessed"),
+        (to_csv(sample()).replace(",1000,1000,", ",0,1000,"), "line 2: rows must be from 1"),
+        (to_csv(sample()).replace(",1000,1000,", ",1000,1" + "0" * 20 + ","), "cols must be from"),
     ],
 )
 def test_other_tables_are_refused_by_line(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "other.csv"
     path.write_text(text)
     with pytest.raises(InvalidValueError, match=message):
+        read_csv(path)
+
+
+@pytest.mark.parametrize("figure", ["nan", "inf", "-inf", "1e999", "-1.5", "NaN"])
+@pytest.mark.parametrize("column", ["microseconds", "max_relative_error", "ratio_to_limit"])
+def test_figures_that_nothing_measured_are_refused_by_line(
+    figure: str, column: str, tmp_path: Path
+) -> None:
+    lines = [line.split(",") for line in to_csv(sample()[:2]).splitlines()]
+    lines[2][COLUMNS.index(column)] = figure
+    path = tmp_path / "nan.csv"
+    path.write_text("\n".join(map(",".join, lines)))
+    error = refused(2, "bench", "--from", path)
+    assert re.search(rf"nan.csv, line 3: {column} must be .* got {figure}", error), error
+
+
+def test_the_line_of_a_table_with_lines_in_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "quotes.csv"
+    heading, first, second = to_csv(sample()[:2]).splitlines()
+    cells = first.split(",")
+    cells[COLUMNS.index("note")] = '"two\nlines"'
+    path.write_text("\n".join([heading, ",".join(cells), second.replace(",timed,", ",no,")]))
+    with pytest.raises(InvalidValueError, match=r"line 4: .*'no'"):
         read_csv(path)
 
 
@@ -174,7 +201,7 @@ def test_a_table_from_before_there_was_a_warm_regime_is_cold(tmp_path: Path) -> 
 @pytest.mark.parametrize("path", sorted(BENCHMARK.glob("*.csv")), ids=lambda path: path.stem)
 def test_the_committed_figures_can_be_read(path: Path) -> None:
     records = read_csv(path)
-    assert {record.suite for record in records} == {path.stem}
+    assert {record.suite for record in records} == {path.stem.removesuffix("-h100")}
     assert {record.regime for record in records} <= set(Regime)
 
 

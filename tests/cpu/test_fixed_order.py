@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from softgen import numerics
+from softgen.compile import compile_offline
 from softgen.emulator import run
 from softgen.errors import EmulationError
 from softgen.problem import DType, Problem
@@ -15,7 +16,7 @@ from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.split import Split
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant
+from softgen.variants import Variant, best_guess
 from tests.cpu.emulator_helpers import ARCH, broken, share_programs
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
@@ -153,3 +154,13 @@ def test_rows_of_whole_packs_need_nothing() -> None:
     assert problem_of("float32", 1000) == Problem.of("softmax", "float32", 1000)
     assert problem_of("float32", 1002).label == "softmax_f32_1002_fixed"
     assert problem_of("bfloat16", 1000).dtype is DType.BFLOAT16
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+def test_the_choice_spills_nowhere(dtype: DType) -> None:
+    """The exchange takes registers, and min_blocks leaves few."""
+    for cols in (77, 1001, 2047, 4097, 8191, 12671, 50257, 151937, 1000001):
+        for function in ("softmax", "log_softmax"):
+            problem = problem_of(dtype.value, cols, function=function)
+            source = render(best_guess(problem, 4096, ARCH))
+            assert compile_offline(source, ARCH).local_bytes == 0, source.name

@@ -39,11 +39,17 @@ def sample(algorithm: Algorithm) -> list[Variant]:
     for dtype in DType:
         for number, (cols, alignment) in enumerate(wide):
             out = dtype if number % 2 == 0 else DType.FLOAT32
-            problem = Problem.of(algorithm, dtype, cols, out_dtype=out, alignment=alignment)
-            for kind in all_strategies():
-                some = list(candidates(problem, 64, arch_named("sm_90"), kind.name))
-                for variant in some[:: max(1, len(some) - 1)]:
-                    found[variant.name] = variant
+            for fixed_order in (False, True):
+                problem = Problem.of(
+                    *(algorithm, dtype, cols),
+                    out_dtype=out,
+                    alignment=alignment,
+                    fixed_order=fixed_order,
+                )
+                for kind in all_strategies():
+                    some = list(candidates(problem, 64, arch_named("sm_90"), kind.name))
+                    for variant in some[:: max(1, len(some) - 1)]:
+                        found[variant.name] = variant
     return list(found.values())
 
 
