@@ -7,24 +7,22 @@ be read, or does not fit, is a miss with a warning, never an error.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import logging
-import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softgen import folders, texts
+from softgen import folders, owned
 from softgen.arch import Arch
 from softgen.entry import Entry, Key, entry_from_json
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.files import write_whole
+from softgen.files import read_regular, write_whole
 
 log = logging.getLogger("softgen")
 
-# A file is written in milliseconds: a temporary one this old belongs to a process that was killed.
-STALE_SECONDS = 3600
+KIND = "tuned"
 
 # Entries of this process whose file could not be written, by path.
 _memory: dict[Path, Entry] = {}
@@ -32,7 +30,7 @@ _memory: dict[Path, Entry] = {}
 
 def tuned_directory() -> Path:
     """Return the folder of the entries, which need not exist."""
-    return folders.directory() / "tuned"
+    return folders.directory() / KIND
 
 
 @functools.cache
@@ -46,7 +44,7 @@ def trusted_directory(create: bool) -> Path | None:
     Otherwise None, with one warning: choices are then kept in memory.
     """
     try:
-        return folders.made("tuned") if create else folders.found("tuned")
+        return folders.made(KIND) if create else folders.found(KIND)
     except OSError as error:
         _warn_once(
             f"the cache folder {tuned_directory()} is not used: {error}. Choices are kept in "
@@ -61,13 +59,14 @@ def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
     One that cannot be used gives a warning, unless `quiet`.
     """
     path = tuned_directory() / key.file_name
-    if path in _memory:
-        return _memory[path]
+    remembered = _memory.get(path)  # one look: another thread may take it out as its file appears
+    if remembered is not None:
+        return remembered
     folder = trusted_directory(create=False)
     if folder is None:
         return None
     try:
-        entry = entry_from_json(json.loads(path.read_text()))
+        entry = _read(path)
         if entry.key != key:
             raise InvalidValueError("it is for another key")
         entry.winner.check(arch)
@@ -80,13 +79,18 @@ def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
     return entry
 
 
+def _read(path: Path) -> Entry:
+    """Return the entry in a file; OSError, ValueError or RecursionError if there is none."""
+    return entry_from_json(json.loads(read_regular(path).decode()))
+
+
 def store(entry: Entry) -> Path | None:
     """Write `entry` and return its path; None if it could only be kept in memory (one warning)."""
     path = tuned_directory() / entry.key.file_name
     folder = trusted_directory(create=True)
     if folder is not None:
         try:
-            _delete_stale(folder)
+            owned.delete_stale(KIND, folder)
             write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
         except OSError as error:
             why = error.strerror or error  # not the file, which would make it a warning for each
@@ -96,15 +100,6 @@ def store(entry: Entry) -> Path | None:
             return path
     _memory[path] = entry
     return None
-
-
-def _delete_stale(folder: Path) -> None:
-    """Delete temporary files of processes that were killed while they wrote."""
-    for path in folder.glob(".*.tmp"):
-        # Its process may finish it, or another delete it, between the look and the deed.
-        with contextlib.suppress(OSError):
-            if time.time() - path.stat().st_mtime > STALE_SECONDS:
-                path.unlink()
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -118,21 +113,43 @@ def entries() -> list[Entry]:
     found = []
     for path in sorted(folder.glob("*.json")) if folder else []:
         try:
-            found.append(entry_from_json(json.loads(path.read_text())))
+            found.append(_read(path))
         except (OSError, ValueError, RecursionError) as error:
             log.warning("ignoring the cache entry %s: %s", path, error)
     return found
 
 
-def clear() -> int:
-    """Delete every entry, damaged ones included, and all texts; return how many entries went."""
+@dataclass(frozen=True)
+class Cleared:
+    """What `clear` did, by folder of the cache folder.
+
+    Attributes:
+        deleted: how many files went: choices, texts, built programs, sources.
+        left: why a folder was left as it is.
+    """
+
+    deleted: dict[str, int]
+    left: dict[str, str]
+
+
+def clear() -> Cleared:
+    """Delete all that softgen keeps in its cache folder, damaged files included."""
     _memory.clear()
-    texts.clear()
-    folder = trusted_directory(create=False)
-    paths = list(folder.glob("*.json")) if folder else []
-    for path in paths:
-        path.unlink(missing_ok=True)
-    return len(paths)
+    deleted, left = {}, {}
+    for kind in owned.KINDS:
+        deleted[kind] = 0
+        try:
+            folder = folders.found(kind)
+            if folder is None:
+                continue
+            if owned.mark(kind, folder):
+                deleted[kind] = sum(map(owned.delete, owned.files(kind, folder)))
+                owned.delete_stale(kind, folder)
+            else:
+                left[kind] = "softgen did not make it, or not all that it holds"
+        except OSError as error:
+            left[kind] = str(error)
+    return Cleared(deleted, left)
 
 
 def export_file(path: Path) -> int:

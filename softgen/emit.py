@@ -125,7 +125,8 @@ def refuse_links(folder: Path) -> None:
     A link directly under the root, or in a folder that we cannot write to (as /tmp or /home are on
     some systems), was put there by whoever runs the machine and is followed.
     """
-    path = Path(os.path.abspath(folder))
+    # With its `..`, as the system goes: behind a link that is not the folder before it.
+    path = folder.absolute()
     for part in (path, *path.parents):
         ours = part.parent != Path(part.anchor) and os.access(part.parent, os.W_OK)
         if part.is_symlink() and ours:

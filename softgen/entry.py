@@ -109,7 +109,12 @@ def entry_from_json(data: Any) -> Entry:
             fields.pop("algorithm"), fields.pop("dtype"), fields.pop("cols"), **fields
         )
         environment = tuple(sorted(data["key"]["environment"].items()))
+        for name, value in environment:
+            if type(value) is not int and not _is_text(value):  # keys are hashed, devices printed
+                raise InvalidValueError(f"{name} must be a text or a number, got {value!r}")
         kind = strategy_named(data["winner"]["strategy"])
+        if not kind.tuned:
+            raise InvalidValueError(f"the strategy {kind.name} is never tuned")
         parameters = data["winner"]["parameters"]
         for field in dataclasses.fields(kind):
             if type(parameters[field.name]).__name__ != field.type:  # True is no 1 here
@@ -119,7 +124,7 @@ def entry_from_json(data: Any) -> Entry:
             Key(problem, int(data["key"]["rows"]), environment),
             winner,
             tuple(_timing_from_json(timing) for timing in data["timings"]),
-            tuple(data["failures"].items()),
+            _failures_from_json(data["failures"]),
         )
     except SoftgenError as error:
         raise InvalidValueError(str(error)) from error
@@ -134,6 +139,18 @@ def _timing_from_json(data: Any) -> Timing:
         # Rates are found by dividing by it; and Python reads NaN and Infinity from JSON.
         if type(value) not in (int, float) or not 0 < value < math.inf:
             raise InvalidValueError(f"{name} must be a positive number, got {value!r}")
-    if not isinstance(timing.variant, str):
+    if not _is_text(timing.variant):
         raise InvalidValueError(f"variant must be a name, got {timing.variant!r}")
     return timing
+
+
+def _failures_from_json(data: Any) -> tuple[tuple[str, str], ...]:
+    for name, reason in data.items():
+        if not _is_text(name) or not _is_text(reason):
+            raise InvalidValueError(f"a failure must be a text, got {name!r}: {reason!r}")
+    return tuple(data.items())
+
+
+def _is_text(value: Any) -> bool:
+    """Whether `value` is a str that can be written; JSON can hold half of a surrogate pair."""
+    return isinstance(value, str) and not any("\ud800" <= letter <= "\udfff" for letter in value)

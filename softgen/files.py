@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
+
+
+def read_regular(path: Path) -> bytes:
+    """Return what the regular file `path` holds; OSError if it is anything else, a link too.
+
+    Nothing that may lie in its place makes this wait, as a FIFO does with `open`.
+    """
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+    with os.fdopen(handle, "rb") as file:
+        return file.read()
 
 
 def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:

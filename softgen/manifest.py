@@ -76,12 +76,14 @@ def read(folder: Path) -> Entries:
     if not path.exists():
         return {}
     try:
+        if not path.is_file():
+            raise ValueError("it is no regular file")
         document = json.loads(path.read_text())
         if document["generator"] != GENERATOR or document["schema"] != SCHEMA:
             raise ValueError("another program's, or another version's")
         entries = dict(document["files"])
         for name, entry in entries.items():
-            if not is_file_name(name) or not isinstance(entry["sha256"], str):
+            if not is_file_name(name) or not _is_entry(entry):
                 raise ValueError(f"entry {name!r}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidValueError(
@@ -89,6 +91,15 @@ def read(folder: Path) -> Entries:
             "delete that file if the kernels beside it may be replaced"
         ) from error
     return entries
+
+
+def _is_entry(entry: Any) -> bool:
+    """Whether what `softgen emit` looks at in an entry is of the types that it writes."""
+    return (
+        isinstance(entry, dict)
+        and isinstance(entry.get("sha256"), str)
+        and isinstance(entry.get("problem", {}), dict)
+    )
 
 
 def by_file(sources: Sequence[Source]) -> dict[str, Source]:

@@ -1,8 +1,9 @@
 """Emitted texts, remembered on disk: a process whose kernel was emitted before loads no Jinja.
 
 To load it and to read the templates would be more than half of a first call whose machine code
-CuPy has on disk. A file holds the digest of a text in its first line, then the text; what is
-damaged, changed by hand or of other templates is emitted anew.
+CuPy has on disk. A file holds a digest in its first line, then the text; what is damaged, another
+variant's, or of other templates is emitted anew. The digest has no key, so it does not keep out who
+can write to the folder: that is for `folders.py`, and SECURITY.md says what is trusted.
 """
 
 from __future__ import annotations
@@ -11,20 +12,20 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from softgen import folders
-from softgen.files import write_whole
+from softgen import folders, owned
+from softgen.files import read_regular, write_whole
 from softgen.render import Source, digest, render
 from softgen.variants import Variant
 
-FOLDER = "texts"
+KIND = "texts"
 
 
 def source_of(variant: Variant) -> Source:
     """Return the source of `variant`, as `render` does, from disk where it was kept."""
     name = f"{variant.name}-{digest()}.txt"
     try:
-        folder = folders.found(FOLDER)
-        text = _checked((folder / name).read_bytes()) if folder else None
+        folder = folders.found(KIND)
+        text = _checked(variant, read_regular(folder / name)) if folder else None
     except OSError:
         text = None
     if text is not None:
@@ -32,32 +33,34 @@ def source_of(variant: Variant) -> Source:
     source = render(variant)
     # What cannot be kept is emitted again: nothing but the next process's time is lost.
     with contextlib.suppress(OSError):
-        folder = folders.made(FOLDER)
+        folder = folders.made(KIND)
         _delete_others(folder)
-        write_whole(folder / name, _with_digest(source.text.encode()))
+        write_whole(folder / name, _with_digest(variant, source.text.encode()))
     return source
-
-
-def clear() -> None:
-    """Delete all texts."""
-    with contextlib.suppress(OSError):
-        folder = folders.found(FOLDER)
-        for path in folder.iterdir() if folder else ():
-            path.unlink(missing_ok=True)
 
 
 def _delete_others(folder: Path) -> None:
     """Delete the texts of other templates, which another version left."""
-    for path in folder.iterdir():
+    for path in owned.files(KIND, folder):
         if not path.stem.endswith(f"-{digest()}"):
-            path.unlink(missing_ok=True)
+            owned.delete(path)
+    owned.delete_stale(KIND, folder)
 
 
-def _with_digest(text: bytes) -> bytes:
-    return hashlib.sha256(text).hexdigest().encode() + b"\n" + text
+def _with_digest(variant: Variant, text: bytes) -> bytes:
+    """Return what a file holds: a text after a digest of it, of its name and of its templates."""
+    head = f"{variant.name}\0{digest()}\0".encode()
+    return hashlib.sha256(head + text).hexdigest().encode() + b"\n" + text
 
 
-def _checked(data: bytes) -> str | None:
+def _checked(variant: Variant, data: bytes) -> str | None:
     """Return the text of a file; None if it is not what was written."""
-    text = data.partition(b"\n")[2]
-    return text.decode() if data == _with_digest(text) else None
+    content = data.partition(b"\n")[2]
+    if data != _with_digest(variant, content):
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError:
+        return None
+    # As CuPy will look it up: at the start of a line, where only the kernel's own name stands.
+    return text if f"\n    {variant.name}(" in text else None

@@ -14,8 +14,16 @@ from softgen.cli.tune import describe
 app = typer.Typer(
     name="cache",
     no_args_is_help=True,
-    help="List, clear, export and import the tuned choices.",
+    help="List, export and import the tuned choices; clear all that is kept.",
 )
+
+# What the files of each folder are.
+NAMES = {
+    "tuned": "choices",
+    "texts": "texts of kernels",
+    "emulator": "programs and objects of the emulator",
+    "sources": "sources",
+}
 
 File = Annotated[Path, typer.Argument(help="JSON file of cache entries.")]
 
@@ -51,14 +59,22 @@ def print_path(json: options.JsonOption = False) -> None:
 
 @app.command("clear")
 def clear(json: options.JsonOption = False) -> None:
-    """Delete the stored choices and the kept texts of kernels."""
+    """Delete all that softgen keeps: choices, texts of kernels, programs of the emulator, sources.
+
+    Only files that softgen made go, and only from folders that it made.
+    """
+    from dataclasses import asdict
+
     from softgen import cache
 
-    count = cache.clear()
+    cleared = cache.clear()
     if json:
-        output.document({"cleared": count})
-    else:
-        output.note(f"deleted {count} entries from {folders.directory()}")
+        output.document({"folder": str(folders.directory()), **asdict(cleared)})
+        return
+    for kind, reason in cleared.left.items():
+        output.warn(f"{folders.directory() / kind} is left alone: {reason}")
+    counts = ", ".join(f"{count} {NAMES[kind]}" for kind, count in cleared.deleted.items())
+    output.note(f"deleted {counts} from {folders.directory()}")
 
 
 @app.command("export")

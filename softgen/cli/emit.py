@@ -210,7 +210,7 @@ def _check(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> N
         output.document(document | (failure(message, "Drift") if differences else {}))
     elif differences:
         for found in differences:
-            typer.echo(found.diff, nl=False)
+            typer.echo(output.printable(found.diff, keep="\n\t"), nl=False)
         output.fail(message)
     else:
         output.note(f"{folder}: {len(sources)} sources, all as emitted")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import struct
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.emulator.compiler import HOST_FLAGS, LINK_FLAGS, PACKAGE, Compiler, find_compiler
-from softgen.emulator.folder import keep_small, program_folder
+from softgen.emulator.folder import keep, keep_small, kept, program_folder, work_folder
 from softgen.emulator.report import error_of
 from softgen.emulator.unit import unit_text
 from softgen.errors import EmulationError, InvalidTypeError, InvalidValueError
@@ -148,12 +146,10 @@ def build(sources: Sequence[Source]) -> Program:
     distinct = list({source.sha256: source for source in sources}.values())
     text = unit_text(distinct)
     folder = program_folder()
-    key = _digest(compiler, *compiler.unit_flags, *LINK_FLAGS, text)
-    path = folder / f"unit-{key}"
-    if path.exists():
-        os.utime(path)
-    else:
-        _compile(compiler, text, path, _host_object(compiler, folder))
+    stem = f"unit-{_digest(compiler, *compiler.unit_flags, *LINK_FLAGS, text)}"
+    path = kept(folder, stem)
+    if path is None:
+        path = _compile(compiler, text, folder, stem)
         keep_small(folder)
     return Program(path, distinct)
 
@@ -174,21 +170,23 @@ def _digest(compiler: Compiler, *texts: str) -> str:
 
 def _host_object(compiler: Compiler, folder: Path) -> Path:
     """Return the object of the emulator's own side, the same for every unit."""
-    path = folder / f"host-{_digest(compiler, *HOST_FLAGS)}.o"
-    if not path.exists():
-        with tempfile.TemporaryDirectory(dir=folder) as work:
+    stem = f"host-{_digest(compiler, *HOST_FLAGS)}"
+    path = kept(folder, stem, ".o")
+    if path is None:
+        with work_folder(folder) as work:
             built = Path(work) / "host.o"
             compiler.call([*HOST_FLAGS, "-c", PACKAGE / "host" / "main.cpp", "-o", built])
-            os.replace(built, path)
+            path = keep(built, folder, stem, ".o")
     return path
 
 
-def _compile(compiler: Compiler, text: str, path: Path, host: Path) -> None:
+def _compile(compiler: Compiler, text: str, folder: Path, stem: str) -> Path:
     """Compile and link in a folder of its own, then move the whole program into place."""
-    with tempfile.TemporaryDirectory(dir=path.parent) as work:
+    host = _host_object(compiler, folder)
+    with work_folder(folder) as work:
         unit, compiled, built = (Path(work) / name for name in ("unit.cpp", "unit.o", "unit"))
         unit.write_text(text)
         include = f"-I{PACKAGE / 'include'}"
         compiler.call([*compiler.unit_flags, include, "-c", unit, "-o", compiled])
         compiler.call([compiled, host, *LINK_FLAGS, "-o", built])
-        os.replace(built, path)
+        return keep(built, folder, stem)

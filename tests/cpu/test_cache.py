@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from softgen import cache, folders
+from softgen import cache, folders, owned
 from softgen.arch import arch_named
 from softgen.entry import SCHEMA, Entry, Key, Timing, entry_from_json, rows_bucket
 from softgen.errors import InvalidValueError
@@ -81,6 +82,11 @@ def put(text: str | bytes, entry: Entry = ENTRY) -> Path:
     path = folder / entry.key.file_name
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
+
+
+def names(folder: Path) -> list[str]:
+    """Return what lies in a folder beside the marker of softgen's own."""
+    return sorted(path.name for path in folder.iterdir() if path.name != owned.MARKER)
 
 
 # Round trips
@@ -144,7 +150,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
         ],
         "failures": {"a_third": "spills: 8 bytes of local memory a thread"},
     }
-    assert [file.name for file in tuned.iterdir()] == [path.name]
+    assert names(tuned) == [path.name]
 
 
 def test_a_later_choice_replaces_the_earlier() -> None:
@@ -286,6 +292,10 @@ def timed(**parts: Any) -> dict[str, Any]:
     return changed(timings=[{**GOOD["timings"][0], **parts}])
 
 
+def on(**parts: Any) -> dict[str, Any]:
+    return {**GOOD["key"], "environment": {**ENVIRONMENT, **parts}}
+
+
 TEXT = json.dumps(GOOD)
 OTHER_KEY = {**GOOD["key"], "rows": 8192}
 OTHER_DEVICE = {**GOOD["key"], "environment": {**ENVIRONMENT, "device": "NVIDIA H100"}}
@@ -323,6 +333,10 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "text": (json.dumps(won_by("safe", block_size="256")), "block_size must be int"),
     "unknown knob": (json.dumps(won_by("safe", block_size=256, splits=2)), "splits"),
     "missing knob": (json.dumps(won_by("online", block_size=256)), "pack_size"),
+    "a lesson": (json.dumps(won_by("serial", block_size=256)), "serial is never tuned"),
+    "listed device": (json.dumps(changed(key=on(device=["x"]))), "device must be a text"),
+    "half a pair": (json.dumps(changed(key=on(device="\udc80"))), "device must be a text"),
+    "half a failure": (json.dumps(changed(failures={"x": "\udc80"})), "a failure must be a text"),
 }
 
 
@@ -381,6 +395,28 @@ def test_an_entry_that_this_device_cannot_run_is_a_miss(caplog: pytest.LogCaptur
     small = replace(H200, registers_per_multiprocessor=32768)
     assert cache.load(entry.key, small) is None
     assert "a thread would hold 32 registers" in caplog.text
+
+
+def test_a_fifo_in_place_of_an_entry_is_a_miss(
+    tuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuned.mkdir(mode=0o700)
+    os.mkfifo(tuned / ENTRY.key.file_name)
+    assert cache.load(ENTRY.key, H200) is None
+    assert cache.entries() == []
+    assert len(caplog.records) == 2
+    assert "not a regular file" in caplog.text
+    assert cache.store(ENTRY) == tuned / ENTRY.key.file_name
+    assert cache.load(ENTRY.key, H200) == ENTRY
+
+
+def test_a_link_in_place_of_an_entry_is_a_miss(tuned: Path, tmp_path: Path) -> None:
+    (tmp_path / "else.json").write_text(TEXT)
+    tuned.mkdir(mode=0o700)
+    (tuned / ENTRY.key.file_name).symlink_to(tmp_path / "else.json")
+    assert cache.load(ENTRY.key, H200) is None
+    cache.store(make_entry(block_size=512))
+    assert (tmp_path / "else.json").read_text() == TEXT
 
 
 def test_an_unreadable_file_is_a_miss(caplog: pytest.LogCaptureFixture, tuned: Path) -> None:
@@ -567,11 +603,10 @@ def test_a_folder_that_may_not_be_looked_at(
 def test_a_folder_deleted_in_between(tuned: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = cache.store(ENTRY)
     assert path is not None
-    path.unlink()
-    tuned.rmdir()
+    shutil.rmtree(tuned)
     assert cache.load(ENTRY.key, H200) is None
     assert cache.entries() == []
-    assert cache.clear() == 0
+    assert cache.clear().deleted["tuned"] == 0
     assert cache.store(ENTRY) == path
     assert cache.load(ENTRY.key, H200) == ENTRY
     assert caplog.records == []
@@ -678,10 +713,21 @@ def test_clear_takes_all_entries_and_nothing_else(tuned: Path) -> None:
     put("damaged")
     (tuned / "notes.txt").write_text("mine")
     cache._memory[tuned / "x.json"] = ENTRY
-    assert cache.clear() == 4
+    assert cache.clear().deleted["tuned"] == 4
     assert cache.entries() == []
     assert cache._memory == {}
-    assert [path.name for path in tuned.iterdir()] == ["notes.txt"]
+    assert names(tuned) == ["notes.txt"]
+
+
+def test_a_folder_in_place_of_an_entry_does_not_stop_clear(tuned: Path) -> None:
+    for cols in (7, 8, 9):
+        cache.store(make_entry(cols))
+    for name in ("x.json", "a.json", make_entry(10).key.file_name):
+        (tuned / name).mkdir()
+    assert cache.clear() == cache.Cleared(
+        {"tuned": 3, "texts": 0, "emulator": 0, "sources": 0}, left={}
+    )
+    assert names(tuned) == sorted(["x.json", "a.json", make_entry(10).key.file_name])
 
 
 def test_an_exported_file_brings_everything_back(tmp_path: Path) -> None:
@@ -690,7 +736,7 @@ def test_an_exported_file_brings_everything_back(tmp_path: Path) -> None:
         cache.store(entry)
     file = tmp_path / "export.json"
     assert cache.export_file(file) == 3
-    assert cache.clear() == 3
+    assert cache.clear().deleted["tuned"] == 3
     assert cache.import_file(file) == 3
     assert [cache.load(entry.key, H200) for entry in stored] == stored
 
@@ -748,6 +794,20 @@ def test_an_endless_nest_imports_nothing(tmp_path: Path) -> None:
         cache.import_file(tmp_path / "deep")
 
 
+def test_an_entry_that_goes_from_memory_while_it_is_looked_up(
+    tuned: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Fleeting(dict[Path, Entry]):
+        """Another thread takes out what was found."""
+
+        def __contains__(self, path: object) -> bool:
+            self.clear()
+            return True
+
+    monkeypatch.setattr(cache, "_memory", Fleeting({tuned / ENTRY.key.file_name: ENTRY}))
+    assert cache.load(ENTRY.key, H200) == ENTRY
+
+
 # Many processes at once
 
 WRITER = """
@@ -798,7 +858,7 @@ def test_processes_that_store_different_keys_lose_none(tuned: Path) -> None:
     finish(processes)
     wanted = {1 + 1000 * number + i for number in range(4) for i in range(25)}
     assert {entry.key.problem.cols for entry in cache.entries()} == wanted
-    assert len(list(tuned.iterdir())) == 100
+    assert len(names(tuned)) == 100
 
 
 def test_a_key_that_processes_fight_over_is_whole_at_any_time(
@@ -813,7 +873,7 @@ def test_a_key_that_processes_fight_over_is_whole_at_any_time(
         reads += 1
     finish(processes)
     assert caplog.records == []
-    assert [path.name for path in tuned.iterdir()] == [ENTRY.key.file_name]
+    assert names(tuned) == [ENTRY.key.file_name]
 
 
 def test_entries_are_listed_by_file_name() -> None:

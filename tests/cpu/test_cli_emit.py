@@ -79,6 +79,39 @@ def test_check_finds_a_changed_byte_and_a_stranger() -> None:
     assert document(as_json)["kind"] == "Drift"
 
 
+@pytest.mark.parametrize("problem", [5, [], None, "softmax"])
+def test_a_manifest_whose_problem_is_no_object_is_refused(problem: object) -> None:
+    words = ("emit", "--all", "--cols", 64, "--dtype", "float32", "--strategy", "safe")
+    ok(*words, "--out", "out")
+    path = Path("out/manifest.json")
+    manifest = json.loads(path.read_text())
+    next(iter(manifest["files"].values()))["problem"] = problem
+    path.write_text(json.dumps(manifest))
+    message = refused(group.USAGE, *words, "--out", "out")
+    assert "manifest.json is not a manifest that softgen wrote (entry " in message
+    assert "manifest.json (changed)" in cli(*words, "--out", "out", "--check").stderr
+
+
+def test_dots_behind_a_link_are_refused() -> None:
+    Path("elsewhere/inner").mkdir(parents=True)
+    Path("link").symlink_to("elsewhere/inner")
+    assert "is a symbolic link" in refused(
+        group.USAGE, "emit", "--cols", 64, "--out", "link/../escaped"
+    )
+    assert [path.name for path in Path("elsewhere").iterdir()] == ["inner"]
+
+
+def test_a_diff_is_no_command_to_the_terminal() -> None:
+    words = ("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    ok(*words)
+    Path("out/mine.cu").write_text("int \x1b[2Jmine;\tint yours;\n")
+    found = cli(*words, "--check")
+    assert "-int \\x1b[2Jmine;\tint yours;\n" in found.stdout
+    assert "\x1b" not in found.stdout
+    difference = document(cli(*words, "--check", "--json"))["differences"][0]
+    assert "\x1b[2Jmine" in difference["diff"]
+
+
 def test_strangers_are_warned_of_and_kept() -> None:
     Path("generated").mkdir()
     Path("generated/mine.cu").write_text("int mine;\n")

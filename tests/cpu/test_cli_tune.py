@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import Result
 
 from softgen import cache
 from softgen.arch import arch_named
@@ -103,7 +104,7 @@ def test_ctrl_c_keeps_what_is_finished() -> None:
     assert [line["cols"] for line in document(ok("cache", "ls", "--json"))] == [1000]
 
 
-def test_cache_lists_exports_clears_and_imports(tmp_path: Path) -> None:
+def test_cache_lists_exports_clears_and_imports(tmp_path: Path, own_cache: Path) -> None:
     assert document(ok("cache", "ls", "--json")) == []
     assert "no tuned choices" in ok("cache", "ls").stderr
     tuned = document(ok("tune", "--shape", "64x1000", "--json"))[0]
@@ -113,10 +114,60 @@ def test_cache_lists_exports_clears_and_imports(tmp_path: Path) -> None:
 
     path = tmp_path / "choices.json"
     assert document(ok("cache", "export", path, "--json")) == {"exported": 1, "file": str(path)}
-    assert document(ok("cache", "clear", "--json")) == {"cleared": 1}
+    assert document(ok("cache", "clear", "--json")) == {
+        "folder": str(own_cache),
+        "deleted": {"tuned": 1, "texts": 0, "emulator": 0, "sources": 0},
+        "left": {},
+    }
     assert document(ok("cache", "ls", "--json")) == []
     assert document(ok("cache", "import", path, "--json")) == {"imported": 1, "file": str(path)}
     assert document(ok("cache", "ls", "--json")) == listed
+
+
+def test_cache_clear_says_what_it_did(own_cache: Path) -> None:
+    ok("tune", "--shape", "64x1000")
+    ok("run", "--device", "cpu", "--rows", 2, "--cols", 8)
+    (own_cache / "texts").mkdir(mode=0o700)
+    (own_cache / "texts" / "chapter1.md").write_text("mine")
+    lines = ok("cache", "clear").stderr.splitlines()
+    assert lines == [
+        f"warning: {own_cache / 'texts'} is left alone: softgen did not make it, or not all that "
+        "it holds",
+        "deleted 1 choices, 0 texts of kernels, 2 programs and objects of the emulator, 1 sources "
+        f"from {own_cache}",
+    ]
+    assert (own_cache / "texts" / "chapter1.md").read_text() == "mine"
+
+
+def imported(tmp_path: Path, device: object) -> Result:
+    """Import an entry of a device with that name."""
+    path = tmp_path / "choices.json"
+    ok("tune", "--shape", "64x1000")
+    ok("cache", "export", path)
+    ok("cache", "clear")
+    (entry,) = json.loads(path.read_text())
+    entry["key"]["environment"]["device"] = device
+    path.write_text(json.dumps([entry]))
+    return cli("cache", "import", path)
+
+
+def test_what_an_imported_file_says_is_no_command_to_the_terminal(tmp_path: Path) -> None:
+    assert imported(tmp_path, "\x1b]0;owned\x07\x1b[2J\u202ebad\nforged\r").exit_code == 0
+    printed = ok("cache", "ls").stdout
+    assert "\\x1b]0;owned\\x07\\x1b[2J\\u202ebad\\nforged\\r" in printed
+    assert all(letter.isprintable() for letter in printed.replace("\n", ""))
+    assert len(printed.splitlines()) == 2
+    (line,) = document(ok("cache", "ls", "--json"))
+    assert line["device"].startswith("\x1b]0;owned")
+
+
+@pytest.mark.parametrize("device", [["a", "list"], {}, None, 1.5, "half a pair \udc80"])
+def test_a_device_that_is_no_text_is_not_imported(device: object, tmp_path: Path) -> None:
+    result = imported(tmp_path, device)
+    assert result.exit_code == group.USAGE
+    assert "device must be a text or a number" in result.stderr
+    assert "nothing was imported" in result.stderr
+    assert "no tuned choices" in ok("cache", "ls").stderr
 
 
 def test_a_suite_is_tuned_in_its_dtype() -> None:

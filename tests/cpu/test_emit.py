@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -237,6 +238,42 @@ def test_a_linked_folder_is_refused(tmp_path: Path, inner: str) -> None:
     with pytest.raises(InvalidValueError, match="is a symbolic link"):
         check(tmp_path / "link" / inner, [ONLINE])
     assert files(real) == []
+
+
+def test_dots_behind_a_link_are_refused(tmp_path: Path) -> None:
+    """The system goes through the link first, so they lead out of the folder before it."""
+    (tmp_path / "elsewhere" / "inner").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "elsewhere" / "inner")
+    out = tmp_path / "here" / "link" / ".." / "x"
+    for look in (lambda: write(out, [SAFE]), lambda: check(out, [SAFE])):
+        with pytest.raises(InvalidValueError, match="link is a symbolic link"):
+            look()
+    assert files(tmp_path / "elsewhere") == ["inner"]
+    write(tmp_path / "here" / ".." / "x", [SAFE])  # no link, no harm
+    assert files(tmp_path / "x") == [SAFE_FILE, "manifest.json"]
+
+
+@pytest.mark.parametrize("part", ["problem", "sha256"])
+@pytest.mark.parametrize("value", [5, None, ["softmax"], True])
+def test_a_manifest_with_an_entry_of_another_type_is_no_manifest(
+    part: str, value: object, folder: Path
+) -> None:
+    def has_cols(entry: dict[str, Any]) -> bool:
+        return bool(entry["problem"].get("cols"))
+
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][SAFE_FILE][part] = value
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(InvalidValueError, match=f"not a manifest that softgen wrote.*{SAFE_FILE}"):
+        write(folder, [ONLINE], has_cols)
+    assert ("manifest.json", "changed") in kinds(check(folder, [ONLINE], has_cols))
+
+
+def test_a_fifo_in_place_of_the_manifest_is_a_difference(folder: Path) -> None:
+    (folder / "manifest.json").unlink()
+    os.mkfifo(folder / "manifest.json")
+    assert kinds(check(folder, [ONLINE, SAFE])) == [("manifest.json", "changed")]
 
 
 @pytest.mark.parametrize(

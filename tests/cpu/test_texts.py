@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen import cache, texts
+from softgen import cache, owned, texts
 from softgen.render import Source, digest, render
 from softgen.strategies.safe import Safe
 from softgen.texts import source_of
@@ -19,11 +20,16 @@ from softgen.variants import Variant, parse_name
 VARIANT = parse_name("log_softmax_bf16_4096_block_p8_c32_g128_b128_m8")
 
 
+def names(folder: Path) -> list[str]:
+    """Return what lies in a folder beside the marker of softgen's own."""
+    return sorted(path.name for path in folder.iterdir() if path.name != owned.MARKER)
+
+
 @pytest.fixture
 def kept(own_cache: Path) -> Path:
     """Return the file of VARIANT's text, which is there."""
     source_of(VARIANT)
-    (path,) = (own_cache / "texts").iterdir()
+    (path,) = (own_cache / "texts").glob("*.txt")
     return path
 
 
@@ -94,7 +100,7 @@ def test_texts_of_other_templates_are_deleted(kept: Path) -> None:
     kept.rename(old)
     other = Variant(VARIANT.problem, Safe(128))
     source_of(other)
-    assert [path.name for path in kept.parent.iterdir()] == [f"{other.name}-{digest()}.txt"]
+    assert names(kept.parent) == [f"{other.name}-{digest()}.txt"]
 
 
 def test_a_folder_that_others_can_write_to_is_not_read(kept: Path, emitted: list[Variant]) -> None:
@@ -123,9 +129,72 @@ def test_a_full_disk_loses_nothing(
     monkeypatch.setattr(texts, "write_whole", full)
     assert source_of(VARIANT) == source_of(VARIANT) == render(VARIANT)
     assert emitted == [VARIANT] * 2
-    assert list((own_cache / "texts").iterdir()) == []
+    assert names(own_cache / "texts") == []
 
 
 def test_clearing_the_cache_deletes_the_texts(kept: Path) -> None:
-    assert cache.clear() == 0  # entries
-    assert list(kept.parent.iterdir()) == []
+    (kept.parent / "chapter1.md").write_text("mine")
+    assert cache.clear().deleted == {"tuned": 0, "texts": 1, "emulator": 0, "sources": 0}
+    assert names(kept.parent) == ["chapter1.md"]
+
+
+def signed(text: bytes, name: str = VARIANT.name, templates: str | None = None) -> bytes:
+    """Return a file of `text` as softgen would write it."""
+    head = f"{name}\0{templates or digest()}\0".encode()
+    return hashlib.sha256(head + text).hexdigest().encode() + b"\n" + text
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        signed(b"\xff\xfe, which is not UTF-8"),
+        signed(b"// a text without the kernel\n"),
+        signed(render(VARIANT).text.encode(), name="softmax_f32_1000_safe_b256"),
+        signed(render(VARIANT).text.encode(), templates="0123456789abcdef"),
+        render(VARIANT).sha256.encode() + b"\n" + render(VARIANT).text.encode(),
+    ],
+    ids=["binary", "no kernel", "another variant's", "other templates'", "of the text alone"],
+)
+def test_a_digest_is_of_the_text_its_variant_and_its_templates(
+    data: bytes, kept: Path, emitted: list[Variant]
+) -> None:
+    good = kept.read_bytes()
+    assert good == signed(render(VARIANT).text.encode())
+    kept.write_bytes(data)
+    assert source_of(VARIANT) == render(VARIANT)
+    assert emitted == [VARIANT]
+    assert kept.read_bytes() == good
+
+
+def test_a_fifo_in_place_of_a_text_is_replaced(kept: Path, emitted: list[Variant]) -> None:
+    good = kept.read_bytes()
+    kept.unlink()
+    os.mkfifo(kept)
+    assert source_of(VARIANT) == render(VARIANT)
+    assert kept.read_bytes() == good
+
+
+def test_a_folder_among_the_texts_does_not_stop_keeping(kept: Path) -> None:
+    for name in ("notes", f"{VARIANT.name}-0123456789abcdef.txt"):
+        (kept.parent / name).mkdir()
+    other = Variant(VARIANT.problem, Safe(128))
+    source_of(other)
+    assert (kept.parent / f"{other.name}-{digest()}.txt").is_file()
+    assert kept.is_file()
+
+
+def test_what_was_there_before_softgen_is_not_deleted(own_cache: Path) -> None:
+    folder = own_cache / "texts"
+    folder.mkdir(mode=0o700)
+    mine = folder / "chapter1.md"
+    mine.write_text("mine")
+    source_of(VARIANT)
+    old = folder / f"{VARIANT.name}-0123456789abcdef.txt"
+    old.write_text("a name of softgen's in a folder that is not")
+    source_of(Variant(VARIANT.problem, Safe(128)))
+    cleared = cache.clear()
+    assert cleared.deleted["texts"] == 0
+    assert "softgen did not make it" in cleared.left["texts"]
+    assert mine.read_text() == "mine"
+    assert old.exists()
+    assert not (folder / owned.MARKER).exists()

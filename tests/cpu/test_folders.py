@@ -1,0 +1,174 @@
+"""Which folders are used: nobody else could have changed what they hold, or where they are."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from softgen import cache, folders, owned
+from tests.cpu.cli_helpers import document, ok
+from tests.cpu.test_cache import ENTRY, H200
+
+NONE = {"tuned": 0, "texts": 0, "emulator": 0, "sources": 0}
+
+
+@pytest.fixture(autouse=True)
+def forget(own_cache: Path) -> None:
+    cache._memory.clear()
+    cache._warn_once.cache_clear()
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    """Return a folder of somebody's own, with a file of a name that softgen gives."""
+    folder = tmp_path / "documents"
+    folder.mkdir(mode=0o700)
+    (folder / "softmax_f32_8_safe_b32-0123456789abcdef.txt").write_text("mine")
+    return folder
+
+
+@pytest.mark.parametrize("kind", owned.KINDS)
+def test_a_linked_folder_is_not_followed(kind: str, own_cache: Path, documents: Path) -> None:
+    """In a folder that others can write to, it may be anybody's link."""
+    (own_cache / kind).symlink_to(documents)
+    for look in (folders.found, folders.made):
+        with pytest.raises(PermissionError, match="it is a symbolic link"):
+            look(kind)
+    assert cache.clear() == cache.Cleared(NONE, {kind: "it is a symbolic link"})
+    assert len(list(documents.iterdir())) == 1
+
+
+def test_a_source_is_not_kept_behind_a_link(own_cache: Path, documents: Path) -> None:
+    (own_cache / "sources").symlink_to(documents)
+    result = ok("run", "--device", "cpu", "--rows", 1, "--cols", 8, "--json")
+    assert "the cache folder cannot be written (it is a symbolic link)" in result.stderr
+    assert Path(document(result)["source"]).is_file()
+    assert len(list(documents.iterdir())) == 1
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_a_folder_that_others_can_replace_is_not_used(
+    depth: int, own_cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Sticky ones belong to the way, and the way is followed up to where nobody else can write."""
+    chain = [own_cache, own_cache / "a", own_cache / "a" / "b"]
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(chain[2]))
+    assert cache.store(ENTRY) is not None
+    for folder in chain[2 - depth + 1 :]:
+        folder.chmod(0o1777)
+    assert cache.load(ENTRY.key, H200) == ENTRY
+    chain[2 - depth].chmod(0o777)
+    assert cache.load(ENTRY.key, H200) is None
+    assert cache.store(ENTRY) is None
+    assert f"others can write to {chain[2 - depth]}" in caplog.text
+    chain[2 - depth].chmod(0o1777)  # as /tmp is
+    cache._memory.clear()
+    assert cache.load(ENTRY.key, H200) == ENTRY
+
+
+def test_a_folder_below_another_users_is_not_used(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever a folder belongs to can rename what it holds."""
+    folder = folders.made("tuned")
+    lstat = Path.lstat
+
+    def of_another(path: Path) -> os.stat_result:
+        info = lstat(path)
+        if path != own_cache:
+            return info
+        return os.stat_result((*info[:4], info.st_uid + 1, *info[5:10]))
+
+    monkeypatch.setattr(Path, "lstat", of_another)
+    with pytest.raises(PermissionError, match=f"{own_cache} belongs to another user"):
+        folders.found("tuned")
+    assert folder.is_dir()
+
+
+def test_a_link_on_the_way_is_followed_where_only_we_could_change_it(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, real = tmp_path / "place", tmp_path / "real"
+    place.mkdir(mode=0o700)
+    real.mkdir(mode=0o700)
+    (place / "link").symlink_to(real)
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(place / "link" / "cache"))
+    assert folders.made("tuned").samefile(real / "cache" / "tuned")
+    place.chmod(0o777)
+    with pytest.raises(PermissionError, match=f"others can write to {place}"):
+        folders.found("tuned")
+    (own_cache / "way").symlink_to(place / "link")  # a link to a link
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(own_cache / "way" / "cache"))
+    with pytest.raises(PermissionError, match=f"others can write to {place}"):
+        folders.found("tuned")
+    place.chmod(0o700)
+    assert folders.found("tuned") == own_cache / "way" / "cache" / "tuned"
+
+
+def test_dots_behind_a_link_lead_where_the_system_says(
+    own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "there" / "inner").mkdir(parents=True, mode=0o700)
+    (own_cache / "link").symlink_to(tmp_path / "there" / "inner")
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(own_cache / "link" / ".." / "c"))
+    assert folders.directory() == tmp_path / "there" / "c"
+    assert cache.store(ENTRY) == tmp_path / "there" / "c" / "tuned" / ENTRY.key.file_name
+    assert cache.load(ENTRY.key, H200) == ENTRY
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(own_cache / "missing" / ".." / "c"))
+    assert cache.store(ENTRY) == own_cache / "c" / "tuned" / ENTRY.key.file_name
+
+
+def test_a_relative_folder_whose_place_is_gone_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", "here")
+    gone.rmdir()
+    assert cache.load(ENTRY.key, H200) is None
+    assert cache.store(ENTRY) is None
+    assert cache.load(ENTRY.key, H200) == ENTRY
+    assert cache.clear().deleted == NONE
+    (record,) = caplog.records
+    assert "the current folder was deleted" in record.getMessage()
+
+
+# What is softgen's own
+
+
+@pytest.mark.parametrize("kind", owned.KINDS)
+def test_a_folder_that_softgen_makes_is_marked(kind: str) -> None:
+    folder = folders.made(kind)
+    text = (folder / owned.MARKER).read_text()
+    assert text.startswith("Signature: 8a477f597d28d172789f06886806bc55\n")
+    assert "softgen" in text
+    assert owned.mark(kind, folder)
+
+
+def test_a_folder_of_an_earlier_version_is_marked_when_it_is_written(own_cache: Path) -> None:
+    folder = own_cache / "emulator"
+    folder.mkdir(mode=0o700)
+    (folder / f"unit-{'0' * 32}").write_text("an earlier version's")
+    (folder / f"host-{'0' * 32}.o").write_text("an earlier version's")
+    (folder / "tmpabcd_123").mkdir()
+    assert owned.files("emulator", folder) == []
+    folders.made("emulator")
+    assert len(owned.files("emulator", folder)) == 2
+    assert cache.clear() == cache.Cleared({**NONE, "emulator": 2}, {})
+
+
+@pytest.mark.parametrize("name", ["chapter1.md", "tmpabcd_123", owned.MARKER])
+def test_a_folder_with_a_file_of_others_is_not_marked(name: str, own_cache: Path) -> None:
+    folder = own_cache / "tuned"
+    folder.mkdir(mode=0o700)
+    (folder / name).write_text("mine")
+    (folder / ENTRY.key.file_name).write_text("mine too")
+    folders.made("tuned")
+    assert not owned.mark("tuned", folder)
+    assert owned.files("tuned", folder) == []
+    assert "tuned" in cache.clear().left
+    assert sorted(path.name for path in folder.iterdir()) == sorted([name, ENTRY.key.file_name])
+    assert (folder / name).read_text() == "mine"
