@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         NoDeviceError,
         NotSupportedError,
         SoftgenError,
+        StrategyError,
         VerificationError,
     )
     from softgen.generator import generate
@@ -43,6 +44,7 @@ __all__ = [
     "NotSupportedError",
     "Problem",
     "SoftgenError",
+    "StrategyError",
     "VerificationError",
     "__version__",
     "generate",

@@ -59,6 +59,7 @@ def softmax(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    dim: int | None = None,
 ) -> Any:
     """Return exp(x - max) / sum(exp(x - max)) along `axis`, on the GPU that holds `x`.
 
@@ -79,6 +80,7 @@ def softmax(
         batch_invariant: if True a row's result has the same bits in any batch and anywhere in
             memory, on any GPU of one model: nothing is tuned, and rows that start off the boundary
             their width gives them cost a copy. By default SOFTGEN_BATCH_INVARIANT, else False.
+        dim: PyTorch's name of `axis`; give one of them.
 
     Returns:
         An array of x's library (CuPy for the protocols), of x's shape, on the caller's stream.
@@ -93,7 +95,8 @@ def softmax(
 
     NaN or +inf anywhere in a row, or a row of nothing but -inf, gives a row of NaN; -inf gives 0.
     """
-    return _softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant)
+    which = axis if dim is None else _axis_of(axis, dim)
+    return _softmax[type(x)](x, out, which, dtype, tune, variant, batch_invariant)
 
 
 def log_softmax(
@@ -105,12 +108,21 @@ def log_softmax(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    dim: int | None = None,
 ) -> Any:
     """Return (x - max) - log(sum(exp(x - max))) along `axis`; everything else is as in `softmax`.
 
     -inf gives -inf where the rest of the row is finite.
     """
-    return _log_softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant)
+    which = axis if dim is None else _axis_of(axis, dim)
+    return _log_softmax[type(x)](x, out, which, dtype, tune, variant, batch_invariant)
+
+
+def _axis_of(axis: int, dim: int) -> int:
+    """Return `dim`, which a caller gave in place of `axis`."""
+    if axis != -1 and axis != dim:
+        raise InvalidValueError(f"axis={axis!r} and dim={dim!r} differ; give one of them")
+    return dim
 
 
 def plan(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.names import unknown
 
 # Each number below is from NVIDIA's CUDA C++ programming guide
 # (compute capabilities) or the data sheet of the device named beside it.
@@ -95,15 +97,23 @@ KNOWN: dict[str, Arch] = {
 DEFAULT_ARCH = "sm_90"
 
 
+# sm_90 as people write it: 90, 9.0, sm90, SM_90.
+_SPELLINGS = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)", re.ASCII | re.IGNORECASE)
+
+
 def arch_named(name: str, multiprocessors: int | None = None) -> Arch:
     """Return the known architecture called `name`, with its device's SMs or `multiprocessors`.
 
-    Raises InvalidValueError for an unknown name, with the known ones, or a number that no GPU has.
+    90, 9.0 and sm90 are sm_90 too. Raises InvalidTypeError for what is no name, InvalidValueError
+    for an unknown one, with the known ones, or a number that no GPU has.
     """
-    try:
-        known = KNOWN[name]
-    except KeyError:
-        raise InvalidValueError(
-            f"unknown architecture {name!r}; softgen knows: {', '.join(KNOWN)}"
-        ) from None
+    if not isinstance(name, str):
+        raise InvalidTypeError(
+            f"an architecture is given by its name, for example 'sm_90', or as an Arch, not by "
+            f"{name!r}"
+        )
+    match = _SPELLINGS.fullmatch(name)
+    known = KNOWN.get(f"sm_{match[1]}{match[2]}" if match else name)
+    if known is None:
+        raise InvalidValueError(unknown("architecture", name, KNOWN))
     return known if multiprocessors is None else known.with_multiprocessors(multiprocessors)

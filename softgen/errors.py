@@ -29,6 +29,10 @@ class NoDeviceError(SoftgenError, RuntimeError):
     """A GPU was asked for and none can be used."""
 
 
+class StrategyError(SoftgenError, RuntimeError):
+    """A strategy that was added to softgen fails; the message says where, `__cause__` why."""
+
+
 class CompileError(SoftgenError, RuntimeError):
     """The CUDA or host compiler refused an emitted source; the message carries its log."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.errors import InvalidValueError
-from softgen.problem import Algorithm, Problem, whole_number
+from softgen.problem import MAX_ROWS, Algorithm, Problem, whole_number
 from softgen.render import Source, render
 from softgen.select import DEFAULT_ROWS, Choice, select
 
@@ -29,7 +29,7 @@ def generate(
         cols: elements in a row.
         strategy: None for the best guess, the name of a strategy, "oneflow", a step of the ladder
             ("naive"), the full name of a variant, a Strategy or a Variant.
-        rows: how many rows the best guess is for; the kernel takes any number.
+        rows: how many rows the best guess is for, up to 2**40; the kernel takes any number.
         arch: the architecture, for example "sm_90", or an Arch.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
@@ -48,8 +48,8 @@ def generate(
     """
     problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
     rows = whole_number("rows", rows)
-    if rows < 0:
-        raise InvalidValueError(f"rows must not be negative, got {rows}")
+    if not 0 <= rows <= MAX_ROWS:
+        raise InvalidValueError(f"rows must be from 0 to 2**40, got {rows}")
     known = arch if isinstance(arch, Arch) else arch_named(arch)
     if sms is not None:
         known = known.with_multiprocessors(whole_number("sms", sms))

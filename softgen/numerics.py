@@ -65,7 +65,8 @@ def storage_dtype(dtype: DType) -> np.dtype[Any]:
 
 def encode(values: npt.ArrayLike, dtype: DType) -> Storage:
     """Return `values` in storage form, rounded once, to nearest, ties to even."""
-    wide = np.asarray(values).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # a signaling NaN, as a file may hold
+        wide = np.asarray(values).astype(np.float64)
     if dtype is DType.BFLOAT16:
         return _bfloat16_bits(wide)
     with np.errstate(all="ignore"):

@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.names import likely, unknown
 
 # The widest load or store of one thread (LDG.128 / STG.128) moves this many bytes.
 MAX_PACK_BYTES = 16
@@ -17,6 +18,12 @@ MAX_PACK_BYTES = 16
 MAX_INT32_COLS = 2**31 - 2**17
 
 MAX_COLS = 2**40
+
+# More rows than any memory holds: estimates are made in floats, which end at 10**308.
+MAX_ROWS = 2**40
+
+# Of any number that is given; a range of its own comes after that.
+MOST_BITS = 128
 
 
 class Algorithm(str, Enum):
@@ -31,10 +38,8 @@ class Algorithm(str, Enum):
         try:
             return cls(value)
         except ValueError:
-            choices = ", ".join(member.value for member in cls)
-            raise InvalidValueError(
-                f"unknown algorithm {value!r}; softgen knows: {choices}"
-            ) from None
+            known = [member.value for member in cls]
+            raise InvalidValueError(unknown("algorithm", str(value), known)) from None
 
 
 class DType(str, Enum):
@@ -58,10 +63,10 @@ class DType(str, Enum):
         try:
             return cls(name)
         except ValueError:
-            choices = ", ".join(member.value for member in cls)
+            known = [member.value for member in cls]
             raise InvalidTypeError(
-                f"dtype {name!r} is not supported; softgen computes {choices}. "
-                "Cast the input first, for example x.astype('float32')"
+                f"dtype {name!r} is not supported;{likely(name, known)} softgen computes "
+                f"{', '.join(known)}. Cast the input first, for example x.astype('float32')"
             ) from None
 
     @property
@@ -94,13 +99,20 @@ _FACTS = {
 
 
 def whole_number(name: str, value: Any) -> int:
-    """Return `value` as an int, NumPy's integers too; InvalidTypeError if it is none."""
+    """Return `value` as an int, NumPy's integers too.
+
+    Raises InvalidTypeError if it is none, InvalidValueError if it is far beyond any use:
+    Python neither prints an int of 5000 digits nor makes a float of one of 400.
+    """
     try:
-        if not isinstance(value, bool):
-            return operator.index(value)
+        number = None if isinstance(value, bool) else operator.index(value)
     except TypeError:
-        pass
-    raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+        number = None
+    if number is None:
+        raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+    if number.bit_length() > MOST_BITS:
+        raise InvalidValueError(f"{name} must fit {MOST_BITS} bits, got {number.bit_length()}")
+    return number
 
 
 def largest_power_of_two_divisor(n: int) -> int:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softgen.errors import SoftgenError
+from softgen.errors import SoftgenError, StrategyError
+from softgen.faults import fault, is_own
 from softgen.variants import Variant
 
 if TYPE_CHECKING:
@@ -142,10 +143,28 @@ def signature(variant: Variant, symbol: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def render(variant: Variant) -> Source:
-    """Return the source of `variant`: the same text on every machine and day."""
+    """Return the source of `variant`: the same text on every machine and day.
+
+    Raises StrategyError where a strategy that was added to softgen, or its template, fails.
+    """
+    kind = type(variant.strategy)
+    try:
+        return Source.of(variant, _text(variant))
+    except Exception as error:
+        if not is_own(kind) or isinstance(error, StrategyError):
+            raise
+        from jinja2 import TemplateNotFound
+
+        file = template_directory() / f"{kind.name}.cu.j2"
+        if isinstance(error, TemplateNotFound) and error.name == file.name:
+            raise StrategyError(f"strategy {kind.name} has no template; write {file}") from error
+        raise fault(kind.name, error) from error
+
+
+def _text(variant: Variant) -> str:
     problem = variant.problem
     template = environment().get_template(f"{variant.strategy.name}.cu.j2")
-    text = template.render(
+    return template.render(
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
@@ -156,7 +175,6 @@ def render(variant: Variant) -> Source:
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )
-    return Source.of(variant, text)
 
 
 @functools.cache

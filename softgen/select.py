@@ -8,9 +8,10 @@ from functools import partial
 from softgen.arch import Arch
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.ladder import ARTICLES, LADDER, step
+from softgen.names import likely, unknown
 from softgen.oneflow import oneflow_dispatch
 from softgen.problem import Problem
-from softgen.strategies import Strategy, all_strategies
+from softgen.strategies import Strategy, all_strategies, require_sound
 from softgen.variants import Variant, best_guess, parse_name
 
 
@@ -77,11 +78,11 @@ def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[
         raise InvalidTypeError(
             f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
         )
+    require_sound(choice)
     if choice in NAMED:
         return Variant(problem, NAMED[choice](problem, rows, arch))
-    if "_" not in choice:
-        raise InvalidValueError(
-            f"unknown strategy {choice!r}; softgen knows: {', '.join([*names, *NAMED])}, "
-            "and full names such as softmax_f32_1000_online_p4_u2_b128"
-        )
+    # Most of the names with an underscore are full ones; a few are named choices.
+    if "_" not in choice or likely(choice, NAMED):
+        more = ", and full names such as softmax_f32_1000_online_p4_u2_b128"
+        raise InvalidValueError(unknown("strategy", choice, [*names, *NAMED], more))
     return parse_name(choice)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from softgen.arch import KNOWN, Arch
-from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError
+from softgen.faults import fault, is_own
 from softgen.problem import Algorithm, DType, Problem
 from softgen.strategies import Launch, Strategy, all_strategies, strategy_named
 
@@ -46,7 +47,11 @@ class Variant:
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
-        self.strategy.check(self.problem, arch)
+        try:
+            self.strategy.check(self.problem, arch)
+        except Exception as error:
+            raise_own_fault(type(self.strategy), error)
+            raise
 
 
 def candidates(
@@ -64,11 +69,32 @@ def candidates(
         chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
     else:
         tuned = [kind for kind in all_strategies() if kind.tuned]
-        chosen = tuple(sorted(tuned, key=lambda s: s.estimate(problem, rows, arch)))
+        chosen = tuple(sorted(tuned, key=lambda kind: _estimate(kind, problem, rows, arch)))
     for kind in chosen:
-        for setting in kind.candidates(problem, rows, arch):
-            if setting.launch(problem).reaches(rows):
-                yield Variant(problem, setting)
+        try:
+            for setting in kind.candidates(problem, rows, arch):
+                if setting.launch(problem).reaches(rows):
+                    yield Variant(problem, setting)
+        except Exception as error:
+            raise_own_fault(kind, error)
+            raise
+
+
+def _estimate(kind: type[Strategy], problem: Problem, rows: int, arch: Arch) -> float:
+    try:
+        return kind.estimate(problem, rows, arch)
+    except Exception as error:
+        raise_own_fault(kind, error)
+        raise
+
+
+def raise_own_fault(kind: type[Strategy], error: Exception) -> None:
+    """Raise StrategyError from `error` if `kind` was added to softgen and `error` is not meant.
+
+    An error of a strategy that comes with softgen is a bug of softgen's, and stays what it is.
+    """
+    if is_own(kind) and not isinstance(error, SoftgenError):
+        raise fault(kind.name, error) from error
 
 
 def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> Variant:

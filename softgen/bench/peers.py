@@ -17,6 +17,7 @@ from softgen.bench.arena import Arena
 from softgen.errors import CompileError, InvalidValueError
 from softgen.kernel import Kernel
 from softgen.measure import launch_over
+from softgen.names import unknown
 from softgen.problem import Problem
 from softgen.replay import Launch
 
@@ -217,7 +218,5 @@ def peers_for(suite: str, names: Sequence[str] | None) -> list[Peer]:
         elif name in known:
             chosen[name] = known[name]
         else:
-            raise InvalidValueError(
-                f"unknown peer {name!r}; softgen knows: {', '.join([*known, LADDER])}"
-            )
+            raise InvalidValueError(unknown("peer", name, [*known, LADDER]))
     return list(chosen.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
@@ -12,6 +13,7 @@ from typing import Any
 
 from softgen.bench.suites import Shape
 from softgen.errors import InvalidValueError
+from softgen.problem import MAX_COLS, MAX_ROWS
 
 LIMIT = "limit"  # the name of the fastest copy among the competitors
 SOFTGEN = "softgen"
@@ -138,7 +140,7 @@ def _rounded_error(error: float | None) -> float | None:
 COLUMNS = tuple(field.name for field in fields(Record))
 # Of the tables from before there was a warm regime: theirs is cold.
 COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
-_INTEGERS = ("rows", "cols")
+_INTEGERS = {"rows": MAX_ROWS, "cols": MAX_COLS}  # and the most of each
 _NUMBERS = ("microseconds", "gigabytes_per_second", "ratio_to_limit", "max_relative_error")
 
 
@@ -157,17 +159,19 @@ def read_csv(path: Path) -> list[Record]:
     Raises InvalidValueError, naming the file and the line, for anything else.
     """
     try:
-        lines = list(csv.reader(io.StringIO(path.read_text())))
+        reader = csv.reader(io.StringIO(path.read_text()))
+        # A cell in quotes may hold the ends of several lines.
+        lines = [(reader.line_num, line) for line in reader]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidValueError(f"cannot read {path}: {error}") from error
-    columns = tuple(lines[0]) if lines else ()
+    columns = tuple(lines[0][1]) if lines else ()
     if columns not in (COLUMNS, COLUMNS_WITHOUT_REGIME):
         raise InvalidValueError(
             f"{path} is not a table of `softgen bench --csv`: its first line must be "
             f"{','.join(COLUMNS)}"
         )
     records = []
-    for number, line in enumerate(lines[1:], 2):
+    for number, line in lines[1:]:
         try:
             records.append(_record(dict(zip(columns, line, strict=True))))
         except ValueError as error:
@@ -179,8 +183,18 @@ def _record(cells: dict[str, str]) -> Record:
     values: dict[str, Any] = dict(cells)
     values["status"] = Status(cells["status"])
     values["regime"] = Regime(cells.get("regime", Regime.COLD))
-    for name in _INTEGERS:
+    for name, most in _INTEGERS.items():
         values[name] = int(cells[name])
+        if not 1 <= values[name] <= most:
+            raise ValueError(f"{name} must be from 1 to {most}, got {cells[name]}")
     for name in _NUMBERS:
-        values[name] = float(cells[name]) if cells[name] else None
+        values[name] = _figure(name, cells[name]) if cells[name] else None
     return Record(**values)
+
+
+def _figure(name: str, cell: str) -> float:
+    # Nothing that was measured is nan or inf, and JSON has no way to write them.
+    figure = float(cell)
+    if not (math.isfinite(figure) and figure >= 0):
+        raise ValueError(f"{name} must be a finite number, 0 or more, got {cell}")
+    return figure

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 
 from softgen.errors import InvalidValueError
+from softgen.names import unknown
 from softgen.problem import DType
 
 CUSTOM = "custom"
@@ -158,7 +159,7 @@ SUITES = {
 def suite_named(name: str) -> Suite:
     """Return a suite; InvalidValueError names the choices."""
     if name not in SUITES:
-        raise InvalidValueError(f"unknown suite {name!r}; softgen knows: {', '.join(SUITES)}")
+        raise InvalidValueError(unknown("suite", name, SUITES))
     return SUITES[name]
 
 

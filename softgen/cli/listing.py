@@ -8,7 +8,7 @@ from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
 from softgen.problem import Algorithm, DType, Problem
 from softgen.select import DEFAULT_ROWS, NAMED, describe, select
-from softgen.variants import Variant, candidates, parse_name
+from softgen.variants import Variant, candidates
 
 EXAMPLE_COLS = 1000
 
@@ -49,14 +49,9 @@ def list_variants(
 
 def matching(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> list[Variant]:
     """Return every candidate, those of one strategy, or the one that a name stands for."""
-    if strategy is not None and (strategy in NAMED or is_full_name(strategy)):
+    if strategy is not None and (strategy in NAMED or "_" in strategy):
         return [select(problem, rows, arch, strategy)]
     return list(candidates(problem, rows, arch, strategy))
-
-
-def is_full_name(name: str) -> bool:
-    """Whether `name` is spelled as the full name of a variant."""
-    return "_" in name and bool(parse_name(name))
 
 
 def summary(variant: Variant) -> dict[str, Any]:

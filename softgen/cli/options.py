@@ -10,26 +10,54 @@ import typer
 
 from softgen.arch import MOST_MULTIPROCESSORS
 from softgen.errors import InvalidValueError, NoDeviceError
-from softgen.problem import MAX_COLS, Algorithm, DType
+from softgen.names import likely
+from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType
+
+
+def parse_dtype(text: str | DType) -> DType:
+    """Return the dtype of that name; what Typer says of an Enum has no likely name."""
+    names = [member.value for member in DType]
+    if text not in names:
+        choices, hint = ", ".join(map(repr, names)), likely(text, names)
+        raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
+    return DType(text)
+
+
+DTYPES = f"[{'|'.join(member.value for member in DType)}]"  # in the help
 
 AlgorithmOption = Annotated[Algorithm, typer.Option("--algorithm", help="Function of each row.")]
 AnyAlgorithm = Annotated[
     Algorithm | None, typer.Option("--algorithm", help="Function of each row. \\[default: softmax]")
 ]
-DTypeOption = Annotated[DType, typer.Option("--dtype", help="Element type of the input.")]
+DTypeOption = Annotated[
+    DType,
+    typer.Option("--dtype", parser=parse_dtype, metavar=DTYPES, help="Element type of the input."),
+]
 AnyDType = Annotated[
-    DType | None, typer.Option("--dtype", help="Element type of the input. \\[default: float32]")
+    DType | None,
+    typer.Option(
+        "--dtype",
+        parser=parse_dtype,
+        metavar=DTYPES,
+        help="Element type of the input. \\[default: float32]",
+    ),
 ]
 OutDType = Annotated[
     DType | None,
-    typer.Option("--out-dtype", help="Element type of the result. \\[default: --dtype]"),
+    typer.Option(
+        "--out-dtype",
+        parser=parse_dtype,
+        metavar=DTYPES,
+        help="Element type of the result. \\[default: --dtype]",
+    ),
 ]
 Cols = Annotated[int, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")]
 AnyCols = Annotated[
     int | None, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")
 ]
 Rows = Annotated[
-    int, typer.Option("--rows", min=0, help="Number of rows that the best guess is for.")
+    int,
+    typer.Option("--rows", min=0, max=MAX_ROWS, help="Number of rows that the best guess is for."),
 ]
 Alignment = Annotated[
     int | None,
@@ -40,7 +68,7 @@ Alignment = Annotated[
     ),
 ]
 ArchOption = Annotated[
-    str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90.")
+    str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
 ]
 Sms = Annotated[
     int | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from rich.console import Console
@@ -13,6 +14,25 @@ from rich.text import Text
 
 # Rich folds tables to 80 columns where it writes into a pipe; a variant's name alone has 50.
 PIPE_WIDTH = 240
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Return `text` with escapes for what is no letter: a terminal obeys what it prints.
+
+    Args:
+        text: may come from anybody's file, or be a file's name.
+        keep: control characters that stay.
+    """
+    return "".join(
+        letter
+        if letter.isprintable() or letter in keep
+        else letter.encode("unicode_escape").decode()
+        for letter in text
+    )
+
+
+def _lines(message: str) -> Text:
+    return Text(printable(message, keep="\n\t"))
 
 
 def console(stderr: bool = True) -> Console:
@@ -28,22 +48,35 @@ def console(stderr: bool = True) -> Console:
 
 def note(message: str) -> None:
     """Print a line for people on stderr, word for word: no markup, no folding."""
-    console().print(Text(message))
+    console().print(_lines(message))
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    console().print(Text.assemble(("warning: ", "yellow"), message))
+    console().print(Text.assemble(("warning: ", "yellow"), _lines(message)))
 
 
 def fail(message: str) -> None:
     """Print an error on stderr."""
-    console().print(Text.assemble(("error: ", "bold red"), message))
+    console().print(Text.assemble(("error: ", "bold red"), _lines(message)))
+
+
+def working(message: str, quiet: bool) -> AbstractContextManager[object]:
+    """Return a context that shows `message` on stderr while it lasts.
+
+    A terminal gets a spinner, and what is no terminal one line, or none if `quiet`.
+    """
+    made = console()
+    if made.is_terminal:
+        return made.status(Text(message))
+    if not quiet:
+        note(message)
+    return nullcontext()
 
 
 def result(message: str) -> None:
     """Print a line of the command's main output on stdout."""
-    console(stderr=False).print(Text(message))
+    console(stderr=False).print(_lines(message))
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
@@ -60,7 +93,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
             no_wrap=number == 0,
         )
     for row in lines:
-        made.add_row(*(Text(str(cell)) for cell in row))
+        made.add_row(*(Text(printable(str(cell))) for cell in row))
     console(stderr=False).print(made)
 
 

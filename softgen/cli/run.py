@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,15 +14,20 @@ from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
 from softgen.cli.run_input import Request, save_npy
-from softgen.problem import Algorithm, DType, Problem
+from softgen.errors import InvalidValueError
+from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from softgen.variants import Variant
 
-# The emulator computes about a million elements a second; beyond this it would seem to hang.
+# What the emulator computes on one core, and what compiling a kernel takes on it, about.
+EMULATED_PER_SECOND = 2**20
+COMPILE_SECONDS = 1.0
+# Beyond this it would seem to hang, whatever is shown.
 MAX_EMULATED = 64 * 2**20
+WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, gets a line for
 
 
 @dataclass(frozen=True)
@@ -36,14 +42,23 @@ class Computed:
 
 def run(
     rows: Annotated[
-        int | None, typer.Option("--rows", min=0, help="Rows of random input. \\[default: 64]")
+        int | None,
+        typer.Option("--rows", min=0, max=MAX_ROWS, help="Rows of random input. \\[default: 64]"),
     ] = None,
     cols: Annotated[
-        int | None, typer.Option("--cols", min=0, help="Columns of random input. \\[default: 1000]")
+        int | None,
+        typer.Option(
+            "--cols", min=0, max=MAX_COLS, help="Columns of random input. \\[default: 1000]"
+        ),
     ] = None,
     dtype: Annotated[
         DType | None,
-        typer.Option("--dtype", help="Element type. \\[default: the file's, else float32]"),
+        typer.Option(
+            "--dtype",
+            parser=options.parse_dtype,
+            metavar=options.DTYPES,
+            help="Element type. \\[default: the file's, else float32]",
+        ),
     ] = None,
     out_dtype: options.OutDType = None,
     algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
@@ -78,11 +93,18 @@ def run(
         options.require_new_file("--output", target, ".npy")
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
-    values, x_type = Request(source, rows, cols, dtype, seed).load(limit)
-    if where is options.Device.CPU:
-        reason = "no GPU can be used: " if device is options.Device.AUTO else ""
-        output.note(f"{reason}the emitted kernel runs on the CPU emulator")
-    report = _run(where, algorithm, values, x_type, out_dtype, variant, target)
+    try:
+        values, x_type = Request(source, rows, cols, dtype, seed).load(limit)
+        if where is options.Device.CPU:
+            reason = "no GPU can be used: " if device is options.Device.AUTO else ""
+            output.note(f"{reason}the emitted kernel runs on the CPU emulator")
+        with _progress(where, values.size, json):
+            report = _run(where, algorithm, values, x_type, out_dtype, variant, target)
+    except MemoryError as error:  # CuPy's is one too
+        raise InvalidValueError(
+            f"the memory of this machine or of its GPU is too small for that input ({error}); use "
+            "fewer rows or columns"
+        ) from error
     wrong = report.pop("wrong")
     if json:
         output.document(report | (failure(wrong, "VerificationError") if wrong else {}))
@@ -92,6 +114,17 @@ def run(
             output.fail(wrong)
     if wrong:
         raise typer.Exit(WRONG_RESULT)
+
+
+def _progress(
+    where: options.Device, elements: int, json: bool
+) -> contextlib.AbstractContextManager[object]:
+    """Show on stderr that the emulator is at work, unless a program reads the output."""
+    if json or where is not options.Device.CPU or not elements:
+        return contextlib.nullcontext()
+    seconds = COMPILE_SECONDS + elements / EMULATED_PER_SECOND
+    about = f"compiling and emulating {elements} elements, about {seconds:.0f} s"
+    return output.working(about, quiet=seconds < WORTH_SAYING)
 
 
 def _run(
@@ -178,7 +211,7 @@ def keep_source(variant: Variant) -> Path:
     source = render(variant)
     path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folders.made("sources")  # nobody else may have put a link there
         write_if_different(path, source.text)
     except OSError as error:
         path = Path(tempfile.mkdtemp(prefix="softgen-")) / path.name

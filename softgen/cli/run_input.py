@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
+from softgen.errors import InvalidValueError
+from softgen.files import write_whole
 from softgen.problem import DType
 
 if TYPE_CHECKING:
@@ -40,19 +43,21 @@ class Request:
     def load(self, limit: int | None) -> tuple[NDArray[Any], DType]:
         """Return the input as a float array of any shape, and the dtype to compute in.
 
-        `limit` is the largest number of elements; beyond it InvalidValueError says what to do.
+        `limit` is the largest number of elements; beyond it InvalidValueError says what to do,
+        before any memory is taken.
         """
+        limit = MAX_ELEMENTS if limit is None else limit
         if self.path is not None:
             if self.rows is not None or self.cols is not None:
                 raise InvalidValueError(
                     "--rows and --cols are for random input; with --input the file's shape counts"
                 )
-            values = load_npy(self.path)
-            _refuse_huge(values.size, limit)
+            values = read_npy(self.path, limit)
             return values, self.dtype or DType.of(values.dtype.name)
         rows = DEFAULT_SHAPE[0] if self.rows is None else self.rows
         cols = DEFAULT_SHAPE[1] if self.cols is None else self.cols
-        _refuse_huge(rows * cols, limit)
+        if objection := too_many((rows, cols), limit):
+            raise InvalidValueError(f"{rows} x {cols} are {objection}")
         return self._random(rows, cols), self.dtype or DType.FLOAT32
 
     def _random(self, rows: int, cols: int) -> NDArray[Any]:
@@ -62,43 +67,17 @@ class Request:
         return np.random.default_rng(self.seed).standard_normal((rows, cols), wide) * wide(SPREAD)
 
 
-def load_npy(path: Path) -> NDArray[Any]:
-    """Return the float array in a .npy file; errors say what was found and what is accepted."""
-    import numpy as np
-
-    try:
-        values = np.load(path, allow_pickle=False)
-    except FileNotFoundError:
-        raise InvalidValueError(f"--input: {path} does not exist") from None
-    except (OSError, ValueError, EOFError) as error:
-        raise InvalidValueError(
-            f"--input: {path} cannot be read as a .npy file ({error}); write one with numpy.save"
-        ) from error
-    if not isinstance(values, np.ndarray):
-        raise InvalidValueError(
-            f"--input: {path} is an archive of several arrays (.npz); give a .npy file with one"
-        )
-    accepted = {dtype.value for dtype in DType}
-    if values.dtype.name not in accepted:
-        raise InvalidTypeError(
-            f"--input: {path} holds {values.dtype.name}; softgen computes floating point: "
-            f"{', '.join(sorted(accepted))} (bfloat16 from a float32 file with --dtype bfloat16). "
-            "Convert it first, for example numpy.save(path, x.astype('float32'))"
-        )
-    return np.ascontiguousarray(values, values.dtype.newbyteorder("=")).reshape(values.shape)
-
-
 def save_npy(path: Path, values: NDArray[np.floating[Any]]) -> None:
-    """Write an array to exactly `path`, which numpy.save would give another ending."""
+    """Write an array to exactly `path`, which numpy.save would give another ending.
+
+    An earlier file stays whole until the new one is. What `path` links to is written, and a device
+    or a pipe is written into.
+    """
     import numpy as np
 
-    with path.open("wb") as file:
-        np.save(file, values, allow_pickle=False)
-
-
-def _refuse_huge(elements: int, limit: int | None) -> None:
-    if limit is not None and elements > limit:
-        raise InvalidValueError(
-            f"{elements} elements are too many for the CPU emulator, which takes up to {limit} "
-            "(about a minute); use fewer rows or columns, or a machine with a GPU"
-        )
+    data = io.BytesIO()
+    np.save(data, values, allow_pickle=False)
+    if path.exists() and not path.is_file():
+        path.write_bytes(data.getvalue())
+    else:
+        write_whole(path.resolve(), data.getvalue())

@@ -12,13 +12,13 @@ from softgen.bench.suites import shapes_of
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
-from softgen.problem import Algorithm, DType, Problem
+from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
 
 if TYPE_CHECKING:
     from softgen.entry import Entry
 
 Shape = tuple[int, int]
-_SHAPE = re.compile(r"\s*(\d+)\s*[x,*\s]\s*(\d+)\s*")
+_SHAPE = re.compile(r"\s*(\d{1,20})\s*[x,*\s]\s*(\d{1,20})\s*")
 
 
 def tune(
@@ -77,12 +77,14 @@ def tune(
 def parse_shape(text: str, origin: str) -> Shape:
     """Return (rows, cols) of a text such as 4096x1024."""
     match = _SHAPE.fullmatch(text)
-    if not match or not int(match[1]) or not int(match[2]):
+    rows, cols = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not (1 <= rows <= MAX_ROWS and 1 <= cols <= MAX_COLS):
+        given = text if len(text) <= 80 else f"{text[:80]}..."
         raise InvalidValueError(
-            f"{origin}: {text!r} is not a shape; write ROWSxCOLS with two positive numbers, "
-            "for example 4096x1024"
+            f"{origin}: {given!r} is not a shape; write ROWSxCOLS with two positive numbers up to "
+            "2**40, for example 4096x1024"
         )
-    return int(match[1]), int(match[2])
+    return rows, cols
 
 
 def read_shapes(path: Path) -> list[Shape]:

@@ -30,7 +30,13 @@ def verify(
         list[str] | None, typer.Option("--strategy", help="Only this strategy; may be repeated.")
     ] = None,
     dtype: Annotated[
-        list[DType] | None, typer.Option("--dtype", help="Only this dtype; may be repeated.")
+        list[DType] | None,
+        typer.Option(
+            "--dtype",
+            parser=options.parse_dtype,
+            metavar=options.DTYPES,
+            help="Only this dtype; may be repeated.",
+        ),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:

@@ -83,7 +83,7 @@ class Compiler:
     def call(self, arguments: Sequence[str | Path]) -> None:
         """Run it; CompileError carries the first part of what it printed."""
         command = [*self.command, *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = _run(command)
         if done.returncode != 0:
             log = (done.stderr or done.stdout).strip()[:4000]
             raise CompileError(f"{self.command[0]} refused the source:\n{log}")
@@ -99,14 +99,17 @@ def find_compiler() -> Compiler:
 
 @functools.cache
 def _find(named: str) -> Compiler:
-    wanted = [tuple(shlex.split(named))] if named.strip() else []
+    wanted = [_words(named)] if named.strip() else []
     for command in [*wanted, ("g++",), ("clang++",)]:
         path = shutil.which(command[0])
         version = _version((path, *command[1:])) if path else None
         if path and version:
             return Compiler((path, *command[1:]), version)
         if named.strip():
-            raise MissingDependencyError(f"CXX={named!r} cannot be run as a C++ compiler")
+            raise MissingDependencyError(
+                f"CXX={named!r} cannot be run as a C++ compiler; set it to one, for example "
+                "CXX=g++, or unset it"
+            )
     if importlib.util.find_spec("ziglang") is not None:
         command = (sys.executable, "-m", "ziglang", "c++")
         version = _version(command)
@@ -115,7 +118,26 @@ def _find(named: str) -> Compiler:
     raise MissingDependencyError(HOW_TO_GET)
 
 
+def _words(named: str) -> tuple[str, ...]:
+    """Return $CXX as a shell would split it."""
+    try:
+        return tuple(shlex.split(named))
+    except ValueError as error:
+        raise MissingDependencyError(
+            f"CXX={named!r} cannot be split into words as a shell would ({error}); close the "
+            "quote or escape it, for example CXX='g++ -m64', or unset CXX"
+        ) from error
+
+
 def _version(command: tuple[str, ...]) -> str | None:
-    """Return the first lines of `--version`, or None if the command fails."""
-    done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+    """Return the first lines of `--version`, or None if the command fails or is no program."""
+    try:
+        done = _run([*command, "--version"])
+    except OSError:
+        return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run to the end; a compiler may print in any encoding."""
+    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)

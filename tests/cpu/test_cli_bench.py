@@ -143,7 +143,10 @@ def test_without_a_gpu_it_exits_with_3() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--suite", "tritom"), "unknown suite 'tritom'; softgen knows: triton, fastsoftmax"),
+        (
+            ("--suite", "tritom"),
+            "unknown suite 'tritom'; did you mean 'triton'. softgen knows: triton, fastsoftmax",
+        ),
         (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.console import Console
 
-from softgen.cli import group
+from softgen.cli import group, output
 from softgen.cli import run as run_module
 from softgen.generator import generate
 from tests.cpu.cli_helpers import cli, document, ok, refused
@@ -178,7 +180,7 @@ def test_bad_files_say_what_is_accepted(tmp_path: Path) -> None:
         ("several.npz", "archive of several arrays"),
         ("text.npy", "cannot be read as a .npy file"),
         ("half.npy", "cannot be read as a .npy file"),
-        ("pickle.npy", "cannot be read as a .npy file"),
+        ("pickle.npy", "holds pickled Python objects"),
         ("int.npy", "holds int64; softgen computes floating point: .*astype"),
         ("complex.npy", "holds complex64"),
     ):
@@ -196,7 +198,7 @@ def test_other_bad_requests(tmp_path: Path) -> None:
         (("--rows", 2, "--cols", 8, "--variant", "best"), "unknown strategy 'best'"),
         (("--cols", 8, "--variant", "softmax_f32_9_safe_b256"), "with 9 columns.*with 8 columns"),
         (("--rows", 2**20, "--cols", 2**10), "too many for the CPU emulator"),
-        (("--rows", 2**40, "--cols", 2**40), "too many for the CPU emulator"),
+        (("--rows", 2**40, "--cols", 2**40), "too many: the most are 1099511627776"),
     ):
         error = refused(group.USAGE, *CPU, *words)
         assert re.search(message, error), error
@@ -238,3 +240,22 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
 def test_the_document_is_plain_json() -> None:
     result = ok(*CPU, "--rows", 2, "--cols", 8, "--json")
     assert json.loads(result.stdout, parse_constant=pytest.fail)["dtype"] == "float32"
+
+
+def test_a_long_run_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log gets one line, if it would be silent for long; a program that reads JSON gets none."""
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    assert "emulating" not in ok(*words).stderr
+    monkeypatch.setattr(run_module, "EMULATED_PER_SECOND", 1)
+    assert "compiling and emulating 16 elements, about 17 s\n" in ok(*words).stderr
+    assert "emulating" not in ok(*words, "--json").stderr
+    assert "emulating" not in ok(*CPU, "--rows", 2, "--cols", 0).stderr
+
+
+def test_a_terminal_shows_that_something_is_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = Console(file=io.StringIO(), force_terminal=True)
+    monkeypatch.setattr(output, "console", lambda: shown)
+    with output.working("emulating [16] elements", quiet=True):
+        pass
+    assert isinstance(shown.file, io.StringIO)
+    assert "emulating [16] elements" in shown.file.getvalue()

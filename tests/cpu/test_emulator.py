@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from softgen import numerics
 from softgen.emulator import Job, build, run
-from softgen.emulator.compiler import find_compiler
+from softgen.emulator.compiler import Compiler, find_compiler
 from softgen.errors import (
     CompileError,
     EmulationError,
@@ -19,6 +21,7 @@ from softgen.problem import DType, Problem
 from softgen.render import render
 from softgen.strategies.safe import Safe
 from softgen.variants import Variant
+from tests.cpu.cli_helpers import refused
 from tests.cpu.emulator_helpers import (
     broken,
     input_of,
@@ -88,6 +91,28 @@ def test_without_a_compiler_the_error_says_how_to_get_one(monkeypatch: pytest.Mo
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"apt install g\+\+.*pip install ziglang"):
         run_rows(source_of("safe", 32), 1)
+
+
+@pytest.mark.parametrize("named", ["g++ '-DX", 'g++ "', "g++ \\"])
+def test_an_odd_quote_in_cxx_is_named(named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", named)
+    with pytest.raises(MissingDependencyError, match=r"CXX=.*(No closing quotation|No escaped)"):
+        find_compiler()
+    error = refused(1, "run", "--device", "cpu", "--rows", 2, "--cols", 8)
+    assert "close the quote or escape it" in error
+
+
+def test_a_cxx_that_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An executable file that the kernel refuses, and one that prints no text."""
+    (tmp_path / "noise").write_bytes(b"\x00\x01junk")
+    (tmp_path / "latin").write_bytes(b"#!/bin/sh\nprintf 'compilateur \\351' >&2\nexit 1\n")
+    for name in ("noise", "latin"):
+        (tmp_path / name).chmod(0o700)
+        monkeypatch.setenv("CXX", str(tmp_path / name))
+        with pytest.raises(MissingDependencyError, match="cannot be run as a C\\+\\+ compiler"):
+            find_compiler()
+    with pytest.raises(CompileError, match="compilateur \ufffd"):
+        Compiler((str(tmp_path / "latin"),), "1").call([])
 
 
 def test_no_rows_launch_one_block_that_does_nothing() -> None:

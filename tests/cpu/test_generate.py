@@ -102,9 +102,19 @@ def test_a_device_with_more_sms_keeps_its_architecture() -> None:
         (("softmax", "int32", 8), {}, InvalidTypeError, "int32.*float16, bfloat16"),
         (("softmax", "float32", 0), {}, InvalidValueError, "cols must be from 1"),
         (("softmax", "float32", 8.0), {}, InvalidTypeError, "cols must be an int"),
-        (("softmax", "float32", 8), {"rows": -1}, InvalidValueError, "rows must not be negative"),
+        (("softmax", "float32", 8), {"rows": -1}, InvalidValueError, "rows must be from 0"),
+        (("softmax", "float32", 8), {"rows": 10**400}, InvalidValueError, "rows must fit 128 bits"),
+        (("softmax", "float32", 8), {"rows": 2**41}, InvalidValueError, "rows must be from 0"),
+        (("softmax", "float32", 10**5000), {}, InvalidValueError, "cols must fit 128 bits"),
         (("softmax", "float32", 8), {"rows": 2.0}, InvalidTypeError, "rows must be an int"),
         (("softmax", "float32", 8), {"rows": True}, InvalidTypeError, "rows must be an int"),
+        (("softmax", "float32", 8), {"arch": {}}, InvalidTypeError, "'sm_90', or as an Arch, not"),
+        (("softmax", "float32", 8), {"arch": None}, InvalidTypeError, "not by None"),
+        (("softmax", "float32", 8), {"arch": 90}, InvalidTypeError, "not by 90"),
+        (("softmax", "float32", 8), {"arch": "sm_91"}, InvalidValueError, "did you mean 'sm_90'"),
+        (("softmax", "float23", 8), {}, InvalidTypeError, "did you mean 'float32'"),
+        (("sofmax", "float32", 8), {}, InvalidValueError, "did you mean 'softmax'"),
+        (("softmax", "float32", 8), {"strategy": "wrap"}, InvalidValueError, "mean 'warp'"),
         (("softmax", "float32", 8), {"arch": "sm_1"}, InvalidValueError, "sm_1.*sm_75.*sm_120"),
         (("softmax", "float32", 8), {"sms": 0}, InvalidValueError, "SMs must be from 1 to 1024"),
         (("softmax", "float32", 8), {"sms": 1025}, InvalidValueError, "from 1 to 1024, got 1025"),
@@ -118,3 +128,15 @@ def test_bad_arguments(
 ) -> None:
     with pytest.raises(error, match=message):
         softgen.generate(*arguments, **options)
+
+
+@pytest.mark.parametrize("name", ["90", "9.0", "sm90", "SM_90", "sm_90"])
+def test_an_architecture_as_people_write_it(name: str) -> None:
+    assert arch_named(name) is arch_named("sm_90")
+    assert arch_named(name.replace("9", "12")).name == "sm_120"
+
+
+@pytest.mark.parametrize("name", ["", "sm_", "9", "9.", "sm_9_0", "sm_090", "\u0669\u0660"])
+def test_an_architecture_that_nobody_writes(name: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"unknown architecture.* sm_75, sm_80"):
+        arch_named(name)

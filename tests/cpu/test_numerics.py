@@ -59,6 +59,13 @@ def test_decode_takes_signaling_nan_without_a_warning() -> None:
     assert np.isnan(decode(np.array([0x7F81], np.uint16), DType.BFLOAT16)).all()
 
 
+def test_encode_takes_signaling_nan_without_a_warning() -> None:
+    """A .npy file may hold one."""
+    x = np.array([[0x7F800001]], np.uint32).view(np.float32)
+    for dtype in DType:
+        assert np.isnan(decode(encode(x, dtype), dtype)).all()
+
+
 @pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
 def test_rows_without_an_answer_are_nan_and_leave_the_others_alone(algorithm: Algorithm) -> None:
     inf, nan = np.inf, np.nan

@@ -15,7 +15,7 @@ import pytest
 import softgen
 from softgen import arrays, launcher, warm, warm_run
 from softgen.arrays import CupyLibrary, Library, TorchLibrary
-from softgen.errors import InvalidTypeError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.outputs import Output
 from softgen.problem import DType
 from softgen.strategies import Launch
@@ -566,3 +566,18 @@ def test_a_0d_cupy_array_is_not_copied(driver: FakeDriver) -> None:
     x = Array(())
     x.flags = SimpleNamespace(c_contiguous=True)  # type: ignore[attr-defined]
     assert CupyLibrary().contiguous(x) is x
+
+
+# The public call
+
+
+def test_dim_is_another_name_of_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    from softgen import api
+
+    for name in ("softmax", "log_softmax"):
+        monkeypatch.setattr(api, f"_{name}", {str: lambda *request: request})
+        call = getattr(api, name)
+        assert call("x", dim=1) == call("x", 1) == call("x", 1, dim=1) == call("x", axis=1)
+        assert call("x", dim=-1) == call("x")
+        with pytest.raises(InvalidValueError, match="axis=0 and dim=1 differ; give one"):
+            call("x", 0, dim=1)

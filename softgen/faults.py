@@ -1,0 +1,50 @@
+"""What is said of a strategy that was added to softgen and fails: which line of which file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from softgen.errors import StrategyError
+
+PACKAGE = "softgen.strategies"
+
+# The modules that come with softgen. Their errors are softgen's bugs, which nothing rewords.
+SHIPPED = frozenset(
+    (
+        *("base", "block", "cluster", "cooperative", "online", "recurrence", "safe", "serial"),
+        *("shared", "sliced", "split", "threepass", "walk", "warp"),
+    )
+)
+
+
+def is_own(kind: type) -> bool:
+    """Whether the class of a strategy is somebody's own, not one that comes with softgen."""
+    package, _, module = kind.__module__.rpartition(".")
+    return package != PACKAGE or module not in SHIPPED
+
+
+def fault(name: str, error: BaseException, advice: str = "") -> StrategyError:
+    """Return what to raise from `error`, which the strategy called `name` caused.
+
+    Its message names the innermost line of what was added: the module, or its template.
+    """
+    where = _place(error) or f"strategy {name}"
+    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
+    return StrategyError(f"{where}: {reason}" + (f"; {advice}" if advice else ""))
+
+
+def _place(error: BaseException) -> str | None:
+    """Return the file and the line of the last call that is in a strategy that was added."""
+    import traceback  # milliseconds, which a sound process need not spend
+
+    if isinstance(error, SyntaxError) and error.filename:  # it has no frame in that file
+        return f"{error.filename}, line {error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        path = Path(frame.filename)
+        stem = path.name.partition(".")[0]
+        is_module = path.parent == Path(__file__).parent / "strategies" and path.suffix == ".py"
+        is_template = path.parent.name == "templates" and path.name.endswith(".cu.j2")
+        if (is_module or is_template) and stem not in SHIPPED | {"kernel"}:
+            return f"{frame.filename}, line {frame.lineno}"
+    return None

@@ -1,0 +1,175 @@
+"""A strategy of one's own that fails: the message names its line, and all else still works."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from softgen.arch import arch_named
+from softgen.errors import StrategyError
+from softgen.faults import SHIPPED
+from softgen.problem import Problem
+from softgen.strategies.safe import Safe
+from softgen.variants import Variant, candidates
+
+ROOT = Path(__file__).resolve().parents[2]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
+MODULE = next(body for kind, body in BLOCKS if kind == "python" and "class Thread" in body)
+TEMPLATE = next(body for kind, body in BLOCKS if kind == "cuda")
+CHAIN = (
+    "import traceback\n"
+    "from softgen import generate\n"
+    "try:\n"
+    "    generate('softmax', 'float32', 1000, strategy='thread')\n"
+    "except Exception:\n"
+    "    print(traceback.format_exc())\n"
+)
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """Return a copy of the package with the strategy of the README."""
+    for folder in ("softgen", "templates"):
+        shutil.copytree(
+            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
+        )
+    (tmp_path / "softgen" / "strategies" / "thread.py").write_text(MODULE)
+    (tmp_path / "templates" / "thread.cu.j2").write_text(TEMPLATE)
+    return tmp_path
+
+
+def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *words], cwd=checkout, capture_output=True, text=True, check=False
+    )
+
+
+def break_line(path: Path, line: str, instead: str) -> int:
+    """Replace the first line with `line` in it and return its number."""
+    lines = path.read_text().splitlines()
+    number = next(number for number, text in enumerate(lines) if line in text)
+    lines[number] = lines[number].replace(line, instead)
+    path.write_text("\n".join(lines) + "\n")
+    return number + 1
+
+
+MODULE_FAULTS = [
+    ("return 3.0  # expected time", "return 3 / 0  #", "ZeroDivisionError: division by zero"),
+    ("yield cls(block_size=128)", "yield cls(block=128)", "TypeError: .*'block'"),
+    ("self.require(problem.cols", "self.require(problem.columns", "AttributeError: .*'columns'"),
+    ("return Launch(self.block_size", "return Launch(self.blok", "AttributeError: .*'blok'"),
+]
+
+
+@pytest.mark.parametrize(("line", "instead", "message"), MODULE_FAULTS)
+def test_a_module_that_fails_is_named_by_line(
+    line: str, instead: str, message: str, checkout: Path
+) -> None:
+    path = checkout / "softgen" / "strategies" / "thread.py"
+    number = break_line(path, line, instead)
+    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    assert listed.returncode == 1
+    assert "Traceback" not in listed.stderr
+    assert re.search(rf"^error: {path}, line {number}: {message}", listed.stderr), listed.stderr
+    other = python(checkout, "-m", "softgen", "show", "softmax_f32_1000_safe_b256")
+    assert other.returncode == 0, other.stderr
+
+
+TEMPLATE_FAULTS = [
+    ("/*% block kernel %*/", "/*% blok kernel %*/", "TemplateSyntaxError: .*'blok'"),
+    ("row < rows;", "row < ${ problem.rows };", "UndefinedError: .*'rows'"),
+    ("row < rows;", "row < ${ none };", "SoftgenError: a template tried to print None"),
+    ("lib/math.cuh.j2", "lib/maths.cuh.j2", "TemplateNotFound: .*maths"),
+    ("row < rows;", "row < ${ 1 // 0 };", "ZeroDivisionError"),
+]
+
+
+@pytest.mark.parametrize(("line", "instead", "message"), TEMPLATE_FAULTS)
+def test_a_template_that_fails_is_named_by_line(
+    line: str, instead: str, message: str, checkout: Path
+) -> None:
+    path = checkout / "templates" / "thread.cu.j2"
+    number = break_line(path, line, instead)
+    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--strategy", "thread")
+    assert shown.returncode == 1
+    assert "Traceback" not in shown.stderr
+    assert re.search(rf"^error: {path}, line {number}: {message}", shown.stderr), shown.stderr
+    chain = python(checkout, "-c", CHAIN).stdout
+    assert f"{path}, line {number}: " in chain
+    assert f'File "{path}", line {number}, in' in chain  # of the error that it is raised from
+    assert "direct cause" in chain
+
+
+def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
+    (checkout / "templates" / "thread.cu.j2").unlink()
+    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--strategy", "thread")
+    assert shown.returncode == 1
+    path = checkout / "templates" / "thread.cu.j2"
+    assert shown.stderr == f"error: strategy thread has no template; write {path}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("from softgen.arch import", "from softgen.archs import", "ModuleNotFoundError: .*archs"),
+        ("def check(self", "def check(self,,", "SyntaxError"),
+        ('name = "thread"', 'name = "thread" + 1', "TypeError"),
+        ('"a row a thread, two passes"', "1 / 0", "ZeroDivisionError"),
+    ],
+)
+def test_what_cannot_be_imported_is_left_out(
+    line: str, instead: str, message: str, checkout: Path
+) -> None:
+    path = checkout / "softgen" / "strategies" / "thread.py"
+    number = break_line(path, line, instead)
+    where = rf"{path}, line {number}: {message}"
+    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    assert listed.returncode == 0
+    assert "softmax_f32_1000_safe_b256" in listed.stdout
+    assert re.search(rf"RuntimeWarning: {where}", listed.stderr), listed.stderr
+    assert "Traceback" not in listed.stderr
+    named = python(checkout, "-m", "softgen", "list", "--strategy", "thread")
+    assert named.returncode == 1
+    assert re.search(rf"^error: {where}", named.stderr, re.MULTILINE), named.stderr
+    advice = re.search(r"`python -c '(.*?)'` shows the traceback", named.stderr)
+    assert advice is not None
+    told = python(checkout, "-c", advice[1]).stderr
+    assert "Traceback" in told
+    assert re.search(message, told.splitlines()[-1]), told
+    assert "direct cause" in python(checkout, "-c", CHAIN).stdout
+
+
+def test_a_bug_of_softgen_keeps_its_own_error(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("a bug")
+
+    def use() -> None:
+        problem, arch = Problem.of("softmax", "float32", 8), arch_named("sm_90")
+        Variant(problem, Safe(256)).check(arch)
+        list(candidates(problem, 8, arch))
+
+    for part in ("check", "candidates", "estimate"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Safe, part, broken)
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                use()
+    path = checkout / "softgen" / "strategies" / "block.py"
+    path.write_text(path.read_text() + "\n1 / 0\n")
+    failed = python(checkout, "-m", "softgen", "list")
+    assert failed.returncode == 1
+    assert "Traceback" in failed.stderr
+    assert "ZeroDivisionError" in failed.stderr
+
+
+def test_the_modules_that_come_with_softgen_are_known() -> None:
+    there = {path.stem for path in (ROOT / "softgen" / "strategies").glob("*.py")}
+    assert there >= SHIPPED
+    assert issubclass(StrategyError, RuntimeError)
