@@ -20,6 +20,7 @@ def generate(
     out_dtype: object = None,
     alignment: int | None = None,
     sms: int | None = None,
+    batch_invariant: bool = False,
 ) -> Source:
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
@@ -39,6 +40,9 @@ def generate(
             needs all SMs that it is sized for, `source.variant.launch.multiprocessors`; any other
             runs on any number.
 
+        batch_invariant: whether rows that are no whole packs of 16 bytes are summed in one order
+            wherever they lie; see `softmax`.
+
     Raises InvalidValueError or InvalidTypeError for an argument that does not fit,
     IllegalVariantError for a strategy that cannot compute it on `arch`.
 
@@ -46,7 +50,12 @@ def generate(
         >>> generate("softmax", "float32", 1000, strategy="oneflow").name
         'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
     """
-    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    problem = Problem.of(
+        *(algorithm, dtype, cols),
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=batch_invariant,
+    )
     rows = whole_number("rows", rows)
     if not 0 <= rows <= MAX_ROWS:
         raise InvalidValueError(f"rows must be from 0 to 2**40, got {rows}")

@@ -52,7 +52,8 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
         raise InvalidValueError(
             f"variant {variant.name} computes {describe(variant.problem)}, "
             f"and the request is {describe(problem)}; "
-            f"choose a name that starts with {problem.label}_ (`softgen list` prints them)"
+            f"choose a name that starts with {problem.label}_ (`softgen list` prints them, with "
+            "--batch-invariant those with `fixed`)"
         )
     variant.check(arch)
     return variant
@@ -63,9 +64,10 @@ def describe(problem: Problem) -> str:
     types = problem.dtype.value
     if problem.out_dtype is not problem.dtype:
         types += f" to {problem.out_dtype.value}"
+    order = ", batch-invariant" if problem.fixed_order else ""
     return (
         f"{problem.algorithm.value} of {types} with {problem.cols} columns, "
-        f"alignment {problem.alignment}"
+        f"alignment {problem.alignment}{order}"
     )
 
 

@@ -37,6 +37,7 @@ def emit(
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
     strategy: options.StrategyOption = None,
+    batch_invariant: options.BatchInvariant = False,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of the best guess; needs --cols.")
     ] = False,
@@ -60,7 +61,8 @@ def emit(
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
-        cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, strategy, every
+        *(cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, strategy),
+        *(batch_invariant, every),
     )
     sources, owns = wanted.sources(), wanted.owns()
     if stdout:
@@ -85,9 +87,11 @@ class Selection:
         arch: str,
         sms: int | None,
         strategy: str | None,
+        batch_invariant: bool,
         every: bool,
     ) -> None:
-        narrowing = (dtype, algorithm, out_dtype, alignment, strategy, every or None)
+        flags = (batch_invariant or None, every or None)
+        narrowing = (dtype, algorithm, out_dtype, alignment, strategy, *flags)
         if cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
@@ -102,6 +106,7 @@ class Selection:
         self.cols, self.rows, self.arch, self.strategy = cols, rows, known, strategy
         self.dtype, self.algorithm = dtype, algorithm
         self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
+        self.batch_invariant = batch_invariant
 
     def sources(self) -> list[Source]:
         """Return the sources to emit."""
@@ -122,6 +127,7 @@ class Selection:
                     arch=self.arch,
                     out_dtype=self.out_dtype,
                     alignment=self.alignment,
+                    batch_invariant=self.batch_invariant,
                 )
             ]
         return self._every_candidate(self.cols)
@@ -135,7 +141,10 @@ class Selection:
         for algorithm in [self.algorithm] if self.algorithm else list(Algorithm):
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
-                    algorithm, dtype, cols, out_dtype=self.out_dtype, alignment=self.alignment
+                    *(algorithm, dtype, cols),
+                    out_dtype=self.out_dtype,
+                    alignment=self.alignment,
+                    fixed_order=self.batch_invariant,
                 )
                 found += matching(problem, self.rows, self.arch, self.strategy)
         if not found:
@@ -163,7 +172,21 @@ class Selection:
             and (self.algorithm is None or problem.get("algorithm") == self.algorithm.value)
             and (self.dtype is None or problem.get("dtype") == self.dtype.value)
             and (self.strategy is None or entry.get("strategy") == self.strategy)
+            and problem.get("fixed_order", False) == self._is_fixed(problem.get("dtype"))
         )
+
+    def _is_fixed(self, dtype: object) -> bool:
+        """Whether the kernels for that type of x are of a fixed order."""
+        from softgen.problem import Problem
+
+        if self.cols is None or dtype not in [known.value for known in DType]:
+            return False
+        problem = Problem.of(
+            *(Algorithm.SOFTMAX, dtype, self.cols),
+            alignment=self.alignment,
+            fixed_order=self.batch_invariant,
+        )
+        return problem.fixed_order
 
 
 def _print(sources: Sequence[Source], json: bool) -> None:

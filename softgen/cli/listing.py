@@ -23,10 +23,16 @@ def list_variants(
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
     strategy: options.StrategyOption = None,
+    batch_invariant: options.BatchInvariant = False,
     json: options.JsonOption = False,
 ) -> None:
     """List the candidate variants of a problem and their parameters, best guess first."""
-    problem = Problem.of(algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment)
+    problem = Problem.of(
+        *(algorithm, dtype, cols),
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=batch_invariant,
+    )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, strategy)
     if json:

@@ -67,6 +67,14 @@ Alignment = Annotated[
         "\\[default: what --cols gives]",
     ),
 ]
+BatchInvariant = Annotated[
+    bool,
+    typer.Option(
+        "--batch-invariant",
+        help="Kernels as batch_invariant=True runs them: where rows are no whole packs of 16 bytes "
+        "they are summed in one order wherever they lie (`fixed` in a name).",
+    ),
+]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
 ]

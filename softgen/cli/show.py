@@ -27,6 +27,7 @@ def show(
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
     strategy: options.StrategyOption = None,
+    batch_invariant: options.BatchInvariant = False,
     json: options.JsonOption = False,
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
@@ -36,7 +37,7 @@ def show(
     from softgen.render import render
 
     known = arch_named(arch, sms)
-    described = (cols, dtype, algorithm, out_dtype, alignment, strategy)
+    described = (cols, dtype, algorithm, out_dtype, alignment, strategy, batch_invariant or None)
     if name is not None:
         if any(value is not None for value in described):
             raise typer.BadParameter("give a NAME or --cols with the options beside it, not both")
@@ -51,6 +52,7 @@ def show(
             cols,
             out_dtype=out_dtype,
             alignment=alignment,
+            fixed_order=batch_invariant,
         )
         variant = select(problem, rows, known, strategy)
     source = render(variant)

@@ -325,3 +325,43 @@ def test_show_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyP
     assert result.stdout.startswith(f"// {SAFE}\n")
     assert "install it with pip" in result.stderr
     assert document(ok("show", SAFE, "--json"))["resources"] is None
+
+
+def test_batch_invariant_kernels_are_emitted_listed_and_shown(tmp_path: Path) -> None:
+    ok("emit", "--cols", 1001, "--batch-invariant", "--out", tmp_path)
+    (kernel,) = tmp_path.glob("*.cu")
+    assert kernel.stem.startswith("softmax_f32_1001_fixed_warp_")
+    assert "summed in one order wherever it lies" in kernel.read_text()
+    assert ok("show", kernel.stem).stdout == kernel.read_text()
+    shown = ok("show", "--cols", 1001, "--batch-invariant").stdout
+    assert shown == kernel.read_text()
+    listed = document(ok("list", "--cols", 1001, "--batch-invariant", "--json"))
+    assert listed[0]["name"] == kernel.stem
+    assert all("_fixed_" in row["name"] for row in listed)
+
+
+def test_whole_packs_are_batch_invariant_as_they_are(tmp_path: Path) -> None:
+    ok("emit", "--cols", 1000, "--out", tmp_path)
+    again = ok("emit", "--cols", 1000, "--batch-invariant", "--out", tmp_path)
+    assert "0 files written" in again.stderr
+
+
+def test_the_sets_of_both_kinds_leave_each_other_alone(tmp_path: Path) -> None:
+    words = ("emit", "--all", "--cols", 33, "--dtype", "float32", "--strategy", "warp")
+    ok(*words, "--out", tmp_path)
+    usual = set(tmp_path.glob("*.cu"))
+    ok(*words, "--batch-invariant", "--out", tmp_path)
+    fixed = set(tmp_path.glob("*.cu")) - usual
+    assert fixed
+    assert all("_33_fixed_warp_" in path.name for path in fixed)
+    ok(*words, "--out", tmp_path)
+    assert set(tmp_path.glob("*.cu")) == usual | fixed
+
+
+def test_a_fixed_name_without_the_option_is_explained(tmp_path: Path) -> None:
+    name = "softmax_f32_1001_fixed_warp_p4_c32_g32_r1_pad_b128"
+    message = refused(2, "emit", "--cols", 1001, "--strategy", name, "--out", tmp_path)
+    assert "alignment 1, batch-invariant, and the request is" in " ".join(message.split())
+    assert "--batch-invariant" in message
+    ok("emit", "--cols", 1001, "--strategy", name, "--batch-invariant", "--out", tmp_path)
+    assert [path.stem for path in tmp_path.glob("*.cu")] == [name]
