@@ -206,9 +206,11 @@ def _full(
                 )
             source, y, alignment = library.copy(source), y.elsewhere(library), natural
         rows = y.elements // cols
-        problem = Problem(
-            *(algorithm, x_type, y_type, cols, alignment),
-            fixed_order=invariant and natural < x_type.max_pack,
+        problem = Problem.of(
+            *(algorithm, x_type, cols),
+            out_dtype=y_type,
+            alignment=alignment,
+            fixed_order=invariant,
         )
         kernel = _kernel(problem, rows, device, INVARIANT if invariant else mode, choice, library)
         launch, whole = kernel.launcher(rows, library), True

@@ -137,8 +137,8 @@ class Buffers:
 def memory(size: int) -> Any:
     """Return bytes of the driver's, as an array, past CuPy's pool."""
     cupy = require_device()
-    memory = cupy.cuda.Memory(size)
-    return cupy.ndarray(size, "uint8", cupy.cuda.MemoryPointer(memory, 0))
+    pointer = cupy.cuda.MemoryPointer(cupy.cuda.Memory(size), 0)
+    return cupy.ndarray(size, "uint8", pointer)
 
 
 def _shift(problem: Problem) -> int:

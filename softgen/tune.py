@@ -76,9 +76,8 @@ def tune(
     Raises NoDeviceError without a GPU, and VerificationError if no candidate agrees with the safe
     kernel, which would be a bug of softgen.
     """
-    with (
-        primary_context()
-    ):  # all SMs, also where the caller has but some: the choice is for the GPU
+    # On all SMs, also where the caller has but some: the choice is for the GPU.
+    with primary_context():
         return _tune(problem, rows, budget, progress)
 
 

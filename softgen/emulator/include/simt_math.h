@@ -36,16 +36,6 @@ double ceil(double);
 double ldexp(double, int);
 }
 
-// The upper (or lower) 32 bits of both words, shifted by the last five bits of the amount.
-inline unsigned int __funnelshift_l(unsigned int low, unsigned int high, unsigned int amount) {
-  const auto both = static_cast<unsigned long long>(high) << 32 | low;
-  return static_cast<unsigned int>(both << (amount & 31) >> 32);
-}
-inline unsigned int __funnelshift_r(unsigned int low, unsigned int high, unsigned int amount) {
-  const auto both = static_cast<unsigned long long>(high) << 32 | low;
-  return static_cast<unsigned int>(both >> (amount & 31));
-}
-
 inline float exp(float x) { return expf(x); }
 inline float exp2(float x) { return exp2f(x); }
 inline float log(float x) { return logf(x); }
