@@ -148,8 +148,11 @@ def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Floa
 
 
 def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
-    """Values around 2^26, -2^15 and 2^21, from where on x - max is exact in float32."""
-    sizes = np.array([2.0**26, -(2.0**15), 2.0**21])
+    """Values around 1.3 * 2^26, -1.3 * 2^15 and 2^21, from where on x - max is exact in float32.
+
+    Two of them are no powers of two, whose products with log2(e) would leave no rounding error.
+    """
+    sizes = np.array([1.3 * 2**26, -1.3 * 2**15, 2.0**21])
     far = np.minimum(np.abs(sizes), _FINFO_MAX[dtype] / 2) * np.sign(sizes)
     x: Float64 = np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 10
     x += far[np.arange(rows) % sizes.size, None]

@@ -183,6 +183,10 @@ class Strategy(abc.ABC):
         """Return whether packs are put together from two accesses where rows start within one."""
         return False
 
+    def fused(self, problem: Problem) -> bool:
+        """Return whether one FMA, and not two instructions, makes the exponent of an element."""
+        return False
+
     def part(self, problem: Problem) -> int:
         """Return the columns that a block reduces at once where several share a row, else 0."""
         return 0

@@ -108,6 +108,11 @@ class Cluster(Sliced):
         return super().may_pack(problem)
 
     @property
+    def one_row_a_block(self) -> bool:
+        """Whether the compiler can tell that all threads of a block have the same row."""
+        return True
+
+    @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
         return (9, 0)

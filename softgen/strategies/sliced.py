@@ -104,6 +104,15 @@ class Sliced(Strategy):
         """
         return False
 
+    def fused(self, problem: Problem) -> bool:
+        """Return whether one FMA, and not two instructions, makes the exponent of an element."""
+        return self.packed and self.realigns(problem) and problem.out_dtype.itemsize == 2
+
+    @property
+    def one_row_a_block(self) -> bool:
+        """Whether the compiler can tell that all threads of a block have the same row."""
+        return False
+
     @property
     def writes_early(self) -> bool:
         """Whether blocks may write a slice in place while others still read the one beside it."""

@@ -99,7 +99,7 @@ def test_cut_packs_depend_on_where_a_row_lies() -> None:
     [
         ("lane == 0 ? words[p + 1][w] : words[p][w]", "words[p][w]"),
         ("if (p == kPacks - 1 && lane == kLanes - 1) next = words[kPacks][w];", ""),
-        ("if (may_end(p)) keep_inside", "if (false) keep_inside"),
+        ("if (may_end(p) && col + 2 * kPackSize > end) keep_inside", "if (false) keep_inside"),
         ("p == (kLastPack + 1) / kLanes % kPacks", "false"),
         ("lane == kLanes - 1 ? last[w] : mine[w]", "mine[w]"),
         ("store_inside(last, behind - before, start,", "store_inside(last, behind - before, end,"),
@@ -111,8 +111,23 @@ def test_a_mistake_shows(correct: str, wrong: str) -> None:
     # The last column is in the last pack of a round, or in the first of the next.
     source = render(Variant(problem_of("float32", 1023), Block(4, 12, 128, 128, 1, False)))
     assert (same_rows(source) == same_rows(source)[0]).all()
+    mutant = broken(source, correct, wrong)
     with pytest.raises((AssertionError, EmulationError)):
-        same_rows(broken(source, correct, wrong))
+        same_rows(mutant)
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("take_word(words, w, 0xffffffff, lane);", "take_word(words, w, 0xffff, lane);"),
+        ("} else if (bits != 0)", "} else if (false)"),
+    ],
+)
+def test_words_that_all_lanes_keep_are_skipped_and_no_others(correct: str, wrong: str) -> None:
+    source = render(Variant(problem_of("bfloat16", 1001), Cluster(8, 64, 64, 2, 1, False)))
+    mutant = broken(source, correct, wrong)
+    with pytest.raises((AssertionError, EmulationError)):
+        same_rows(mutant)
 
 
 def test_a_sum_in_another_order_shows() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import numpy as np
@@ -34,8 +35,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 def setting(kind: type[Sliced], problem: Problem) -> Sliced:
-    """Return 4 packs a thread of two warps or blocks, of 8 elements or 2."""
-    pack = 8 if problem.alignment > 1 else 2
+    """Return 16 elements a thread of two warps or blocks, in packs of 8 or 2."""
+    pack = 8 if problem.alignment > 1 or problem.fixed_order else 2
     if kind is Block:
         return Block(pack, 16, 64, 64, 1, False, packed=True)
     return Cluster(pack, 16, 32, 2, 1, False, packed=True)
@@ -54,6 +55,7 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
         for out in (dtype, DType.FLOAT32)
         for cols in WIDTHS
     ]
+    problems += [dataclasses.replace(p, fixed_order=True) for p in problems if p.alignment == 1]
     variants = [
         Variant(problem, setting(kind, problem))
         for problem in problems
@@ -63,7 +65,7 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 48
+    assert report.checked == len(variants) == 64
 
 
 @pytest.mark.parametrize(
@@ -87,6 +89,26 @@ def test_a_wrong_step_is_told(
 
     monkeypatch.setattr(verify_module, "render", mutant)
     assert verified([Variant(problem, setting(kind, problem))], monkeypatch).failed == 1
+
+
+@pytest.mark.parametrize(
+    ("correct", "wrong"),
+    [
+        ("{far ? 1 : kLog2E,", "{kLog2E,"),
+        ("far ? -m : -(m * kLog2E)", "-(m * kLog2E)"),
+        ("!(fabsf(m) < kFar)", "true"),
+        ("store_slice(raw, base_of(whole.m)", "store_slice(raw, base_of(0)"),
+    ],
+    ids=["far scale", "far offset", "all far", "no offset"],
+)
+def test_what_one_fma_needs(correct: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = Problem.of("softmax", "bfloat16", 461, fixed_order=True)
+
+    def mutant(variant: Variant) -> Source:
+        return broken(render(variant), correct, wrong)
+
+    monkeypatch.setattr(verify_module, "render", mutant)
+    assert verified([Variant(problem, setting(Cluster, problem))], monkeypatch).failed == 1
 
 
 def test_packed_and_widened_elements_agree_to_a_step() -> None:
