@@ -20,6 +20,15 @@ _FINFO_MAX = {
 }
 
 
+# The smallest number above 0 that -ftz leaves alone.
+_TINY = {
+    DType.FLOAT16: 2.0**-14,
+    DType.BFLOAT16: 2.0**-126,
+    DType.FLOAT32: 2.0**-126,
+    DType.FLOAT64: 2.0**-1022,
+}
+
+
 @dataclass(frozen=True)
 class Slices:
     """How a row is dealt out: adjacent columns, in accesses of a thread, a warp and a block.
@@ -55,12 +64,13 @@ class Regime:
     Attributes:
         make: values for (rows, cols, dtype, slices); the same on every call.
         applies: whether the kind means anything for this number of columns.
-        offset: elements that the arrays start after a 16-byte boundary.
+        rows: how many rows it takes to show all of it; where rows are wide, `rows_if_wide`.
     """
 
     make: Make
     applies: Callable[[int], bool] = lambda cols: True
-    offset: int = 0
+    rows: int = 3
+    rows_if_wide: int = 1
 
     def array(self, rows: int, cols: int, dtype: DType, slices: Slices = Slices()) -> Storage:
         """Return the input in storage form."""
@@ -159,6 +169,46 @@ def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float6
     return x
 
 
+def _peaks(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """One value of 1000 in a row, where slices meet: exp overflows unless it is the maximum.
+
+    Also the other way around: whatever is summed twice, or left out, is 1 there and not 0.
+    """
+    x = _random(rows, cols, dtype, slices)
+    sizes = (slices.pack, slices.warp, slices.block, slices.part)
+    edges = [edge for size in sizes for edge in (size - 1, size)]
+    places = list(dict.fromkeys([0, cols - 1, 1, cols - 2, *edges, cols // 2]))
+    places = [place for place in places if 0 <= place < cols]
+    for row in range(rows):
+        x[row, places[row % len(places)]] = 1000.0
+    return x
+
+
+def _late_maximum(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """Rows whose sum is rescaled in every step, once at the end, or never; then in equal terms.
+
+    Equal terms are all rounded the same way, so what a sum loses adds up: for those of -0.8 and
+    -1.55 to 4e-6 over 300 additions. Every thread begins with something larger, or they are 1.
+    """
+    x = np.empty((rows, cols))
+    for row in range(rows):
+        x[row] = (np.linspace(0, 12, cols), -0.8, -1.55)[row % 3]
+        if row % 3:
+            x[row, : slices.block : slices.pack] = 0.0
+        if row % 3 == 1:
+            x[row, -1] = 5.0
+    return x
+
+
+def _zero_maximum(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """A maximum of 0, of -0, and of the smallest number above 0: where the sign of bits changes."""
+    x = -np.abs(_random(rows, cols, dtype, slices))
+    top = (0.0, -0.0, _TINY[dtype])
+    for row in range(rows):
+        x[row, row * 5 % cols] = top[row % 3]
+    return x
+
+
 def _wide_spread(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
     """Values of sigma 100: down to e^-600 of a row's largest result, where x - max is rounded."""
     return np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 100
@@ -170,19 +220,25 @@ REGIMES: dict[str, Regime] = {
     "plus_inf": Regime(_at(np.inf)),
     "some_minus_inf": Regime(_some_minus_inf),
     "all_minus_inf": Regime(_constant(lambda dtype: -np.inf)),
-    "minus_inf_pack": Regime(_minus_inf_slice(lambda slices: slices.pack)),
-    "minus_inf_warp": Regime(_minus_inf_slice(lambda slices: slices.warp)),
-    "minus_inf_block_slice": Regime(_minus_inf_slice(lambda slices: slices.block)),
-    "minus_inf_lane_share": Regime(_minus_inf_share(lambda slices: slices.pack)),
-    "minus_inf_warp_share": Regime(_minus_inf_share(lambda slices: min(slices.warp, slices.block))),
-    "minus_inf_part": Regime(_minus_inf_slice(lambda slices: slices.part or slices.block)),
+    "minus_inf_pack": Regime(_minus_inf_slice(lambda slices: slices.pack), rows_if_wide=3),
+    "minus_inf_warp": Regime(_minus_inf_slice(lambda slices: slices.warp), rows_if_wide=3),
+    "minus_inf_block_slice": Regime(_minus_inf_slice(lambda slices: slices.block), rows_if_wide=3),
+    "minus_inf_lane_share": Regime(_minus_inf_share(lambda slices: slices.pack), rows_if_wide=3),
+    "minus_inf_warp_share": Regime(
+        _minus_inf_share(lambda slices: min(slices.warp, slices.block)), rows_if_wide=3
+    ),
+    "minus_inf_part": Regime(
+        _minus_inf_slice(lambda slices: slices.part or slices.block), rows_if_wide=3
+    ),
     "finfo_min_row": Regime(_constant(lambda dtype: -_FINFO_MAX[dtype])),
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
     "large_magnitude": Regime(_large_magnitude),
     "far_from_zero": Regime(_far_from_zero),
     "wide_spread": Regime(_wide_spread),
+    "peaks": Regime(_peaks, rows=13, rows_if_wide=6),
+    "late_maximum": Regime(_late_maximum, rows_if_wide=3),
+    "zero_maximum": Regime(_zero_maximum, rows_if_wide=3),
     "one_column": Regime(_random, applies=lambda cols: cols == 1),
     "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
-    "misaligned_base": Regime(_random, offset=1),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from softgen.emulator import Job, build
+from softgen.emulator import SECONDS, Job, Work, build
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
 from softgen.numerics import Accuracy, Storage, check
 from softgen.problem import DType
@@ -25,8 +26,8 @@ Runner = Callable[[Source, Storage, int, int], Storage]
 # Kernels compiled as one unit: enough to share the headers, few enough for two workers to balance.
 _BATCH = 24
 
-_ROWS_PER_REGIME = 3
-_WIDE = 4096  # columns from which one row is enough, but where a row of -inf takes three forms
+_TOGETHER = 12  # blocks that wait for each other
+_WIDE = 4096  # columns from which a regime has fewer rows
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,15 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Verdict:
-    """What became of one launch: its accuracy, if it gave a result, and what is wrong with it."""
+class Verdict:
+    """What became of one launch: its accuracy, if it gave a result, and what is wrong with it.
+
+    On the emulator, what it did too.
+    """
 
     accuracy: Accuracy | None
     objection: str = ""
+    work: Work | None = None
 
 
 @dataclass
@@ -64,7 +69,7 @@ class Report:
     by_strategy: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
 
-    def add(self, variant: Variant, results: Sequence[_Verdict]) -> None:
+    def add(self, variant: Variant, results: Sequence[Verdict]) -> None:
         """Record the results of one variant."""
         strategy, dtype = variant.strategy.name, variant.problem.out_dtype.value
         self.checked += 1
@@ -131,7 +136,7 @@ def _default_runner() -> Runner:
     return run_source
 
 
-_Outcome = list[tuple[Variant, list[_Verdict]]]
+_Outcome = list[tuple[Variant, list[Verdict]]]
 
 
 def _in_parallel(batches: list[list[Variant]]) -> Iterator[_Outcome]:
@@ -146,73 +151,105 @@ def _in_parallel(batches: list[list[Variant]]) -> Iterator[_Outcome]:
 
 
 def _on_cpu(batch: list[Variant]) -> _Outcome:
+    return list(zip(batch, on_emulator([render(variant) for variant in batch]), strict=True))
+
+
+def on_emulator(sources: Sequence[Source], seconds: int = SECONDS) -> list[list[Verdict]]:
+    """Return the verdicts on each source's launches, each of which may take so many seconds."""
     try:
-        program = build([render(variant) for variant in batch])
+        program = build(sources)
     except CompileError as error:
-        if len(batch) == 1:
-            return [(batch[0], [_Verdict(None, str(error))])]
-        return [pair for variant in batch for pair in _on_cpu([variant])]
-    jobs = [_jobs(variant) for variant in batch]
-    flat = program.run_all([job for some in jobs for job in some])
-    outcome: _Outcome = []
-    for variant, some in zip(batch, jobs, strict=True):
-        results = [flat.pop(0) for _ in some]
-        outcome.append((variant, _judge_cpu(variant, some, results)))
-    return outcome
+        if len(sources) == 1:
+            return [[Verdict(None, str(error))]]
+        return [verdicts for source in sources for verdicts in on_emulator([source], seconds)]
+    jobs = [_jobs(source, seconds) for source in sources]
+    flat = program.run_counted([job for some in jobs for job in some])
+    return [
+        _judge_cpu(source.variant, some, [flat.pop(0) for _ in some])
+        for source, some in zip(sources, jobs, strict=True)
+    ]
 
 
-def _jobs(variant: Variant) -> list[Job]:
-    """Return the launches of a variant: out of place, and in place, on two blocks if it can."""
-    source, (x, _) = render(variant), _input(variant)
-    offset = _offset(variant)
-    jobs = [Job(source, x, x_offset=offset, y_offset=offset)]
+def _jobs(source: Source, seconds: int) -> list[Job]:
+    """Return the launches of a kernel, misaligned where its problem allows it.
+
+    Out of place, x and y lie differently where rows may start anywhere; in place, blocks that
+    stride over the rows are two, and those that wait for others run before them.
+    """
+    variant = source.variant
+    x, (offset, y_offset) = _input(variant)[0], _offsets(variant)
+    jobs = [Job(source, x, x_offset=offset, y_offset=y_offset, seconds=seconds)]
     if variant.problem.dtype is variant.problem.out_dtype:
-        grid = 2 if variant.launch.strides else None
-        jobs.append(Job(source, x, in_place=True, grid=grid, x_offset=offset))
+        launch = variant.launch
+        grid = 2 if launch.strides else None
+        # Blocks that wait for others find them not there yet, as on a GPU they may.
+        waits = launch.workspace_bytes_per_row and not launch.cooperative
+        together = _TOGETHER if waits else None
+        jobs.append(
+            Job(
+                source,
+                x,
+                in_place=True,
+                grid=grid,
+                x_offset=offset,
+                together=together,
+                seconds=seconds,
+            )
+        )
+    elif y_offset != offset:
+        jobs.append(Job(source, x, x_offset=offset, y_offset=offset, seconds=seconds))
     return jobs
 
 
 def _judge_cpu(
-    variant: Variant, jobs: Sequence[Job], results: Sequence[Storage | EmulationError]
-) -> list[_Verdict]:
+    variant: Variant, jobs: Sequence[Job], results: Sequence[tuple[Storage, Work] | EmulationError]
+) -> list[Verdict]:
     verdicts = []
-    for job, y in zip(jobs, results, strict=True):
+    for job, result in zip(jobs, results, strict=True):
         few = " on 2 blocks" if job.grid else ""
         how = f"in place{few}: " if job.in_place else ""
-        if isinstance(y, EmulationError):
-            verdicts.append(_Verdict(None, f"{how}{y}"))
+        if isinstance(result, EmulationError):
+            verdicts.append(Verdict(None, f"{how}{result}"))
             continue
-        verdicts.append(_judge(variant, job.x, y, how))
+        y, work = result
+        verdicts.append(dataclasses.replace(_judge(variant, job.x, y, how), work=work))
         first = results[0]
-        if not isinstance(first, EmulationError) and first.tobytes() != y.tobytes():
+        if not isinstance(first, EmulationError) and first[0].tobytes() != y.tobytes():
             objection = f"{how}the result differs in its bits from the one out of place"
-            verdicts.append(_Verdict(None, objection))
+            verdicts.append(Verdict(None, objection))
     return verdicts
 
 
-def _judge(variant: Variant, x: Storage, y: Storage, how: str = "") -> _Verdict:
+def _judge(variant: Variant, x: Storage, y: Storage, how: str = "") -> Verdict:
     accuracy = check(y, x, variant.problem)
     if accuracy.ok or accuracy.index is None:
-        return _Verdict(accuracy)
+        return Verdict(accuracy)
     regime = _input(variant)[1][accuracy.index[0]]
-    return _Verdict(accuracy, f"{how}regime {regime}: {accuracy.message}")
+    return Verdict(accuracy, f"{how}regime {regime}: {accuracy.message}")
 
 
 def _on_gpu(batch: list[Variant], runner: Runner) -> _Outcome:
     outcome: _Outcome = []
     for variant in batch:
-        x, offset = _input(variant)[0], _offset(variant)
-        try:
-            y = runner(render(variant), x, offset, offset)
-            outcome.append((variant, [_judge(variant, x, y)]))
-        except SoftgenError as error:
-            outcome.append((variant, [_Verdict(None, str(error))]))
+        source, x, (offset, y_offset) = render(variant), _input(variant)[0], _offsets(variant)
+        verdicts = []
+        for other in dict.fromkeys((y_offset, offset)):
+            try:
+                verdicts.append(_judge(variant, x, runner(source, x, offset, other)))
+            except SoftgenError as error:
+                verdicts.append(Verdict(None, str(error)))
+        outcome.append((variant, verdicts))
     return outcome
 
 
-def _offset(variant: Variant) -> int:
-    """Return 1 where the kernel promises to take arrays that start anywhere."""
-    return REGIMES["misaligned_base"].offset if variant.problem.alignment == 1 else 0
+def _offsets(variant: Variant) -> tuple[int, int]:
+    """Return how many elements x and y start behind a 16-byte boundary: as few as may be.
+
+    They differ where rows may start anywhere.
+    """
+    problem = variant.problem
+    offset = problem.alignment if problem.alignment < problem.dtype.max_pack else 0
+    return offset, 3 * offset if problem.alignment == 1 else offset
 
 
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
@@ -226,8 +263,7 @@ def _stacked(cols: int, dtype: DType, slices: Slices) -> tuple[Storage, tuple[st
     parts, names = [], []
     for name, regime in REGIMES.items():
         if regime.applies(cols):
-            few = cols >= _WIDE and not name.startswith("minus_inf")
-            count = 1 if few else _ROWS_PER_REGIME
+            count = regime.rows_if_wide if cols >= _WIDE else regime.rows
             parts.append(regime.array(count, cols, dtype, slices))
             names += [name] * count
     x = np.concatenate(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -34,16 +35,23 @@ UNIT_FLAGS = (
     "-fno-sanitize-recover=all",
     "-fstack-clash-protection",  # a frame larger than the guard of a stack still hits it
 )
+# Not `shift`: to put an exponent in place a kernel shifts it into the sign, as CUDA allows.
+UNDEFINED = "object-size,signed-integer-overflow,shift-exponent,integer-divide-by-zero"
 SANITIZE_GNU = (
-    "-fsanitize=thread,alignment,bounds-strict",
+    "-fno-thread-jumps",  # a barrier is known by the address of its call: there is one of each
+    f"-fsanitize=thread,alignment,bounds-strict,{UNDEFINED}",
     "--param=tsan-distinguish-volatile=1",  # a volatile read may wait for another thread
 )
 # Clang's `bounds` would add local-bounds, which traps without saying where.
 SANITIZE_CLANG = (
-    "-fsanitize=thread,alignment,array-bounds",
+    f"-fsanitize=thread,alignment,array-bounds,{UNDEFINED}",
     "-mllvm",
     "-tsan-distinguish-volatile",
 )
+
+# What a kernel forgot to set holds a pattern: results are wrong then, and in every run.
+FILL_LOCALS = "-ftrivial-auto-var-init=pattern"
+FILL_SINCE_GCC = 12
 
 # -O2 takes twice as long to compile and runs no faster.
 HOST_FLAGS = ("-std=c++17", "-O1", "-Wall", "-Wextra", "-fno-exceptions", "-fno-rtti")
@@ -78,7 +86,13 @@ class Compiler:
     @property
     def unit_flags(self) -> tuple[str, ...]:
         """Flags for a unit of kernels."""
-        return (*UNIT_FLAGS, *(SANITIZE_CLANG if self.is_clang else SANITIZE_GNU))
+        fill = (FILL_LOCALS,) if self.is_clang or self._major >= FILL_SINCE_GCC else ()
+        return (*UNIT_FLAGS, *fill, *(SANITIZE_CLANG if self.is_clang else SANITIZE_GNU))
+
+    @property
+    def _major(self) -> int:
+        found = re.search(r"\b(\d+)\.\d+\.\d+\b", self.version)
+        return int(found[1]) if found else 0
 
     def call(self, arguments: Sequence[str | Path]) -> None:
         """Run it; CompileError carries the first part of what it printed."""

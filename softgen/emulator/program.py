@@ -24,7 +24,7 @@ from softgen.render import Source
 
 Storage = npt.NDArray[Any]
 
-_SECONDS = 60
+SECONDS = 60
 _MOST_SHARED = 227 * 1024  # kMaxDynamicShared in include/simt_interface.h
 
 
@@ -39,6 +39,8 @@ class Job:
         grid: number of blocks; what the variant's launch says by default.
         x_offset: elements that x starts after a 16-byte boundary.
         y_offset: the same of y.
+        together: blocks that run at a time, the last of them first; by default those of a cluster
+            or of a cooperative grid, in order, and else one.
         dynamic_shared: bytes of dynamic shared memory; what the launch says by default.
         seconds: after which the launch counts as hung.
     """
@@ -49,8 +51,9 @@ class Job:
     grid: int | None = None
     x_offset: int = 0
     y_offset: int = 0
+    together: int | None = None
     dynamic_shared: int | None = None
-    seconds: int = _SECONDS
+    seconds: int = SECONDS
 
     def __post_init__(self) -> None:
         problem = self.source.variant.problem
@@ -73,6 +76,8 @@ class Job:
             raise InvalidValueError(f"a block has at most {_MOST_SHARED} bytes of shared memory")
         if launch.cooperative and launch.cluster_size > 1:
             raise InvalidValueError("the emulator runs no cooperative grid of clusters")
+        if self.together is not None and (launch.cooperative or launch.cluster_size > 1):
+            raise InvalidValueError(f"which blocks of {self.source.name} run together is fixed")
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""
@@ -83,16 +88,42 @@ class Job:
         shared = self.dynamic_shared
         if shared is None:
             shared = launch.dynamic_shared_bytes
+        grid = self.grid or launch.grid(rows)
+        together = self.together or (grid if launch.cooperative else launch.cluster_size)
         sizes = problem.dtype.itemsize, problem.out_dtype.itemsize
         head = struct.pack(
-            "16q",
-            *(index, self.grid or launch.grid(rows), launch.block_size, rows, problem.cols),
+            "17q",
+            *(index, grid, launch.block_size, rows, problem.cols),
             *sizes,
             *(self.x_offset * sizes[0] % 16, self.y_offset * sizes[1] % 16),
-            *(self.in_place, shared, launch.cluster_size, launch.cooperative),
+            *(self.in_place, shared, launch.cluster_size, together, self.together is not None),
             *(launch.workspace_bytes(rows), flush, self.seconds),
         )
         return head + np.ascontiguousarray(self.x).tobytes()
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch did: calls of all its threads together.
+
+    Attributes:
+        accesses: loads and stores of x and y.
+        workspace: loads and stores of the workspace.
+        shared: loads and stores of shared memory.
+        exchanges: calls of a warp's lanes together.
+        barriers: calls of `__syncthreads`.
+        copies: copies to shared memory or L2 that a kernel does not wait for.
+    """
+
+    accesses: int
+    workspace: int
+    shared: int
+    exchanges: int
+    barriers: int
+    copies: int
+
+
+_WORK = struct.Struct("6q")
 
 
 class Program:
@@ -112,27 +143,31 @@ class Program:
 
     def run_all(self, jobs: Sequence[Job]) -> list[Storage | EmulationError]:
         """Run `jobs` in order and return for each its y, or the error that stopped it."""
-        results: list[Storage | EmulationError] = []
+        results = self.run_counted(jobs)
+        return [one if isinstance(one, EmulationError) else one[0] for one in results]
+
+    def run_counted(self, jobs: Sequence[Job]) -> list[tuple[Storage, Work] | EmulationError]:
+        """Do the same as `run_all`, and return with each y what the launch did."""
+        results: list[tuple[Storage, Work] | EmulationError] = []
         while len(results) < len(jobs):
             results += self._run_until_error(jobs[len(results) :])
         return results
 
-    def _run_until_error(self, jobs: Sequence[Job]) -> list[Storage | EmulationError]:
+    def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Storage, Work] | EmulationError]:
         messages = b"".join(job.message(self._index[job.source.sha256]) for job in jobs)
         done = subprocess.run([self.path], input=messages, capture_output=True, check=False)
-        results: list[Storage | EmulationError] = []
+        results: list[tuple[Storage, Work] | EmulationError] = []
         at = 0
         for job in jobs:
             dtype = storage_dtype(job.source.variant.problem.out_dtype)
             size = job.x.size * dtype.itemsize
-            failed_here = done.returncode != 0 and at + size >= len(done.stdout)
-            if at + size > len(done.stdout) or (failed_here and size == 0):
+            if at + size + _WORK.size > len(done.stdout):
                 stderr = done.stderr.decode(errors="replace")
                 results.append(error_of(self.path, job.source.name, done.returncode, stderr))
                 return results
             y = np.frombuffer(done.stdout, dtype, job.x.size, at).reshape(job.x.shape)
-            results.append(y.copy())
-            at += size
+            results.append((y.copy(), Work(*_WORK.unpack_from(done.stdout, at + size))))
+            at += size + _WORK.size
         return results
 
 

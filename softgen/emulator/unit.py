@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -13,6 +14,8 @@ _DYNAMIC = re.compile(
     r"extern\s+__shared__\s+(?:alignas\([^)]*\)\s*|__align__\([^)]*\)\s*)?"
     r"(?P<type>[\w:<> ]+?)\s+(?P<name>\w+)\s*\[\s*\]\s*;"
 )
+
+_STATIC = re.compile(r"(?<!extern )__shared__\b[^;{]*;")
 
 # Clang copies a struct by a call of memcpy or memmove, where GCC loads and stores it: the assembler
 # turns those of the kernels, and of nothing else, into calls that the emulator sees.
@@ -65,4 +68,6 @@ def unit_text(sources: Sequence[Source]) -> str:
 
 
 def _readable(text: str) -> str:
-    return _DYNAMIC.sub(r"auto& \g<name> = simt::dynamic_shared<\g<type>>();", text)
+    text = _DYNAMIC.sub(r"auto& \g<name> = simt::dynamic_shared<\g<type>>();", text)
+    number = itertools.count()
+    return _STATIC.sub(lambda found: f"{found[0]} SIMT_GAP(simt_gap_{next(number)});", text)

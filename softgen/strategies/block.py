@@ -95,8 +95,8 @@ class Block(Sliced):
         """Yield the legal ones: one or two rows a block, any or most blocks on an SM."""
         width, held = self.thread_group_width, self.element_registers(problem)
         need = held + self.other_registers(problem)
-        # float32 10373 x 1464, 8 elements in each of 192 threads: 42.10 us on an H100, and 41.96 with
-        # two rows a block.
+        # float32 10373 x 1464, 8 elements in each of 192 threads: 42.10 us on an H100, and 41.96
+        # with two rows a block.
         pairs = width <= 128 or (width == 192 and held <= 16)
         for block in (width, 2 * width) if pairs and not self.packed else (width,):
             for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):

@@ -94,7 +94,7 @@ def test_a_runner_stands_for_the_gpu() -> None:
         return exact(source, x, x_offset, y_offset)
 
     report = verify(device="cuda", strategies=["safe"], runner=runner)
-    assert offsets == {(True, 1, 1), (False, 0, 0)}
+    assert offsets == {(True, 1, 3), (True, 1, 1), (False, 4, 4), (False, 0, 0)}
     assert report.failed == sum("no such kernel" in failure for failure in report.failures) > 0
     assert report.checked > report.failed
     assert report.worst["float32"] < 1e-7

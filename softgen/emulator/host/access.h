@@ -72,7 +72,7 @@ inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
   const SharedRegion& region = dynamic ? block.dynamic_shared : block.static_shared;
   fail_at(format("%s %zu bytes outside of ", write ? "wrote" : "read", size) + region.name() +
               format(", which has %zu bytes, at byte %lld", region.bytes(),
-                     static_cast<long long>(at - region.begin())),
+                     static_cast<long long>(region.named(at - region.begin()))),
           pc);
 }
 
@@ -89,18 +89,24 @@ inline void fail_if(const std::string& wrong) {
 inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
   Block& block = *launch.block;
-  if (y_or_x().near(at)) return on_output(at, size, write, pc);
+  if (y_or_x().near(at)) {
+    ++work.global;
+    return on_output(at, size, write, pc);
+  }
   if (x_array->near(at)) {
+    ++work.global;
     require_inside(*x_array, at, size, write, pc);
     if (write) fail_at("wrote " + x_array->element_name(x_array->element_at(at)) +
                            ", but x is const and not y", pc);
     return;
   }
   if (workspace_array && workspace_array->near(at)) {
+    ++work.workspace;
     return require_inside(*workspace_array, at, size, write, pc);
   }
   for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
     if (!region->covers(at)) continue;
+    ++work.shared;
     const Accessor by = accessor();
     return fail_if(write ? region->write(at, size, by, pc) : region->read(at, size, by, pc));
   }
@@ -155,6 +161,7 @@ inline void on_load_word(unsigned char* to, const void* from, size_t size, const
     std::memcpy(to, from, size);
     return;
   }
+  ++work.global;
   require_inside(x, at, size, false, pc);
   std::memcpy(to, from, size);
   const auto item = static_cast<size_t>(x.item());
@@ -217,6 +224,12 @@ void __tsan_write_range(void* at, size_t size) {
 void simt_load_word(void* to, const void* from, int size) {
   simt::on_load_word(static_cast<unsigned char*>(to), from, static_cast<size_t>(size),
                      __builtin_return_address(0));
+}
+
+void simt_store_word(void* to, const void* from, int size) {
+  simt::on_access(reinterpret_cast<uintptr_t>(to), static_cast<size_t>(size), true,
+                  __builtin_return_address(0));
+  std::memcpy(to, from, static_cast<size_t>(size));
 }
 
 // What the kernels' calls of memcpy, memmove and memset become (see unit.py).

@@ -30,6 +30,7 @@ enum class State : uint8_t {
 struct Waiting {
   const char* file;
   int line;
+  const void* pc;
   WarpCall call;  // this and the rest for State::kInWarpCall only
   uint32_t mask;
   int operand;
@@ -117,6 +118,18 @@ struct Block {
   Stacks stacks;
 };
 
+// What a launch did, as program.py reads it: calls of all threads.
+struct Work {
+  int64_t global = 0;     // loads and stores of x and y
+  int64_t workspace = 0;  // of the workspace
+  int64_t shared = 0;     // of shared memory
+  int64_t exchanges = 0;  // calls of a warp's lanes together
+  int64_t barriers = 0;
+  int64_t copies = 0;  // to shared memory or L2, asynchronous ones
+};
+
+inline Work work;
+
 // The launch in progress. The blocks of one cluster, or of a cooperative grid, are alive at a time,
 // else a single one; one of them is at work, with its shared memory in place, and that of the others
 // is parked.
@@ -129,6 +142,7 @@ struct Launch {
   std::deque<Block> blocks;  // at least those that are alive
   Block* block;              // at work
   int alive;
+  bool backwards;  // of those the last goes first
   int cluster_size;
   uint32_t cluster_phase;  // barriers of the cluster that all threads reached
   int arrivals;            // threads that reached the next one

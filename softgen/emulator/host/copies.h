@@ -86,6 +86,7 @@ extern "C" {
 inline __attribute__((used)) void simt_bulk_load(void* to, const void* from, int bytes,
                                                  unsigned long long* barrier, const char* file,
                                                  int line) {
+  ++work.copies;
   Block& block = *launch.block;
   const std::string what = current_thread() + " called bulk_load", where = called_at(file, line);
   require_units(bytes, what, where);
@@ -109,6 +110,7 @@ inline __attribute__((used)) void simt_fence_async() {
 // Moves nothing that a thread could see.
 inline __attribute__((used)) void simt_bulk_prefetch(const void* from, int bytes, const char* file,
                                                      int line) {
+  ++work.copies;
   const std::string what = current_thread() + " called bulk_prefetch";
   require_units(bytes, what, called_at(file, line));
   require_source({0, from, static_cast<size_t>(bytes), launch.current, nullptr, file, line}, what);
@@ -116,6 +118,7 @@ inline __attribute__((used)) void simt_bulk_prefetch(const void* from, int bytes
 
 inline __attribute__((used)) void simt_copy_async(void* to, const void* from, const char* file,
                                                   int line) {
+  ++work.copies;
   const Copy copy{reinterpret_cast<uintptr_t>(to), from, kCopyUnit, launch.current, nullptr,
                   file, line};
   SharedRegion& region = checked(copy, "copy_async");

@@ -18,7 +18,8 @@ struct Job {
   int64_t in_place;        // y is x
   int64_t dynamic_shared;  // bytes
   int64_t cluster;         // blocks of a cluster, of which grid is a multiple
-  int64_t cooperative;     // all blocks of the grid are alive together
+  int64_t together;        // blocks that are alive at a time
+  int64_t backwards;       // of those the last goes first
   int64_t workspace;       // bytes, for kernels that take one
   int64_t flush_subnormals;
   int64_t seconds;  // after which the launch counts as hung

@@ -146,7 +146,8 @@ void set_up(const Job& job) {
   launch.rows = job.rows;
   set_up_workspace(job);
   launch.cluster_size = static_cast<int>(job.cluster);
-  launch.alive = static_cast<int>(job.cooperative ? job.grid : job.cluster);
+  launch.alive = static_cast<int>(job.together);
+  launch.backwards = job.backwards != 0;
   while (launch.blocks.size() < static_cast<size_t>(launch.alive)) {
     launch.blocks.emplace_back().stacks.set_guarded(launch.blocks.size() <= kGuardedBlocks);
   }
@@ -165,15 +166,20 @@ void set_up(const Job& job) {
 
 void run(const Job& job) {
   set_up(job);
+  work = {};
   time_limit = job.seconds;
   alarm(static_cast<unsigned>(job.seconds));
   flush_subnormals(job.flush_subnormals != 0);
-  for (int64_t first = 0; first < job.grid; first += launch.alive) run_blocks(first);
+  for (int64_t first = 0; first < job.grid; first += launch.alive) {
+    launch.alive = static_cast<int>(std::min(job.together, job.grid - first));
+    run_blocks(first);
+  }
   flush_subnormals(false);
   alarm(0);
   require_all_written();
   require_workspace_clear();
   send(y_or_x().data(), y_or_x().bytes());
+  send(&work, sizeof(work));
 }
 
 }  // namespace

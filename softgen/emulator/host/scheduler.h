@@ -24,14 +24,16 @@ inline void thread_main() {
 }
 
 extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, int line) {
+  ++work.barriers;
   Block& block = *launch.block;
   Waiting& mine = this_thread().waiting;
   mine.file = file;
   mine.line = line;
+  mine.pc = __builtin_return_address(0);  // tells calls on one line apart, and those of a helper
   if (++block.at_barrier < block.size) return wait(State::kAtBarrier);
   for (int i = 0; i < block.size; ++i) {
     const Waiting& other = block.threads[static_cast<size_t>(i)].waiting;
-    if (other.line != line || std::strcmp(other.file, file) != 0) {
+    if (other.pc != mine.pc || other.line != line || std::strcmp(other.file, file) != 0) {
       this_thread().state = State::kAtBarrier;
       fail(format("divergent barrier: the threads of block %lld wait at different __syncthreads",
                   static_cast<long long>(block.index)) +
@@ -136,7 +138,8 @@ inline void run_blocks(int64_t first) {
   }
   for (bool progress = true; progress;) {
     progress = false;
-    for (int rank = 0; rank < launch.alive; ++rank) {
+    for (int i = 0; i < launch.alive; ++i) {
+      const int rank = launch.backwards ? launch.alive - 1 - i : i;
       Block& block = launch.blocks[static_cast<size_t>(rank)];
       if (!may_run(block)) continue;
       go_to(&block);

@@ -75,6 +75,7 @@ class SharedRegion {
     begin_ = reinterpret_cast<uintptr_t>(begin);
     bytes_ = bytes;
     parked_.clear();  // of the launch before
+    find_gaps();
     if (bytes <= shadow_bytes_) return;
     if (cells_) munmap(cells_, shadow_bytes_ * sizeof(Cell));
     void* mapped = mmap(nullptr, bytes * sizeof(Cell), PROT_READ | PROT_WRITE,
@@ -86,7 +87,16 @@ class SharedRegion {
 
   const char* name() const { return name_; }
   uintptr_t begin() const { return begin_; }
-  size_t bytes() const { return bytes_; }
+  size_t bytes() const { return named(bytes_); }
+  // The offset of a byte as the kernel knows it, without the gaps.
+  size_t named(size_t at) const {
+    const auto known = known_gaps_.find(begin_);
+    if (known == known_gaps_.end()) return at;
+    size_t before = 0;
+    for (const uintptr_t gap : known->second) before += gap < begin_ + at ? kGapBytes : 0;
+    return at - before;
+  }
+
   bool covers(uintptr_t address) const { return address - begin_ < bytes_; }
   bool holds(uintptr_t address, size_t size) const {
     return covers(address) && size <= bytes_ - (address - begin_);
@@ -106,7 +116,8 @@ class SharedRegion {
 
   // These return what is wrong with the access, or nothing.
   std::string read(uintptr_t address, size_t size, const Accessor& by, const void* pc) {
-    std::string wrong = past_the_end(address, size, "read", by, pc);
+    std::string wrong = in_a_gap(address, size, "read", by, pc);
+    if (wrong.empty()) wrong = past_the_end(address, size, "read", by, pc);
     for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
       Cell& cell = cell_at(i);
       wrong = why_not(cell, i, "read", by, pc);
@@ -117,7 +128,8 @@ class SharedRegion {
 
   std::string write(uintptr_t address, size_t size, const Accessor& by, const void* pc,
                     const Write& as = {}) {
-    std::string wrong = past_the_end(address, size, "wrote", by, pc);
+    std::string wrong = in_a_gap(address, size, "wrote", by, pc);
+    if (wrong.empty()) wrong = past_the_end(address, size, "wrote", by, pc);
     for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
       Cell& cell = cell_at(i);
       wrong = why_not(cell, i, "wrote", by, pc);
@@ -146,7 +158,7 @@ class SharedRegion {
       Cell& cell = cell_at(i);
       if (cell.kind == Writer::kPush && cell.number == push.number) {
         return format("overwrote what thread %d of block %lld pushed (byte %zu of %s; before at %s)",
-                      cell.writer, static_cast<long long>(cell.writer_block), i, name_,
+                      cell.writer, static_cast<long long>(cell.writer_block), named(i), name_,
                       place(cell.write_pc).c_str());
       }
       const bool read = cell.read_epoch >= first_epoch_;
@@ -154,7 +166,7 @@ class SharedRegion {
           cell.phase >= static_cast<int32_t>(push.waited)) {
         return format("raced with a %s by the block's own threads, with no cluster barrier between "
                       "(byte %zu of %s; before at %s)",
-                      read ? "read" : "write", i, name_,
+                      read ? "read" : "write", named(i), name_,
                       place(read ? cell.read_pc : cell.write_pc).c_str());
       }
       cell.write_epoch = epoch;
@@ -199,6 +211,32 @@ class SharedRegion {
     return cell;
   }
 
+  // Gaps are as the compiler filled them until the first block starts.
+  void find_gaps() {
+    if (!bytes_ || known_gaps_.count(begin_)) return;
+    std::vector<uintptr_t>& gaps = known_gaps_[begin_];
+    for (uintptr_t at = (begin_ + 7) / 8 * 8; at + kGapBytes <= begin_ + bytes_; at += 8) {
+      const auto* words = reinterpret_cast<const unsigned long long*>(at);
+      if (std::all_of(words, words + kGapWords, [](auto word) { return word == kGapWord; })) {
+        gaps.push_back(at);
+        at += kGapBytes - 8;
+      }
+    }
+  }
+
+  std::string in_a_gap(uintptr_t address, size_t size, const char* did, const Accessor& by,
+                       const void* pc) const {
+    const auto known = known_gaps_.find(begin_);
+    if (known == known_gaps_.end()) return {};
+    for (const uintptr_t gap : known->second) {
+      if (address >= gap + kGapBytes || address + size <= gap) continue;
+      return format("thread %d %s %zu bytes outside of the variables in %s, at ", by.thread, did,
+                    size, name_) +
+             place(pc);
+    }
+    return {};
+  }
+
   std::string past_the_end(uintptr_t address, size_t size, const char* did, const Accessor& by,
                            const void* pc) const {
     if (holds(address, size)) return {};
@@ -210,8 +248,8 @@ class SharedRegion {
   std::string why_not(const Cell& cell, size_t at, const char* did, const Accessor& by,
                       const void* pc) const {
     if (cell.mbarrier) {
-      return format("thread %d %s byte %zu of %s, where an mbarrier lies, at %s", by.thread, did, at,
-                    name_, place(pc).c_str());
+      return format("thread %d %s byte %zu of %s, where an mbarrier lies, at %s", by.thread, did,
+                    named(at), name_, place(pc).c_str());
     }
     switch (cell.kind) {
       case Writer::kThread:
@@ -271,7 +309,7 @@ class SharedRegion {
     if (cell.write_epoch < first_epoch_ && unwritten_.empty()) {
       unwritten_ = format("uninitialised shared memory: thread %d read byte %zu of %s, which no "
                           "thread of the block had written, at %s",
-                          by.thread, at, name_, place(pc).c_str());
+                          by.thread, named(at), name_, place(pc).c_str());
     }
     note_phase(cell, by);
     const uint32_t now = by.clocks->now(by.thread);
@@ -331,7 +369,7 @@ class SharedRegion {
                    const std::string& between, const void* other_pc, size_t at) const {
     return format("race on shared memory: thread %d %s what %s, with no %s between (byte %zu of %s; "
                   "now at %s, before at %s)",
-                  by.thread, did, other.c_str(), between.c_str(), at, name_, place(pc).c_str(),
+                  by.thread, did, other.c_str(), between.c_str(), named(at), name_, place(pc).c_str(),
                   place(other_pc).c_str());
   }
 
@@ -340,6 +378,8 @@ class SharedRegion {
   size_t bytes_ = 0;
   uint32_t first_epoch_ = 1;
   std::string unwritten_;
+  static constexpr size_t kGapBytes = kGapWords * sizeof(kGapWord);
+  inline static std::unordered_map<uintptr_t, std::vector<uintptr_t>> known_gaps_;  // by begin_
   std::vector<unsigned char> parked_;
   std::deque<Readers> readers_;
   Cell* cells_ = nullptr;

@@ -1,4 +1,4 @@
-// -fsanitize=alignment,bounds: the calls the compiler makes when a check fails. libubsan is not
+// -fsanitize=alignment,bounds and others: the calls the compiler makes when a check fails. libubsan is not
 // linked; its public layout of the arguments (file, line, column, type) is read here.
 #pragma once
 
@@ -29,6 +29,17 @@ struct OutOfBounds {
   SourceLocation at;
   const TypeDescriptor* array;
   const TypeDescriptor* index;
+};
+
+struct Overflow {
+  SourceLocation at;
+  const TypeDescriptor* type;
+};
+
+struct BadShift {
+  SourceLocation at;
+  const TypeDescriptor* shifted;
+  const TypeDescriptor* by;
 };
 
 // The kernel's line: the check may stand in a header of the emulator, inlined into the kernel.
@@ -62,6 +73,10 @@ extern "C" inline __attribute__((used)) void simt_require_aligned(const void* ad
   if (at % alignment != 0) fail_misaligned(at, alignment, format("%s:%d", file, line));
 }
 
+extern "C" inline __attribute__((used)) void simt_copy_does_not_fit(const char* file, int line) {
+  fail(current_thread() + format(" copied past the end of a variable at %s:%d", file, line));
+}
+
 extern "C" inline __attribute__((used)) void simt_atomic(const void* address, int size,
                                                         const char* file, int line) {
   simt_require_aligned(address, size, file, line);
@@ -77,8 +92,32 @@ extern "C" {
 
 [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(simt::TypeMismatch* data,
                                                         uintptr_t address) {
-  simt::fail_misaligned(address, 1u << data->log_alignment,
-                        simt::spot(data->at, __builtin_return_address(0)));
+  const std::string where = simt::spot(data->at, __builtin_return_address(0));
+  const unsigned alignment = 1u << data->log_alignment;
+  if (address % alignment != 0) simt::fail_misaligned(address, alignment, where);
+  simt::fail(simt::current_thread() + ": access of " + data->type->name +
+             " outside of its variable, at " + where);
+}
+
+#define SIMT_OVERFLOW(handler, words)                                                  \
+  [[noreturn]] void __ubsan_handle_##handler##_abort(simt::Overflow* data, uintptr_t,    \
+                                                  uintptr_t) {                           \
+    simt::fail(simt::current_thread() + ": " words " of " + data->type->name + " at " +  \
+               simt::spot(data->at, __builtin_return_address(0)));                       \
+  }
+SIMT_OVERFLOW(add_overflow, "overflow in a sum")
+SIMT_OVERFLOW(sub_overflow, "overflow in a difference")
+SIMT_OVERFLOW(mul_overflow, "overflow in a product")
+SIMT_OVERFLOW(negate_overflow, "overflow in a negation")
+SIMT_OVERFLOW(divrem_overflow, "division by zero, or overflow in it,")
+#undef SIMT_OVERFLOW
+
+[[noreturn]] void __ubsan_handle_shift_out_of_bounds_abort(simt::BadShift* data, uintptr_t,
+                                                           uintptr_t by) {
+  simt::fail(simt::current_thread() +
+             simt::format(": shift of %s by %lld at ", data->shifted->name,
+                          static_cast<long long>(by)) +
+             simt::spot(data->at, __builtin_return_address(0)));
 }
 
 [[noreturn]] void __ubsan_handle_out_of_bounds_abort(simt::OutOfBounds* data, uintptr_t index) {

@@ -80,11 +80,12 @@ inline void finish_call(Thread* lanes, const Waiting& mine, int warp) {
 extern "C" inline __attribute__((used)) unsigned long long simt_warp_call(
     WarpCall call, unsigned mask, unsigned long long bits, int operand, int width,
     const char* file, int line) {
+  ++work.exchanges;
   Block& block = *launch.block;
   const int warp = launch.current / 32, own = launch.current % 32;
   Thread* lanes = &block.threads[static_cast<size_t>(warp * 32)];
   Waiting& mine = lanes[own].waiting;
-  mine = {file, line, call, mask, operand, width, bits};
+  mine = {file, line, nullptr, call, mask, operand, width, bits};
   check_own(mine);
   if (all_here(lanes, mine, own)) {
     finish_call(lanes, Waiting(mine), warp);

@@ -23,6 +23,12 @@
 // bounds the linker supplies. `used` keeps the compiler from reasoning that nobody else writes it.
 #define __shared__ static __attribute__((used, section(SIMT_SECTION)))
 
+// What unit.py puts behind each of them: a variable that is run over would not be noticed else.
+#define SIMT_GAP(name)                                                                     \
+  static __attribute__((used, section(SIMT_SECTION))) unsigned long long name[simt::kGapWords] = { \
+      simt::kGapWord, simt::kGapWord, simt::kGapWord, simt::kGapWord,                      \
+      simt::kGapWord, simt::kGapWord, simt::kGapWord, simt::kGapWord}
+
 // Const here, variables in the host object: a fiber always finds the same values, so the compiler
 // may keep them, and -fsanitize=thread does not instrument what is const.
 extern const uint3 threadIdx;

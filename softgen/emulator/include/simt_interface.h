@@ -14,6 +14,10 @@ namespace simt {
 // Largest shared memory that a block can opt in to on any GPU so far (sm_90, sm_100).
 constexpr int kMaxDynamicShared = 227 * 1024;
 
+// Between the static shared variables of a kernel lie gaps, which nobody may touch.
+constexpr int kGapWords = 8;
+constexpr unsigned long long kGapWord = 0x5e9a70fda7b1c3e5;
+
 // One kernel of a unit.
 struct Kernel {
   void (*call)(const void* x, void* y, long long rows, unsigned char* workspace);
@@ -30,10 +34,17 @@ extern unsigned char simt_dynamic_shared[kMaxDynamicShared];
 // Ends the run unless a word of `size` bytes may be accessed at `address`.
 void simt_require_aligned(const void* address, int size, const char* file, int line);
 
+[[noreturn]] void simt_copy_does_not_fit(const char* file, int line);
+
 // Copies a word of several elements. Those that other threads have overwritten, in place, arrive as
 // NaN: a kernel may load a neighbour's elements along with its own, if it drops them.
 void simt_load_word(void* to, const void* from, int size);
+void simt_store_word(void* to, const void* from, int size);
 
+// Clang has one call of it for each in the text, and GCC too, without -fthread-jumps.
+#ifdef __clang__
+__attribute__((noduplicate))
+#endif
 void simt_syncthreads(const char* file, int line);
 
 // See ../host/mbarrier.h.

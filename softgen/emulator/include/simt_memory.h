@@ -1,8 +1,21 @@
 // CUDA's vector types and its loads and stores with a cache hint, which a CPU has no use for.
 #pragma once
 
-// Device code has these without an include.
-#define memcpy __builtin_memcpy
+// Device code has these without an include. Where the compiler knows how large a variable is, a copy
+// must fit it: -fsanitize=bounds lets the address of an element behind an array pass.
+#ifdef __has_builtin
+#if __has_builtin(__builtin_dynamic_object_size)
+#define SIMT_SIZE(of) __builtin_dynamic_object_size(of, 0)
+#endif
+#endif
+#ifndef SIMT_SIZE
+#define SIMT_SIZE(of) __builtin_object_size(of, 0)
+#endif
+#define memcpy(to, from, size)                                                               \
+  ((size) <= SIMT_SIZE(to) && (size) <= SIMT_SIZE(from)                                      \
+       ? void()                                                                              \
+       : simt::simt_copy_does_not_fit(__FILE__, __LINE__),                                   \
+   __builtin_memcpy(to, from, size))
 #define memset __builtin_memset
 
 #define SIMT_VECTOR(type, scalar)        \

@@ -23,7 +23,7 @@ __device__ Word load_word(const Word* from, SIMT_SITE) {
 template <typename Word>
 __device__ void store_word(Word* to, Word word, SIMT_SITE) {
   simt::simt_require_aligned(to, alignof(Word), file, line);
-  *to = word;
+  simt::simt_store_word(to, &word, sizeof(Word));
 }
 
 inline int cluster_rank() { return simt::simt_cluster_rank(); }

@@ -1,0 +1,278 @@
+"""Does verification see a broken kernel? Mutants of emitted texts, run like the kernels themselves.
+
+`python -m tests.mutation 200` breaks 200 seeded places, runs every mutant on the emulator over the
+inputs of `softgen verify`, and prints the score and the survivors. Seen is what fails there, or
+does other work than the original, which tests/cpu/test_work.py knows. Mutants are rules over the
+emitted text, not patches of files: a template that is rewritten tomorrow is broken tomorrow. One
+that does not compile is not counted, nor is one whose machine code is the original's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import random
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from softgen.arch import arch_named
+from softgen.compile import compile_offline
+from softgen.emulator import Work, build
+from softgen.errors import CompileError
+from softgen.problem import Problem
+from softgen.render import Source, render
+from softgen.strategies import Strategy
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.cooperative import Cooperative
+from softgen.strategies.online import Online
+from softgen.strategies.recurrence import Recurrence
+from softgen.strategies.safe import Safe
+from softgen.strategies.serial import Serial
+from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
+from softgen.strategies.split import Split
+from softgen.strategies.threepass import Threepass
+from softgen.strategies.warp import Warp
+from softgen.variants import Variant
+from softgen.verify import Verdict, on_emulator
+
+ARCH = arch_named("sm_90")
+SECONDS = 5  # of a launch that takes 0.1: the rest of them hang
+BATCH = (
+    12  # mutants of a program: one that does not compile costs the others a program of their own
+)
+
+
+def _subjects() -> Iterator[tuple[Problem, Strategy]]:
+    """Every strategy, and every way that one has to lay out a row, at small sizes."""
+
+    def of(cols: int, dtype: str = "float32", function: str = "softmax", **more: bool) -> Problem:
+        return Problem.of(function, dtype, cols, **more)
+
+    yield of(100), Warp.covering(of(100), 4, 8, 2, 128)
+    yield of(101, "bfloat16"), Warp.covering(of(101, "bfloat16"), 8, 16, 1, 128)
+    fixed = of(77, "float16", fixed_order=True)
+    yield fixed, Warp.covering(fixed, 8, 8, 1, 64)
+    yield of(500), Block(4, 8, 64, 128, 1, False)
+    yield of(461, function="log_softmax"), Block(4, 8, 64, 64, 1, False)
+    yield of(461, "bfloat16", fixed_order=True), Block(8, 8, 64, 64, 1, False, packed=True)
+    yield of(1000, "float16"), Cluster(8, 16, 32, 2, 1, False)
+    yield of(1001), Cluster(4, 8, 64, 2, 1, False)
+    yield of(1001, "bfloat16", fixed_order=True), Cluster(8, 8, 64, 2, 1, False, packed=True)
+    yield of(1000), Split(4, 8, 32, 1, True, False)
+    yield of(4101, fixed_order=True), Split(4, 4, 32, 1, False, False)
+    yield of(2000), Cooperative(4, 4, 192, 2, 1, 8, 2, 2)
+    yield of(4000), Cooperative(4, 4, 128, 2, 1, 3, 1, 2, 2)
+    yield of(40001), Shared(4, 32, PLAIN, 1, 0)
+    yield of(40000, function="log_softmax"), Shared(4, 32, ASYNC, 1, 0)
+    yield of(28000), Shared(4, 32, BULK, 2, 2)
+    yield of(1001), Online(4, 2, 64)
+    yield of(40000, "float64"), Online(2, 1, 64)
+    yield of(333), Safe(64)
+    yield of(2003), Serial(32)
+    yield of(1500), Threepass(4, 2, True, True, 64)
+    yield of(333), Recurrence(64)
+
+
+def subjects() -> list[Source]:
+    """Return the kernels that are broken."""
+    return [render(Variant(problem, strategy)) for problem, strategy in _subjects()]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to break a line: `replace` gives what stands for a match, or None for no mutant."""
+
+    name: str
+    pattern: re.Pattern[str]
+    replace: Callable[[re.Match[str]], str | None]
+
+
+def _swaps(name: str, pairs: dict[str, str]) -> Rule:
+    pattern = re.compile("|".join(re.escape(old) for old in sorted(pairs, key=len, reverse=True)))
+    return Rule(name, pattern, lambda match: pairs[match[0]])
+
+
+# A statement that declares or returns something is needed by others: without it nothing compiles.
+_NEEDED = re.compile(r"^\s*(?:[\w:<>]+[ &*]+)+\w+(?:\[.*\])*(?: = .*|\{.*|\(.*)?;$|^\s*return\b")
+
+
+def _without(match: re.Match[str]) -> str | None:
+    return None if _NEEDED.match(match[0]) else ";"
+
+
+RULES = (
+    _swaps("compare", {" < ": " <= ", " <= ": " < ", " > ": " >= ", " >= ": " > "}),
+    _swaps("equal", {" == ": " != ", " != ": " == "}),
+    _swaps("arithmetic", {" + ": " - ", " - ": " + ", " * ": " + ", " / ": " * ", " % ": " / "}),
+    _swaps("logic", {" && ": " || ", " || ": " && "}),
+    _swaps("assign", {" += ": " = ", " *= ": " = ", " -= ": " += ", " ^= ": " = "}),
+    _swaps("shift", {" << ": " >> ", " >> ": " << "}),
+    _swaps("truth", {"true": "false", "false": "true"}),
+    _swaps("extreme", {"fmaxf(": "fminf(", "fmax(": "fmin(", "__hmax2(": "__hmin2("}),
+    Rule("literal", re.compile(r"(?<![\w.])\d+(?![\w.])"), lambda match: str(int(match[0]) + 1)),
+    Rule("negate", re.compile(r"\bif \((?!constexpr)"), lambda match: "if (!"),
+    Rule("without", re.compile(r"^\s+[^/#].*;$"), _without),
+)
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A broken kernel: `old` of a line became `new`."""
+
+    source: Source
+    rule: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.source.name}:{self.line}: {self.rule}: {self.text.strip()}"
+
+
+# What a mutant must leave alone: the parameters themselves, what the emulator replaces by twins of
+# its own (PTX), and what only helps the compiler.
+_LEFT_ALONE = re.compile(
+    r"^\s*(#|//|static_assert|using |constexpr (int|bool) k\w+ = (-?\d+|true|false);)"
+    r"|__launch_bounds__|extern \"C\"|__shared__|^}|unroll"
+)
+
+
+def lines_of(source: Source) -> Iterator[tuple[int, str]]:
+    """Yield the number and the code of each line that may be broken."""
+    emulated = True
+    for number, line in enumerate(source.text.splitlines()):
+        if line.startswith("#ifndef SOFTGEN_EMULATOR"):
+            emulated = False
+        elif line.startswith(("#endif", "#else")):
+            emulated = True
+        code = line.split("//")[0].rstrip()
+        if emulated and code and not _LEFT_ALONE.search(line):
+            yield number, code
+
+
+def mutants_of(source: Source) -> list[Mutant]:
+    """Return every mutant of a kernel that a rule makes in one place."""
+    lines = source.text.splitlines()
+    found = []
+    for number, code in lines_of(source):
+        for rule in RULES:
+            for match in rule.pattern.finditer(code):
+                new = rule.replace(match)
+                if new is None:
+                    continue
+                broken = code[: match.start()] + new + code[match.end() :]
+                text = "\n".join([*lines[:number], broken, *lines[number + 1 :], ""])
+                mutant = dataclasses.replace(source, text=text)
+                found.append(Mutant(mutant, rule.name, number + 1, broken))
+    return found
+
+
+def sample(count: int, seed: int) -> list[Mutant]:
+    """Return seeded mutants, as many of every kernel; of each rule alike, as far as there are."""
+    generator = random.Random(seed)
+    queues = []
+    for source in subjects():
+        by_rule: dict[str, list[Mutant]] = {}
+        for mutant in mutants_of(source):
+            by_rule.setdefault(mutant.rule, []).append(mutant)
+        for group in by_rule.values():
+            generator.shuffle(group)
+        queues.append(by_rule)
+    chosen: list[Mutant] = []
+    while len(chosen) < count and any(queues):
+        for by_rule in queues:
+            if by_rule and len(chosen) < count:
+                rule = generator.choice(sorted(by_rule))
+                chosen.append(by_rule[rule].pop())
+                if not by_rule[rule]:
+                    del by_rule[rule]
+    return chosen
+
+
+def _compiles(source: Source) -> bool:
+    try:
+        build([source])
+    except CompileError:
+        return False
+    return True
+
+
+def _machine_code(source: Source) -> bytes:
+    return compile_offline(source, ARCH).cubin
+
+
+def work_of(verdicts: Sequence[Verdict]) -> list[Work | None]:
+    """Return what the launches did: test_work.py holds the kernels to it."""
+    return [verdict.work for verdict in verdicts]
+
+
+def _verdicts(batch: Sequence[Mutant]) -> list[list[Verdict]]:
+    return on_emulator([mutant.source for mutant in batch], SECONDS)
+
+
+@dataclass
+class Score:
+    """What became of the mutants: `killed` and `survivors` count, the others are none."""
+
+    killed: int = 0
+    invalid: int = 0
+    equivalent: int = 0
+    survivors: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def counted(self) -> int:
+        """The mutants that are broken kernels."""
+        return self.killed + len(self.survivors)
+
+    def __str__(self) -> str:
+        share = 100 * self.killed / max(1, self.counted)
+        return (
+            f"{self.killed} of {self.counted} mutants were seen: {share:.1f}%; {self.equivalent} "
+            f"more have the machine code of the original, {self.invalid} do not compile"
+        )
+
+
+def judge(mutants: Sequence[Mutant]) -> Score:
+    """Run mutants and count those that verification sees."""
+    score = Score()
+    originals = {source.name: source for source in subjects()}
+    right = on_emulator(list(originals.values()))
+    assert not [verdict.objection for some in right for verdict in some if verdict.objection]
+    works = dict(zip(originals, map(work_of, right), strict=True))
+    batches = [mutants[first : first + BATCH] for first in range(0, len(mutants), BATCH)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers and programs are processes
+        outcomes = pool.map(_verdicts, batches)
+    for batch, outcome in zip(batches, outcomes, strict=True):
+        for mutant, some in zip(batch, outcome, strict=True):
+            wrong = any(verdict.objection for verdict in some)
+            if not wrong and work_of(some) == works[mutant.source.name]:
+                original = originals[mutant.source.name]
+                if _machine_code(mutant.source) == _machine_code(original):
+                    score.equivalent += 1
+                else:
+                    score.survivors.append(str(mutant))
+            elif wrong and some[0].accuracy is None and not _compiles(mutant.source):
+                score.invalid += 1
+            else:
+                score.killed += 1
+    return score
+
+
+def main() -> None:
+    """Print the score of so many mutants, and those that nobody saw."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("count", type=int)
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    score = judge(sample(arguments.count, arguments.seed))
+    print("\n".join(score.survivors))
+    print(score)
+    sys.exit(score.killed < 0.95 * score.counted)
+
+
+if __name__ == "__main__":
+    main()
