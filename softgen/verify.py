@@ -82,7 +82,7 @@ def verify(
     *,
     device: str = "cpu",
     all_variants: bool = False,
-    strategies: Sequence[str] | None = None,
+    variants: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
     progress: Callable[[Step], None] | None = None,
     runner: Runner | None = None,
@@ -97,7 +97,8 @@ def verify(
         device: "cpu" (the emulator) or "cuda".
         all_variants: verify candidates that cover every value of each knob, not the best guess
             of each strategy alone.
-        strategies: only these; all by default.
+        variants: only these; all strategies by default. The name of a strategy, of a setting or a
+            named choice stands for every problem that it can compute, a full name for one.
         dtypes: only these types of x; all by default.
         progress: called after each variant.
         runner: runs a kernel for "cuda"; by default on CuPy's current device.
@@ -106,7 +107,7 @@ def verify(
     """
     if device not in ("cpu", "cuda"):
         raise InvalidValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
-    chosen = matrix(all_variants, strategies, dtypes)
+    chosen = matrix(all_variants, variants, dtypes)
     batches = [chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH)]
     if device == "cpu":
         outcomes = _in_parallel(batches)

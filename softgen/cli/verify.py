@@ -9,7 +9,6 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.problem import DType
-from softgen.strategies import strategy_named
 
 if TYPE_CHECKING:
     from softgen.verify import Report
@@ -26,8 +25,9 @@ def verify(
             help="Thousands of settings that cover every knob value, not only the best guesses.",
         ),
     ] = False,
-    strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", help="Only this strategy; may be repeated.")
+    variant: Annotated[
+        list[str] | None,
+        typer.Option("--variant", help=f"Only this, may be repeated: {options.VARIANTS}"),
     ] = None,
     dtype: Annotated[
         list[DType] | None,
@@ -44,9 +44,8 @@ def verify(
 
     Exits with 4 if a result is farther from float64 than its bound.
     """
-    strategies = [strategy_named(name).name for name in strategy or []]
     where = options.resolve_device(device)
-    report = _verify(where.value, every, strategies, dtype or [])
+    report = _verify(where.value, every, variant or [], dtype or [])
     if json:
         document = summary(report)
         message = f"{report.failed} of {report.checked} variants are wrong"
@@ -67,8 +66,8 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]) -> Report:
-    """Run with a progress bar on stderr; no strategies or dtypes means all of them."""
+def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) -> Report:
+    """Run with a progress bar on stderr; no variants or dtypes means all of them."""
     from rich.progress import Progress
 
     from softgen.verify import verify as verify_variants
@@ -82,7 +81,7 @@ def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]
         return verify_variants(
             device=device,
             all_variants=every,
-            strategies=strategies or None,
+            variants=variants or None,
             dtypes=dtypes or None,
             progress=show,
         )

@@ -44,16 +44,16 @@ def test_without_options_everything_is_verified_on_the_cpu(asked: dict[str, Any]
         "failed": 0,
         "device": "cpu",
         "all_variants": False,
-        "strategies": None,
+        "variants": None,
         "dtypes": None,
     }
 
 
 def test_options_narrow_it(asked: dict[str, Any]) -> None:
-    words = ("--all", "--strategy", "safe", "--strategy", "warp", "--dtype", "float16")
+    words = ("--all", "--variant", "safe", "--variant", "warp", "--dtype", "float16")
     ok("verify", "--device", "cpu", *words)
     assert asked["all_variants"] is True
-    assert list(asked["strategies"]) == ["safe", "warp"]
+    assert list(asked["variants"]) == ["safe", "warp"]
     assert [dtype.value for dtype in asked["dtypes"]] == ["float16"]
 
 
