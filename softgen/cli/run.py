@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -196,7 +195,7 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
         "strategy": made.variant.strategy.name,
         "parameters": made.variant.strategy.knobs,
         "device": made.device,
-        "source": str(keep_source(made.variant)),
+        "source": keep_source(made.variant),
     }
     if made.microseconds is not None:
         time = made.microseconds
@@ -205,8 +204,8 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
     return report
 
 
-def keep_source(variant: Variant) -> Path:
-    """Write the kernel's text into the cache folder, or a temporary one, and return its path."""
+def keep_source(variant: Variant) -> str | None:
+    """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
     from softgen import folders
     from softgen.emit import write_if_different
     from softgen.render import render
@@ -217,10 +216,12 @@ def keep_source(variant: Variant) -> Path:
         folders.made("sources")  # nobody else may have put a link there
         write_if_different(path, source.text)
     except OSError as error:
-        path = Path(tempfile.mkdtemp(prefix="softgen-")) / path.name
-        output.warn(f"the cache folder cannot be written ({error}); the source is in {path}")
-        write_if_different(path, source.text)
-    return path
+        output.warn(
+            f"the cache folder {path.parent} cannot be written ({error.strerror or error}); the "
+            "source is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
+        )
+        return None
+    return str(path)
 
 
 def _for_people(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
@@ -252,7 +253,8 @@ def _print(report: dict[str, Any]) -> None:
     else:
         output.result(f"variant     {report['variant']}")
         output.result(f"parameters  {spell(report['parameters'])}")
-        output.result(f"source      {report['source']}")
+        source = report["source"] or f"not kept; softgen show {report['variant']}"
+        output.result(f"source      {source}")
         output.result(f"error       {spell_error(report)}")
     if "microseconds" in report:
         rate = report["gigabytes_per_second"]

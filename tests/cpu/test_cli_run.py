@@ -16,7 +16,7 @@ from rich.console import Console
 from softgen.cli import group, output
 from softgen.cli import run as run_module
 from softgen.generator import generate
-from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.cpu.cli_helpers import cli, document, ok, refused, subprocess_cli
 
 CPU = ("run", "--device", "cpu")
 
@@ -245,11 +245,25 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = ok(*CPU, "--rows", 2, "--cols", 8, "--variant", "safe", "--json")
-    assert "the cache folder cannot be written" in result.stderr
-    path = Path(document(result)["source"])
-    assert path.is_relative_to(tmp_path)
-    assert path.read_text() == generate("softmax", "float32", 8, variant="safe").text
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    result = ok(*words, "--json")
+    assert (
+        f"the cache folder {tmp_path}/file/sources cannot be written (Not a directory); the source "
+        "is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
+    ) in result.stderr
+    assert document(result)["source"] is None
+    assert "source      not kept; softgen show softmax_f32_8_safe_b256\n" in ok(*words).stdout
+
+
+def test_a_cache_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file, which no user can write into")
+    (tmp_path / "tmp").mkdir()
+    environment = {name: str(tmp_path / "home" / "x") for name in ("HOME", "SOFTGEN_CACHE_DIR")}
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    ran = subprocess_cli(*words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"), **environment)
+    assert ran.returncode == 0, ran.stderr
+    assert "ResourceWarning" not in ran.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_the_document_is_plain_json() -> None:
