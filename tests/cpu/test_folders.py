@@ -186,6 +186,16 @@ def test_a_folder_of_an_earlier_version_is_marked_when_it_is_written(own_cache: 
     assert cache.clear() == cache.Cleared({**NONE, "emulator": 2}, {})
 
 
+def test_clearing_leaves_nothing_in_a_folder_that_was_not_marked(own_cache: Path) -> None:
+    for kind in owned.KINDS:
+        (own_cache / kind).mkdir(mode=0o700)
+    (own_cache / "emulator" / f"unit-{'0' * 32}").write_text("an earlier version's")
+    assert cache.clear() == cache.Cleared({**NONE, "emulator": 1}, {})
+    assert {kind: list((own_cache / kind).iterdir()) for kind in owned.KINDS} == {
+        kind: [] for kind in owned.KINDS
+    }
+
+
 @pytest.mark.parametrize("name", ["chapter1.md", "tmpabcd_123", owned.MARKER])
 def test_a_folder_with_a_file_of_others_is_not_marked(name: str, own_cache: Path) -> None:
     folder = own_cache / "tuned"
