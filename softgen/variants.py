@@ -166,11 +166,8 @@ def parse_label(label: str) -> Strategy:
     kind = strategy_named(name)
     setting = _parse_knobs(kind, f"_{rest}")
     if setting is None or setting.label != label:
-        knobs = ", ".join(
-            f"{field.metadata['short']} ({field.name})" for field in dataclasses.fields(kind)
-        )
         raise InvalidValueError(
-            f"{label!r} is no setting of {name}, whose knobs are {knobs} in this order; "
+            f"{label!r} is no setting of {name}, whose knobs are {kind.legend()} in this order; "
             "`softgen list` prints names that end in settings"
         )
     return setting

@@ -14,6 +14,8 @@ from softgen.strategies import all_strategies
 from softgen.variants import Variant, candidates, is_full_name
 
 EXAMPLE_COLS = 1000
+# Columns that a narrow terminal does not get, the first first: a name holds the knobs.
+DISPENSABLE = ("parameters", "threads", "shared bytes")
 
 
 def list_variants(
@@ -62,17 +64,39 @@ def list_variants(
     if not found:
         output.note(f"no setting of {variant} is legal there; `softgen list` without --variant")
         return
-    headings = ["variant", "parameters", "threads", "shared bytes"]
-    lines: list[list[object]] = [
-        [v.name, spell(v.strategy.knobs), v.launch.block_size, v.launch.shared_bytes] for v in found
-    ]
-    if any(v.launch.multiprocessors for v in found):
-        headings.append("SMs")
-        for line, v in zip(lines, found, strict=True):
-            line.append(v.launch.multiprocessor_rule)
-    output.table(headings, lines)
+    _print(found)
     if first:
         output.note(f"{first.variant.name}: {first.origin}")
+
+
+def _print(found: list[Variant]) -> None:
+    """Print a table; where it is too wide for the terminal, without what the names say anyway."""
+    columns: dict[str, list[object]] = {
+        "variant": [each.name for each in found],
+        "parameters": [spell(each.strategy.knobs) for each in found],
+        "threads": [each.launch.block_size for each in found],
+        "shared bytes": [each.launch.shared_bytes for each in found],
+    }
+    if any(each.launch.multiprocessors for each in found):
+        columns["SMs"] = [each.launch.multiprocessor_rule for each in found]
+    dropped = []
+    for heading in DISPENSABLE:
+        if _fits(columns):
+            break
+        if "SMs" in columns:
+            columns["SMs"] = [str(rule).removeprefix("at least ") for rule in columns["SMs"]]
+        del columns[heading]
+        dropped.append(heading)
+    output.table(columns, zip(*columns.values(), strict=True))
+    if dropped:
+        for kind in dict.fromkeys(type(each.strategy) for each in found):
+            output.note(f"{kind.name}: {kind.legend()}")
+        output.note(f"not shown: {', '.join(dropped)}; a wider terminal, a pipe and --json have it")
+
+
+def _fits(columns: dict[str, list[object]]) -> bool:
+    rows = list(zip(*columns.values(), strict=True))
+    return output.table_width(list(columns), rows) <= output.width()
 
 
 def matching(problem: Problem, rows: int, arch: Arch, choice: str | None) -> list[Variant]:

@@ -9,7 +9,7 @@ import pytest
 
 from softgen import policy, table
 from softgen.arch import arch_named
-from softgen.cli import group
+from softgen.cli import group, output
 from softgen.errors import MissingDependencyError
 from softgen.gallery import gallery
 from softgen.generator import generate
@@ -232,6 +232,34 @@ def test_list_for_people_shows_names_and_parameters() -> None:
         *(SAFE, "block_size=256", "256", "32"),
     ]
     assert "softmax of float32 with 1000 columns" in result.stderr
+
+
+def test_a_narrow_list_has_a_line_a_candidate_and_a_legend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("list", "--rows", 4096, "--cols", 1000)
+    whole = ok(*words)
+    assert "block_size=128" in whole.stdout
+    assert "not shown" not in whole.stderr
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    narrow = ok(*words)
+    lines = narrow.stdout.splitlines()
+    assert len(lines) == len(whole.stdout.splitlines())
+    assert lines[0].split() == ["variant", "threads", "shared", "bytes"]
+    assert max(map(len, lines)) <= 80
+    assert "safe: b block_size\n" in narrow.stderr
+    assert "online: p pack_size, u unroll, b block_size\n" in narrow.stderr
+    told = "not shown: parameters; a wider terminal, a pipe and --json have it\n"
+    assert told in narrow.stderr
+
+
+def test_a_narrow_list_of_long_names_keeps_the_sms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    words = ("list", "--cols", 128256, "--dtype", "bfloat16", "--variant", "cooperative")
+    heading, first, *rest = ok(*words).stdout.splitlines()
+    assert heading.split() == ["variant", "SMs"]
+    assert first.split()[1:] == ["132", "at", "once"]
+    assert max(map(len, (first, *rest))) <= 80
 
 
 def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
