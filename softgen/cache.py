@@ -142,9 +142,12 @@ def clear() -> Cleared:
             folder = folders.found(kind)
             if folder is None:
                 continue
+            marked = owned.is_marked(folder)
             if owned.mark(kind, folder):
                 deleted[kind] = sum(map(owned.delete, owned.files(kind, folder)))
                 owned.delete_stale(kind, folder)
+                if not marked:  # it may be an empty folder of the user's
+                    owned.delete(folder / owned.MARKER)
             else:
                 left[kind] = "softgen did not make it, or not all that it holds"
         except OSError as error:

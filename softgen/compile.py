@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from softgen import cupy_cache
 from softgen.arch import Arch
 from softgen.device import INSTALL_CUPY, require_device
 from softgen.driver import on_device, primary_context, resident_clusters
@@ -57,6 +58,7 @@ def compile_source(source: Source) -> Kernel:
     """
     cupy = require_device()
     device = cupy.cuda.runtime.getDevice()
+    cupy_cache.warn_once()
     # CuPy adds --std=c++17 and -ftz=true by itself; given twice, NVRTC refuses them.
     try:
         with primary_context():  # what is loaded under a green context is gone with it

@@ -9,6 +9,7 @@ import functools
 import importlib.util
 from typing import Any
 
+from softgen import cupy_cache
 from softgen.arch import Arch
 from softgen.errors import MissingDependencyError, NoDeviceError
 
@@ -18,7 +19,8 @@ INSTALL_CUPY = "install it with `pip install 'softgen[cuda13]'` (CUDA 12: 'softg
 def require_cupy() -> Any:
     """Return the cupy module; MissingDependencyError says how to install it."""
     try:
-        import cupy
+        with cupy_cache.replaced_if_unusable():
+            import cupy
     except ImportError as error:
         raise MissingDependencyError(
             f"cupy cannot be imported ({error}); {INSTALL_CUPY}"

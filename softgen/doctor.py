@@ -7,10 +7,11 @@ import importlib.metadata
 import os
 import platform
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from softgen import cupy_cache
 
 INSTALL_CUDA = "pip install 'softgen[cuda13]'  (CUDA 12 drivers: 'softgen[cuda12]')"
 INSTALL_COMPILER = "apt-get install g++  (or dnf install gcc-c++), or set CXX"
@@ -58,6 +59,7 @@ def _probes() -> Iterator[_Probe]:
     yield "CPU emulator", True, INSTALL_COMPILER, _emulator
     yield "cache folder", False, "set SOFTGEN_CACHE_DIR to a folder of your own", _cache_folder
     yield "cupy", False, INSTALL_CUDA, _cupy
+    yield "CuPy cache", False, cupy_cache.HOW_TO_MEND, _cupy_cache
     yield "NVRTC", False, INSTALL_CUDA, _nvrtc
     yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
     yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
@@ -111,16 +113,20 @@ def _emulator() -> str:
 
 
 def _cache_folder() -> str:
-    from softgen.folders import directory
+    from softgen import folders
 
-    folder = directory()
+    folder = folders.directory()
+    folders.require_usable()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    if not existing.is_dir():
-        raise NotADirectoryError(f"{existing} is not a folder")
-    with tempfile.NamedTemporaryFile(dir=existing, prefix=".softgen-doctor-"):
-        pass
     free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
     return f"{folder} (writable, {free // 2**20} MiB free)"
+
+
+def _cupy_cache() -> str:
+    reason = cupy_cache.objection()
+    if reason:
+        raise OSError(f"{cupy_cache.folder()} is not used: {reason}")
+    return f"{cupy_cache.folder()} (writable)"
 
 
 def _cupy() -> str:

@@ -1,7 +1,7 @@
 """Writes sources into a folder and keeps the folder true: only what differs, nothing of others.
 
 A folder belongs to softgen through its manifest.json. Files that the manifest lists and that are no
-longer produced are deleted; files that it does not list are left alone and reported.
+longer produced are deleted, unless they were edited; files that it does not list are left alone.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ class Report:
         written: new or changed.
         unchanged: not touched, because the bytes were the same.
         removed: deleted, because the manifest listed them and they are no longer produced.
-        strangers: left alone, because softgen did not write them or somebody edited them since.
+        edited: no longer produced, and left alone because somebody edited them since.
     """
 
     written: tuple[str, ...]
     unchanged: tuple[str, ...]
     removed: tuple[str, ...]
-    strangers: tuple[str, ...]
+    edited: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,13 @@ def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Rep
     written = [
         name for name, text in wanted.texts.items() if write_if_different(folder / name, text)
     ]
-    known = {*wanted.texts, *(previous.keys() - set(wanted.stale))}
     return Report(
         written=tuple(written),
         unchanged=tuple(name for name in wanted.texts if name not in written),
         removed=tuple(removed),
-        strangers=tuple(sorted(p.name for p in folder.iterdir() if p.name not in known)),
+        edited=tuple(
+            name for name in wanted.stale if name not in removed and (folder / name).exists()
+        ),
     )
 
 

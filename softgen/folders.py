@@ -54,9 +54,11 @@ def made(kind: str) -> Path:
     why, if it cannot be made or others could have written what it holds.
     """
     folder = _place(kind)
-    folder.parent.parent.mkdir(parents=True, exist_ok=True)
-    for ours in (folder.parent, folder):
-        ours.mkdir(mode=0o700, exist_ok=True)
+    _check_way(folder)
+    # Not by mkdir(parents=True): it would make those on the way as the umask says, as wide as 775.
+    for path in (*reversed(folder.parents), folder):
+        if not path.exists():
+            path.mkdir(mode=0o700, exist_ok=True)
     _check(folder)
     owned.mark(kind, folder)
     return folder
@@ -76,6 +78,45 @@ def found(kind: str) -> Path | None:
         return None
     _check(folder)
     return folder
+
+
+def require_usable() -> None:
+    """Raise OSError, saying which folder and why, unless every one of the cache can be written."""
+    for kind in owned.KINDS:
+        folder = _place(kind)
+        try:
+            _check_way(folder)
+            found(kind)
+        except OSError as error:
+            raise PermissionError(f"{folder} is not used: {error}") from error
+        existing = _existing(folder)
+        if not existing.is_dir():
+            raise NotADirectoryError(f"{existing} is not a folder")
+        if not os.access(existing, os.W_OK | os.X_OK):
+            raise PermissionError(f"{existing} cannot be written")
+
+
+def _existing(folder: Path) -> Path:
+    """Return `folder`, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+
+
+def _check_way(folder: Path) -> None:
+    """Raise PermissionError if others could replace what would be made on the way to `folder`."""
+    existing = _existing(folder)
+    if existing == folder:
+        return  # nothing is made, and it is judged itself
+    _check_links(_named())
+    real = Path(os.path.realpath(existing))
+    info = real.lstat()
+    if not stat.S_ISDIR(info.st_mode):
+        return  # making a folder there says so
+    if info.st_uid not in (os.getuid(), 0):
+        raise PermissionError(f"{real} belongs to another user")
+    if info.st_mode & _OTHERS_WRITE:
+        if not info.st_mode & stat.S_ISVTX:
+            raise PermissionError(f"others can write to {real}")
+        _check_place(real)
 
 
 def _check(folder: Path) -> None:

@@ -6,7 +6,7 @@ from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.errors import InvalidValueError
 from softgen.problem import MAX_ROWS, Algorithm, Problem, whole_number
 from softgen.render import Source, render
-from softgen.select import DEFAULT_ROWS, Choice, select
+from softgen.select import DEFAULT_ROWS, Choice, select, untimed
 
 
 def generate(
@@ -14,7 +14,7 @@ def generate(
     dtype: object,
     cols: int,
     *,
-    strategy: Choice = None,
+    variant: Choice = None,
     rows: int = DEFAULT_ROWS,
     arch: Arch | str = DEFAULT_ARCH,
     out_dtype: object = None,
@@ -28,9 +28,11 @@ def generate(
         algorithm: "softmax" or "log_softmax".
         dtype: element type of the input: float16, bfloat16, float32 or float64.
         cols: elements in a row.
-        strategy: None for the best guess, the name of a strategy, "oneflow", a step of the ladder
-            ("naive"), the full name of a variant, a Strategy or a Variant.
-        rows: how many rows the best guess is for, up to 2**40; the kernel takes any number.
+        variant: None for the winner that softgen ships for `rows` on the device of `arch`, else the
+            best guess; the name of a strategy for its best guess, "oneflow", a step of the ladder
+            ("naive"), the label of a setting ("warp_p4_c32_g32_r1_pad_b128"), the full name of a
+            variant, a Strategy or a Variant.
+        rows: how many rows to choose for, up to 2**40; the kernel takes any number.
         arch: the architecture, for example "sm_90", or an Arch.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
@@ -41,13 +43,13 @@ def generate(
             runs on any number.
 
         batch_invariant: whether rows that are no whole packs of 16 bytes are summed in one order
-            wherever they lie; see `softmax`.
+            wherever they lie; see `softmax`. The choice is then one for any number of rows.
 
     Raises InvalidValueError or InvalidTypeError for an argument that does not fit,
-    IllegalVariantError for a strategy that cannot compute it on `arch`.
+    IllegalVariantError for a variant that cannot compute it on `arch`.
 
     Example:
-        >>> generate("softmax", "float32", 1000, strategy="oneflow").name
+        >>> generate("softmax", "float32", 1000, variant="oneflow").name
         'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
     """
     problem = Problem.of(
@@ -62,4 +64,6 @@ def generate(
     known = arch if isinstance(arch, Arch) else arch_named(arch)
     if sms is not None:
         known = known.with_multiprocessors(whole_number("sms", sms))
-    return render(select(problem, rows, known, strategy))
+    if variant is None:
+        return render(untimed(problem, rows, known, batch_invariant).variant)
+    return render(select(problem, rows, known, variant))

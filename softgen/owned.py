@@ -43,11 +43,11 @@ def mark(kind: str, folder: Path) -> bool:
     Earlier versions wrote no marker: theirs is known by holding nothing but names of softgen's.
     Raises OSError if it can be neither read nor marked.
     """
-    if _is_marked(folder):
+    if is_marked(folder):
         return True
     names = os.listdir(folder)
     if MARKER in names:  # another program's, or another process's since we looked
-        return _is_marked(folder)
+        return is_marked(folder)
     if not all(_is_name(kind, name) for name in names):
         return False
     write_whole(folder / MARKER, _MARK, private=True)
@@ -56,7 +56,7 @@ def mark(kind: str, folder: Path) -> bool:
 
 def files(kind: str, folder: Path) -> list[Path]:
     """Return what softgen keeps in `folder` and may delete: nothing unless it is marked."""
-    if not _is_marked(folder):
+    if not is_marked(folder):
         return []
     with os.scandir(folder) as entries:
         return [
@@ -77,7 +77,7 @@ def delete(path: Path) -> bool:
 
 def delete_stale(kind: str, folder: Path) -> None:
     """Delete what processes left in `folder` that were killed while they wrote."""
-    if not _is_marked(folder):
+    if not is_marked(folder):
         return
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -93,7 +93,8 @@ def delete_stale(kind: str, folder: Path) -> None:
                 delete(Path(entry))
 
 
-def _is_marked(folder: Path) -> bool:
+def is_marked(folder: Path) -> bool:
+    """Whether `folder` holds softgen's marker."""
     try:
         return _SIGN in read_regular(folder / MARKER)
     except OSError:

@@ -14,12 +14,13 @@ from softgen.device import arch_of, environment
 from softgen.entry import Entry, Key, rows_bucket
 from softgen.errors import InvalidValueError
 from softgen.problem import Problem
+from softgen.select import DEFAULT_ROWS, untimed
 from softgen.variants import Variant, best_guess, candidates
 
 MODES = ("on", "cached", "off", "force")
 DEFAULT_BUDGET = 2.0
 # With batch_invariant the rows of a call do not count: the choice is made as for this many.
-NOMINAL_ROWS = 4096
+NOMINAL_ROWS = DEFAULT_ROWS
 
 log = logging.getLogger("softgen")
 _locks: dict[Key, threading.Lock] = {}
@@ -96,8 +97,7 @@ def choose_invariant(problem: Problem, device: int) -> Variant:
     What a tuning finds may differ from one GPU of a model to the next, so none is used: it is the
     winner that comes with softgen, else the best guess for many rows.
     """
-    arch = arch_of(device)
-    return table.winner_for_any_rows(problem, arch) or best_guess(problem, NOMINAL_ROWS, arch)
+    return untimed(problem, NOMINAL_ROWS, arch_of(device), batch_invariant=True).variant
 
 
 def others(first: Variant, rows: int, device: int) -> Iterator[Variant]:

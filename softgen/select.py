@@ -1,18 +1,21 @@
-"""From a caller's word to one variant: the best guess, a strategy, a named choice, a full name."""
+"""From a caller's word to one variant: a strategy, a setting, a named choice, a full name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+from softgen import table
 from softgen.arch import Arch
+from softgen.entry import rows_bucket
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.ladder import ARTICLES, LADDER, step
 from softgen.names import likely, unknown
 from softgen.oneflow import oneflow_dispatch
 from softgen.problem import Problem
 from softgen.strategies import Strategy, all_strategies, require_sound
-from softgen.variants import Variant, best_guess, parse_name
+from softgen.variants import Variant, best_guess, parse_label, parse_name
 
 
 def _step(name: str, problem: Problem, rows: int, arch: Arch) -> Strategy:
@@ -38,8 +41,9 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
         problem: the request.
         rows: number of rows, which moves the best guess and OneFlow's.
         arch: the architecture to be legal on.
-        choice: None for the best guess, the name of a strategy for its best guess, a name of NAMED
-            for that setting, the full name of a variant, a Strategy or a Variant.
+        choice: None for the best guess, the name of a strategy for its best guess, the label of a
+            setting (warp_p4_c32_g32_r1_pad_b128), a name of NAMED for that setting, the full name
+            of a variant, a Strategy or a Variant.
 
     Raises InvalidValueError for an unknown name or one that belongs to another problem,
     IllegalVariantError if the setting cannot compute `problem` on `arch`.
@@ -57,6 +61,43 @@ def select(problem: Problem, rows: int, arch: Arch, choice: Choice = None) -> Va
         )
     variant.check(arch)
     return variant
+
+
+@dataclass(frozen=True)
+class Untimed:
+    """A choice that was made without timing anything here.
+
+    Attributes:
+        variant: what was chosen.
+        tuned_on: the device whose shipped table it is from; empty for a best guess.
+        rows: how many rows it is for; None for any number.
+    """
+
+    variant: Variant
+    tuned_on: str
+    rows: int | None
+
+    @property
+    def origin(self) -> str:
+        """Where the choice is from, in the words of the command line."""
+        rows = "any number of rows" if self.rows is None else f"{self.rows} rows"
+        return f"tuned on {self.tuned_on} for {rows}" if self.tuned_on else f"best guess for {rows}"
+
+
+def untimed(problem: Problem, rows: int, arch: Arch, batch_invariant: bool = False) -> Untimed:
+    """Return what a call on the device of `arch` runs where it tunes nothing and has no cache.
+
+    It is the winner that softgen ships for that device, else the best guess. With `batch_invariant`
+    the rows do not count.
+    """
+    if batch_invariant:
+        winner, bucket = table.winner_for_any_rows(problem, arch), DEFAULT_ROWS
+    else:
+        bucket = rows_bucket(max(1, rows))
+        winner = table.winner(problem, bucket, arch)
+    tuned_on = arch.device if winner is not None else ""
+    chosen = winner or best_guess(problem, bucket, arch)
+    return Untimed(chosen, tuned_on, None if batch_invariant else rows)
 
 
 def describe(problem: Problem) -> str:
@@ -80,11 +121,17 @@ def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[
         raise InvalidTypeError(
             f"a variant is chosen by a name, a Strategy or a Variant, not by {choice!r}"
         )
-    require_sound(choice)
     if choice in NAMED:
         return Variant(problem, NAMED[choice](problem, rows, arch))
-    # Most of the names with an underscore are full ones; a few are named choices.
-    if "_" not in choice or likely(choice, NAMED):
-        more = ", and full names such as softmax_f32_1000_online_p4_u2_b128"
-        raise InvalidValueError(unknown("strategy", choice, [*names, *NAMED], more))
+    name, _, knobs = choice.partition("_")
+    require_sound(name)
+    if knobs and name in names:
+        return Variant(problem, parse_label(choice))
+    # Most of the other names with an underscore are full ones; a few are slips of named choices.
+    if not knobs or likely(choice, NAMED):
+        more = (
+            ", settings such as online_p4_u2_b128, and full names such as "
+            "softmax_f32_1000_online_p4_u2_b128"
+        )
+        raise InvalidValueError(unknown("variant", choice, [*names, *NAMED], more))
     return parse_name(choice)

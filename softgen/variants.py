@@ -146,15 +146,31 @@ def parse_name(name: str) -> Variant:
         setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
         if setting is not None and Variant(problem, setting).name == name:
             return Variant(problem, setting)
-    example = "softmax_f32_1000_online_p4_u2_b128"
-    if name.partition("_")[0] in {kind.name for kind in all_strategies()}:
-        raise InvalidValueError(
-            f"{name!r} is a strategy with its knobs; the name of a variant begins with its "
-            f"problem, for example {example}"
-        )
     raise InvalidValueError(
-        f"{name!r} is not the name of a variant; `softgen list` prints names, for example {example}"
+        f"{name!r} is not the name of a variant; `softgen list` prints names, for example "
+        "softmax_f32_1000_online_p4_u2_b128"
     )
+
+
+def is_full_name(text: str) -> bool:
+    """Whether `text` begins as the name of a variant does: with what its problem computes."""
+    return text.startswith(tuple(f"{algorithm.value}_" for algorithm in Algorithm))
+
+
+def parse_label(label: str) -> Strategy:
+    """Return the setting called `label`, the inverse of `Strategy.label`.
+
+    Raises InvalidValueError if no setting is called that. Legality is not checked.
+    """
+    name, _, rest = label.partition("_")
+    kind = strategy_named(name)
+    setting = _parse_knobs(kind, f"_{rest}")
+    if setting is None or setting.label != label:
+        raise InvalidValueError(
+            f"{label!r} is no setting of {name}, whose knobs are {kind.legend()} in this order; "
+            "`softgen list` prints names that end in settings"
+        )
+    return setting
 
 
 def _parse_knobs(kind: type[Strategy], text: str) -> Strategy | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softgen.arch import DEFAULT_ARCH, arch_named
+from softgen.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problem import Algorithm, DType, Problem
-from softgen.strategies import all_strategies, strategy_named
-from softgen.variants import Variant, candidates
+from softgen.select import select
+from softgen.strategies import all_strategies
+from softgen.variants import Variant, candidates, is_full_name, parse_name
 
 # One column, less than a pack, a warp and one more, no power of two, odd, more than OneFlow's 1024.
 WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
@@ -48,14 +50,23 @@ _ROWS = 64  # moves the best guess only
 
 def matrix(
     all_variants: bool,
-    strategies: Sequence[str] | None = None,
+    choices: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
 ) -> list[Variant]:
-    """Return the variants to verify: the best guesses, or candidates that cover the knobs."""
-    kinds = [strategy_named(name) for name in strategies] if strategies else all_strategies()
+    """Return the variants to verify: the best guesses, or candidates that cover the knobs.
+
+    Args:
+        all_variants: candidates that cover the knobs, not the best guesses alone.
+        choices: only these strategies, settings, named choices and full names.
+        dtypes: only these types of x.
+
+    Raises InvalidValueError for an unknown name, or one that leaves nothing to verify.
+    """
+    known = {kind.name: kind for kind in all_strategies()}
+    kinds = [known[name] for name in choices if name in known] if choices else known.values()
     kept = {DType.of(dtype) for dtype in dtypes} if dtypes else set(DType)
     arch = arch_named(DEFAULT_ARCH)
-    groups = []
+    groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
     for problem in problems():
         if problem.dtype not in kept:
             continue
@@ -72,6 +83,30 @@ def matrix(
             groups.append(covering(found) if all_variants else found[:1])
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
+
+
+def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
+    """Return the variant of a full name, or a setting for every problem that it can compute."""
+    if is_full_name(choice):
+        named = parse_name(choice)
+        named.check(arch)
+        found = [named] if named.problem.dtype in kept else []
+    else:
+        found = []
+        for problem in problems():
+            if problem.dtype not in kept:
+                continue
+            try:
+                variant = select(problem, _ROWS, arch, choice)
+            except IllegalVariantError:
+                continue
+            wanted = _wanted(problem.cols)
+            if not wanted or variant.strategy.name in wanted:
+                found.append(variant)
+    if not found:
+        types = ", ".join(dtype.value for dtype in DType if dtype in kept)
+        raise InvalidValueError(f"{choice} computes nothing that is verified of {types}")
+    return found
 
 
 def _wanted(cols: int) -> tuple[str, ...]:

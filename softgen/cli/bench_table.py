@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softgen.cli import output
+from softgen.problem import DType
 
 if TYPE_CHECKING:
     from softgen.bench.record import Record
@@ -25,7 +26,15 @@ def show(records: Sequence[Record]) -> None:
     if not records:
         return
     lines = ratios(records)
-    output.table(lines[0], lines[1:])
+    if output.table_width(lines[0], lines[1:]) <= output.width():
+        output.table(lines[0], lines[1:])
+    else:
+        suites = dict.fromkeys(record.suite for record in records)
+        if len(suites) == 1:  # otherwise it is a column
+            output.result(f"suite {next(iter(suites))}")
+        for heads, *rows in narrow(lines, output.width()):
+            output.table(heads, rows)
+            output.result("")
     output.result("time over that of the fastest copy (limit, in us); ~ is eager, - is absent")
     for line in remarks(records):
         output.result(line)
@@ -53,6 +62,34 @@ def ratios(records: Sequence[Record]) -> list[list[str]]:
         where = [*map(str, shape), *([regime.value] if told else [])]
         table.append([*where, f"{limit:.2f}" if limit else "-", *cells, best])
     return table
+
+
+def narrow(lines: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
+    """Return the tables that show what `ratios` returned in `width` columns, headings first.
+
+    A shape is one word, a heading is broken at its hyphen, and the competitors go on in a second
+    table, or a third, behind the shapes again.
+    """
+    heads, *rows = lines
+    first = heads.index("limit")
+    short = {dtype.value: dtype.short for dtype in DType}
+    keys = [["shape", *(f"{short.get(row[1], row[1])} {row[2]}x{row[3]}" for row in rows)]]
+    if len({row[0] for row in rows}) > 1:
+        keys.append(["suite", *(row[0] for row in rows)])
+    keys += [[heads[n], *(row[n] for row in rows)] for n in range(4, first)]
+    used = sum(output.column_width(head, cells) + output.GAP for head, *cells in keys)
+
+    tables, left = [list(keys)], width - used
+    for number in range(first, len(heads)):
+        broken = re.sub(r"(-|\.| /) ?", r"\1\n", heads[number])
+        column = [broken, *(row[number] for row in rows)]
+        needed = output.column_width(broken, column[1:])
+        if needed > left and len(tables[-1]) > len(keys):
+            tables.append(list(keys))
+            left = width - used
+        tables[-1].append(column)
+        left -= needed + output.GAP
+    return [[list(line) for line in zip(*columns, strict=True)] for columns in tables]
 
 
 def _ours(record: Record) -> bool:

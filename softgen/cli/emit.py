@@ -12,8 +12,9 @@ from softgen.arch import DEFAULT_ARCH, arch_named
 from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
-from softgen.problem import Algorithm, DType
-from softgen.select import DEFAULT_ROWS
+from softgen.problem import Algorithm, DType, Problem
+from softgen.select import DEFAULT_ROWS, Untimed, select, untimed
+from softgen.variants import is_full_name
 
 if TYPE_CHECKING:
     from softgen.emit import Owns
@@ -36,10 +37,10 @@ def emit(
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
-    strategy: options.StrategyOption = None,
+    variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
     every: Annotated[
-        bool, typer.Option("--all", help="Every candidate instead of the best guess; needs --cols.")
+        bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
     ] = False,
     check: Annotated[
         bool, typer.Option("--check", help="Write nothing; print a diff and exit 1 if any differs.")
@@ -51,9 +52,11 @@ def emit(
 ) -> None:
     """Write CUDA files, with a manifest.json that says what each of them is.
 
-    Without options: the gallery. With --cols: one kernel, added to the folder. With --all --cols:
+    Without options: the gallery. With --cols: one kernel, added to the folder. It is the winner
+    that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), where there is
+    one, else the best guess; what is printed says which. With --all --cols:
     every candidate of every strategy for that width, for all dtypes and both algorithms unless
-    --dtype, --algorithm or --strategy narrow it.
+    --dtype, --algorithm or --variant narrow it.
 
     The gallery and --all are whole sets: their files of an earlier run that are no longer produced
     are deleted, unless they were edited. Nothing else in the folder is touched.
@@ -61,7 +64,7 @@ def emit(
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
-        *(cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, strategy),
+        *(cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, variant),
         *(batch_invariant, every),
     )
     sources, owns = wanted.sources(), wanted.owns()
@@ -70,7 +73,7 @@ def emit(
     elif check:
         _check(out or DEFAULT_FOLDER, sources, owns, json)
     else:
-        _write(out or DEFAULT_FOLDER, sources, owns, json)
+        _write(out or DEFAULT_FOLDER, sources, owns, json, wanted.unasked())
 
 
 class Selection:
@@ -86,13 +89,19 @@ class Selection:
         rows: int,
         arch: str,
         sms: int | None,
-        strategy: str | None,
+        variant: str | None,
         batch_invariant: bool,
         every: bool,
     ) -> None:
         flags = (batch_invariant or None, every or None)
-        narrowing = (dtype, algorithm, out_dtype, alignment, strategy, *flags)
-        if cols is None and any(value is not None for value in narrowing):
+        narrowing = (dtype, algorithm, out_dtype, alignment, variant, *flags)
+        if variant is not None and is_full_name(variant):
+            described = (cols, dtype, algorithm, out_dtype, alignment, batch_invariant)
+            named = options.problem_of(variant, *described)
+            cols, dtype, algorithm = named.cols, named.dtype, named.algorithm
+            out_dtype, alignment = named.out_dtype, named.alignment
+            batch_invariant = named.fixed_order
+        elif cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
                 "or none of them for the gallery"
@@ -103,38 +112,39 @@ class Selection:
                 "the gallery has its own rows and architecture: --rows, --arch and --sms need "
                 "--cols"
             )
-        self.cols, self.rows, self.arch, self.strategy = cols, rows, known, strategy
+        self.cols, self.rows, self.arch, self.variant = cols, rows, known, variant
         self.dtype, self.algorithm = dtype, algorithm
         self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
         self.batch_invariant = batch_invariant
 
     def sources(self) -> list[Source]:
         """Return the sources to emit."""
+        from softgen.render import render
+
         if self.cols is None:
             from softgen.gallery import gallery
 
             return gallery()
-        if not self.every:
-            from softgen.generator import generate
+        if self.every:
+            return self._every_candidate(self.cols)
+        chosen = self.unasked()
+        if chosen is not None:
+            return [render(chosen.variant)]
+        return [render(select(self._problem(), self.rows, self.arch, self.variant))]
 
-            return [
-                generate(
-                    self.algorithm or Algorithm.SOFTMAX,
-                    self.dtype or DType.FLOAT32,
-                    self.cols,
-                    strategy=self.strategy,
-                    rows=self.rows,
-                    arch=self.arch,
-                    out_dtype=self.out_dtype,
-                    alignment=self.alignment,
-                    batch_invariant=self.batch_invariant,
-                )
-            ]
-        return self._every_candidate(self.cols)
+    def unasked(self) -> Untimed | None:
+        """Return the choice that softgen makes; None for a set, or where --variant makes it."""
+        if self.cols is None or self.every or self.variant is not None:
+            return None
+        return untimed(self._problem(), self.rows, self.arch, self.batch_invariant)
+
+    def _problem(self) -> Problem:
+        """Return the problem of one kernel."""
+        described = (self.cols, self.dtype, self.algorithm, self.out_dtype, self.alignment)
+        return options.problem_of(None, *described, self.batch_invariant)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
-        from softgen.problem import Problem
         from softgen.render import render
 
         found = []
@@ -146,11 +156,11 @@ class Selection:
                     alignment=self.alignment,
                     fixed_order=self.batch_invariant,
                 )
-                found += matching(problem, self.rows, self.arch, self.strategy)
+                found += matching(problem, self.rows, self.arch, self.variant)
         if not found:
             raise InvalidValueError(
-                f"no setting of {self.strategy} is legal for {cols} columns on {self.arch.label}, "
-                "so nothing is emitted; `softgen list` without --strategy prints what is legal"
+                f"no setting of {self.variant} is legal for {cols} columns on {self.arch.label}, "
+                "so nothing is emitted; `softgen list` without --variant prints what is legal"
             )
         return [render(variant) for variant in found]
 
@@ -171,14 +181,12 @@ class Selection:
             and problem.get("out_dtype") == out_dtype
             and (self.algorithm is None or problem.get("algorithm") == self.algorithm.value)
             and (self.dtype is None or problem.get("dtype") == self.dtype.value)
-            and (self.strategy is None or entry.get("strategy") == self.strategy)
+            and (self.variant is None or entry.get("strategy") == self.variant)
             and problem.get("fixed_order", False) == self._is_fixed(problem.get("dtype"))
         )
 
     def _is_fixed(self, dtype: object) -> bool:
         """Whether the kernels for that type of x are of a fixed order."""
-        from softgen.problem import Problem
-
         if self.cols is None or dtype not in [known.value for known in DType]:
             return False
         problem = Problem.of(
@@ -197,14 +205,17 @@ def _print(sources: Sequence[Source], json: bool) -> None:
         typer.echo(source.text, nl=False)
 
 
-def _write(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> None:
+def _write(
+    folder: Path, sources: Sequence[Source], owns: Owns, json: bool, choice: Untimed | None
+) -> None:
     from dataclasses import asdict
 
     from softgen.emit import write
 
     report = write(folder, sources, owns)
     if json:
-        output.document({"folder": str(folder), **asdict(report)})
+        chosen = {} if choice is None else {"tuned_on": choice.tuned_on}
+        output.document({"folder": str(folder), **asdict(report), **chosen})
         return
     for name in report.written[:LISTED]:
         output.note(f"wrote {folder / name}")
@@ -212,8 +223,10 @@ def _write(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> N
         output.note(f"... and {len(report.written) - LISTED} more")
     for name in report.removed:
         output.note(f"removed {folder / name}, no longer produced")
-    for name in report.strangers:
-        output.warn(f"{folder / name} is not softgen's, or was edited; left alone")
+    for name in report.edited:
+        output.warn(f"{folder / name} is no longer produced, and was edited; left alone")
+    if choice is not None:
+        output.note(f"{choice.variant.name}: {choice.origin}")
     output.note(
         f"{folder}: {len(report.written)} files written, {len(report.unchanged)} unchanged, "
         f"{len(report.removed)} removed"

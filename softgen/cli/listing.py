@@ -2,62 +2,108 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
-from softgen.problem import Algorithm, DType, Problem
-from softgen.select import DEFAULT_ROWS, NAMED, describe, select
-from softgen.variants import Variant, candidates
+from softgen.problem import MAX_COLS, Problem
+from softgen.select import DEFAULT_ROWS, describe, select, untimed
+from softgen.strategies import all_strategies
+from softgen.variants import Variant, candidates, is_full_name
 
 EXAMPLE_COLS = 1000
+# Columns that a narrow terminal does not get, the first first: a name holds the knobs.
+DISPENSABLE = ("parameters", "threads", "shared bytes")
 
 
 def list_variants(
-    cols: options.Cols = EXAMPLE_COLS,
-    dtype: options.DTypeOption = DType.FLOAT32,
-    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    cols: Annotated[
+        int | None,
+        typer.Option(
+            "--cols", min=1, max=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
+        ),
+    ] = None,
+    dtype: options.AnyDType = None,
+    algorithm: options.AnyAlgorithm = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
-    strategy: options.StrategyOption = None,
+    variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
     json: options.JsonOption = False,
 ) -> None:
-    """List the candidate variants of a problem and their parameters, best guess first."""
-    problem = Problem.of(
-        *(algorithm, dtype, cols),
-        out_dtype=out_dtype,
-        alignment=alignment,
-        fixed_order=batch_invariant,
+    """List the candidate variants of a problem and their parameters.
+
+    First comes the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for
+    sm_90), where there is one, then the best guess.
+    """
+    if cols is None and not (variant and is_full_name(variant)):
+        cols = EXAMPLE_COLS
+    problem = options.problem_of(
+        variant, cols, dtype, algorithm, out_dtype, alignment, batch_invariant
     )
     known = arch_named(arch, sms)
-    found = matching(problem, rows, known, strategy)
+    found = matching(problem, rows, known, variant)
+    first = untimed(problem, rows, known, batch_invariant) if found and variant is None else None
+    if first and first.tuned_on:
+        found = [first.variant, *(each for each in found if each != first.variant)]
     if json:
-        output.document([summary(variant) for variant in found])
+        origins = [first.tuned_on if first else "", *[""] * len(found)]
+        output.document(
+            [
+                {**summary(each), "tuned_on": origin}
+                for each, origin in zip(found, origins, strict=False)
+            ]
+        )
         return
     output.note(f"{describe(problem)}, {rows} rows, {known.label}: {len(found)} candidates")
     if not found:
-        output.note(f"no setting of {strategy} is legal there; `softgen list` without --strategy")
+        output.note(f"no setting of {variant} is legal there; `softgen list` without --variant")
         return
-    headings = ["variant", "parameters", "threads", "shared bytes"]
-    lines: list[list[object]] = [
-        [v.name, spell(v.strategy.knobs), v.launch.block_size, v.launch.shared_bytes] for v in found
-    ]
-    if any(v.launch.multiprocessors for v in found):
-        headings.append("SMs")
-        for line, v in zip(lines, found, strict=True):
-            line.append(v.launch.multiprocessor_rule)
-    output.table(headings, lines)
+    _print(found)
+    if first:
+        output.note(f"{first.variant.name}: {first.origin}")
 
 
-def matching(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> list[Variant]:
+def _print(found: list[Variant]) -> None:
+    """Print a table; where it is too wide for the terminal, without what the names say anyway."""
+    columns: dict[str, list[object]] = {
+        "variant": [each.name for each in found],
+        "parameters": [spell(each.strategy.knobs) for each in found],
+        "threads": [each.launch.block_size for each in found],
+        "shared bytes": [each.launch.shared_bytes for each in found],
+    }
+    if any(each.launch.multiprocessors for each in found):
+        columns["SMs"] = [each.launch.multiprocessor_rule for each in found]
+    dropped = []
+    for heading in DISPENSABLE:
+        if _fits(columns):
+            break
+        if "SMs" in columns:
+            columns["SMs"] = [str(rule).removeprefix("at least ") for rule in columns["SMs"]]
+        del columns[heading]
+        dropped.append(heading)
+    output.table(columns, zip(*columns.values(), strict=True))
+    if dropped:
+        for kind in dict.fromkeys(type(each.strategy) for each in found):
+            output.note(f"{kind.name}: {kind.legend()}")
+        output.note(f"not shown: {', '.join(dropped)}; a wider terminal, a pipe and --json have it")
+
+
+def _fits(columns: dict[str, list[object]]) -> bool:
+    rows = list(zip(*columns.values(), strict=True))
+    return output.table_width(list(columns), rows) <= output.width()
+
+
+def matching(problem: Problem, rows: int, arch: Arch, choice: str | None) -> list[Variant]:
     """Return every candidate, those of one strategy, or the one that a name stands for."""
-    if strategy is not None and (strategy in NAMED or "_" in strategy):
-        return [select(problem, rows, arch, strategy)]
-    return list(candidates(problem, rows, arch, strategy))
+    if choice is None or choice in (kind.name for kind in all_strategies()):
+        return list(candidates(problem, rows, arch, choice))
+    return [select(problem, rows, arch, choice)]
 
 
 def summary(variant: Variant) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import typer
 from softgen.arch import MOST_MULTIPROCESSORS
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.names import likely
-from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType
+from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.variants import Variant, is_full_name, parse_name
 
 
 def parse_dtype(text: str | DType) -> DType:
@@ -51,13 +52,12 @@ OutDType = Annotated[
         help="Element type of the result. \\[default: --dtype]",
     ),
 ]
-Cols = Annotated[int, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")]
 AnyCols = Annotated[
     int | None, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")
 ]
 Rows = Annotated[
     int,
-    typer.Option("--rows", min=0, max=MAX_ROWS, help="Number of rows that the best guess is for."),
+    typer.Option("--rows", min=0, max=MAX_ROWS, help="Number of rows to choose for."),
 ]
 Alignment = Annotated[
     int | None,
@@ -72,7 +72,8 @@ BatchInvariant = Annotated[
     typer.Option(
         "--batch-invariant",
         help="Kernels as batch_invariant=True runs them: where rows are no whole packs of 16 bytes "
-        "they are summed in one order wherever they lie (`fixed` in a name).",
+        "they are summed in one order wherever they lie (`fixed` in a name). The choice is one for "
+        "any number of rows.",
     ),
 ]
 ArchOption = Annotated[
@@ -89,18 +90,84 @@ Sms = Annotated[
         "\\[default: those of a known device, 132 for sm_90]",
     ),
 ]
-StrategyOption = Annotated[
-    str | None,
-    typer.Option(
-        "--strategy",
-        help='Only this strategy, a named choice such as "oneflow" or "naive" (docs/ladder.md), or '
-        "the full name of a variant.",
-    ),
-]
+VARIANTS = (
+    'a strategy, a setting such as "safe_b256", a named choice such as "oneflow" or "naive" '
+    "(docs/ladder.md), or a full name such as softmax_f32_1000_safe_b256, which says --cols, "
+    "--dtype and so on too."
+)
+VariantOption = Annotated[str | None, typer.Option("--variant", help=f"Only this: {VARIANTS}")]
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),
 ]
+
+
+def problem_of(
+    variant: str | None,
+    cols: int | None,
+    dtype: DType | None,
+    algorithm: Algorithm | None,
+    out_dtype: DType | None,
+    alignment: int | None,
+    batch_invariant: bool,
+) -> Problem:
+    """Return the problem that the options describe, or the full name of a variant among them.
+
+    Raises InvalidValueError where an option says something else than the name.
+    """
+    if variant is not None and is_full_name(variant):
+        named = parse_name(variant)
+        require_agreement(
+            named, cols, dtype, algorithm, out_dtype, alignment, batch_invariant=batch_invariant
+        )
+        return named.problem
+    if cols is None:
+        raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
+    return Problem.of(
+        algorithm or Algorithm.SOFTMAX,
+        dtype or DType.FLOAT32,
+        cols,
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=batch_invariant,
+    )
+
+
+def require_agreement(
+    named: Variant,
+    cols: int | None,
+    dtype: DType | None,
+    algorithm: Algorithm | None,
+    out_dtype: DType | None,
+    alignment: int | None = None,
+    batch_invariant: bool = False,
+) -> None:
+    """Raise InvalidValueError if an option that was given differs from what a name says."""
+    own = named.problem
+    asked = Problem.of(
+        *(own.algorithm, own.dtype, own.cols),
+        out_dtype=own.out_dtype,
+        alignment=own.alignment if alignment is None else alignment,
+        fixed_order=batch_invariant or own.fixed_order,
+    )
+    for option, value, said in (
+        ("--cols", cols, own.cols),
+        ("--dtype", dtype and dtype.value, own.dtype.value),
+        ("--algorithm", algorithm and algorithm.value, own.algorithm.value),
+        ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
+        ("--alignment", asked.alignment, own.alignment),
+    ):
+        if value is not None and value != said:
+            raise InvalidValueError(
+                f"{named.name} is for {option} {said}, and {option} {value} was given; leave "
+                f"{option} out, or give the setting alone: --variant {named.strategy.label}"
+            )
+    if asked.fixed_order != own.fixed_order:
+        raise InvalidValueError(
+            f"{named.name} sums in an order that depends on where a row lies, and "
+            "--batch-invariant was given; leave it out, or choose a name with `fixed` in it: "
+            f"`softgen list --cols {own.cols} --dtype {own.dtype.value} --batch-invariant`"
+        )
 
 
 class Device(str, Enum):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from rich.text import Text
 
 # Rich folds tables to 80 columns where it writes into a pipe; a variant's name alone has 50.
 PIPE_WIDTH = 240
+GAP = 2  # columns between those of a table
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -77,6 +78,22 @@ def working(message: str, quiet: bool) -> AbstractContextManager[object]:
 def result(message: str) -> None:
     """Print a line of the command's main output on stdout."""
     console(stderr=False).print(_lines(message))
+
+
+def width() -> int:
+    """Return the columns of stdout: those of a terminal, and plenty where it is none."""
+    return console(stderr=False).width
+
+
+def column_width(heading: str, cells: Iterable[object]) -> int:
+    """Return the columns that `table` needs for one of its own, without the gap before it."""
+    return max(map(len, (*heading.split("\n"), *(printable(str(cell)) for cell in cells))))
+
+
+def table_width(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
+    """Return the columns that a table takes where nothing is folded."""
+    each = [column_width(head, (row[n] for row in rows)) for n, head in enumerate(headings)]
+    return sum(each) + GAP * (len(each) - 1)
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:

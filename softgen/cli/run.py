@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,11 +15,10 @@ from softgen.cli.listing import spell
 from softgen.cli.run_input import Request, save_npy
 from softgen.errors import InvalidValueError
 from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.variants import Variant, is_full_name, parse_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from softgen.variants import Variant
 
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
 EMULATED_PER_SECOND = 2**20
@@ -61,7 +59,7 @@ def run(
         ),
     ] = None,
     out_dtype: options.OutDType = None,
-    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    algorithm: options.AnyAlgorithm = None,
     source: Annotated[
         Path | None,
         typer.Option("--input", help="A .npy file of floats; the last axis is the row."),
@@ -73,14 +71,7 @@ def run(
     device: Annotated[
         options.Device, typer.Option("--device", help="auto takes a GPU if one can be used.")
     ] = options.Device.AUTO,
-    variant: Annotated[
-        str | None,
-        typer.Option(
-            "--variant",
-            help='A strategy, a named choice such as "oneflow" or "naive" (docs/ladder.md), or the '
-            "full name of a variant.",
-        ),
-    ] = None,
+    variant: options.VariantOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
 ) -> None:
@@ -91,6 +82,12 @@ def run(
     """
     if target is not None:
         options.require_new_file("--output", target, ".npy")
+    named = parse_name(variant) if variant is not None and is_full_name(variant) else None
+    if named is not None:
+        options.require_agreement(named, cols, dtype, algorithm, out_dtype)
+        dtype, algorithm = named.problem.dtype, named.problem.algorithm
+        out_dtype = named.problem.out_dtype
+        cols = named.problem.cols if source is None else None
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
     try:
@@ -99,7 +96,10 @@ def run(
             reason = "no GPU can be used: " if device is options.Device.AUTO else ""
             output.note(f"{reason}the emitted kernel runs on the CPU emulator")
         with _progress(where, values.size, json):
-            report = _run(where, algorithm, values, x_type, out_dtype, variant, target)
+            report = _run(
+                *(where, algorithm or Algorithm.SOFTMAX, values, x_type, out_dtype),
+                *(named or variant, target),
+            )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
             f"the memory of this machine or of its GPU is too small for that input ({error}); use "
@@ -133,7 +133,7 @@ def _run(
     values: NDArray[Any],
     x_type: DType,
     out_dtype: DType | None,
-    choice: str | None,
+    choice: Variant | str | None,
     target: Path | None,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
@@ -152,6 +152,8 @@ def _run(
         report |= {"device": where.value, "source": None}
     else:
         problem = Problem.of(algorithm, x_type, cols, out_dtype=y_type)
+        if isinstance(choice, Variant) and choice.problem.cols == cols:
+            problem = choice.problem  # with its alignment, and its order of summation
         x = numerics.encode(values.reshape(-1, cols), x_type)
         made = compute(where, problem, x, choice)
         accuracy = measure(problem, x, made.y)
@@ -168,7 +170,7 @@ def _run(
 
 
 def compute(
-    where: options.Device, problem: Problem, x: NDArray[Any], choice: str | None
+    where: options.Device, problem: Problem, x: NDArray[Any], choice: Variant | str | None
 ) -> Computed:
     """Compute (rows, cols) in storage form on the GPU, or the same text on the emulator."""
     if where is options.Device.CUDA:
@@ -193,7 +195,7 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
         "strategy": made.variant.strategy.name,
         "parameters": made.variant.strategy.knobs,
         "device": made.device,
-        "source": str(keep_source(made.variant)),
+        "source": keep_source(made.variant),
     }
     if made.microseconds is not None:
         time = made.microseconds
@@ -202,8 +204,8 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
     return report
 
 
-def keep_source(variant: Variant) -> Path:
-    """Write the kernel's text into the cache folder, or a temporary one, and return its path."""
+def keep_source(variant: Variant) -> str | None:
+    """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
     from softgen import folders
     from softgen.emit import write_if_different
     from softgen.render import render
@@ -214,10 +216,12 @@ def keep_source(variant: Variant) -> Path:
         folders.made("sources")  # nobody else may have put a link there
         write_if_different(path, source.text)
     except OSError as error:
-        path = Path(tempfile.mkdtemp(prefix="softgen-")) / path.name
-        output.warn(f"the cache folder cannot be written ({error}); the source is in {path}")
-        write_if_different(path, source.text)
-    return path
+        output.warn(
+            f"the cache folder {path.parent} cannot be written ({error.strerror or error}); the "
+            "source is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
+        )
+        return None
+    return str(path)
 
 
 def _for_people(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
@@ -249,7 +253,8 @@ def _print(report: dict[str, Any]) -> None:
     else:
         output.result(f"variant     {report['variant']}")
         output.result(f"parameters  {spell(report['parameters'])}")
-        output.result(f"source      {report['source']}")
+        source = report["source"] or f"not kept; softgen show {report['variant']}"
+        output.result(f"source      {source}")
         output.result(f"error       {spell_error(report)}")
     if "microseconds" in report:
         rate = report["gigabytes_per_second"]

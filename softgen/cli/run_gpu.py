@@ -31,7 +31,7 @@ class GpuRun:
     microseconds: float
 
 
-def run_on_gpu(problem: Problem, x: NDArray[Any], choice: str | None) -> GpuRun:
+def run_on_gpu(problem: Problem, x: NDArray[Any], choice: Variant | str | None) -> GpuRun:
     """Compute `x`, a host array in storage form of shape (rows, cols), on the current GPU."""
     import cupy
 
@@ -47,7 +47,10 @@ def run_on_gpu(problem: Problem, x: NDArray[Any], choice: str | None) -> GpuRun:
         problem.cols,
         rows=max(1, x.shape[0]),
         out_dtype=problem.out_dtype,
+        alignment=problem.alignment,
         variant=choice,
+        # Otherwise SOFTGEN_BATCH_INVARIANT says.
+        batch_invariant=True if problem.fixed_order else None,
     )
     y = cupy.asnumpy(kernel(cupy.asarray(x.view(numpy_dtype(problem.dtype)))))
     if not x.size:

@@ -9,14 +9,16 @@ import typer
 from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
 from softgen.cli.listing import summary
-from softgen.problem import Algorithm, DType, Problem
-from softgen.select import DEFAULT_ROWS, select
-from softgen.variants import Variant, parse_name
+from softgen.select import DEFAULT_ROWS, select, untimed
+from softgen.variants import Variant
 
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="Full name of a variant, as `softgen list` prints it.")
+        str | None,
+        typer.Argument(
+            metavar="VARIANT", help="As --variant; mostly a full name.", show_default=False
+        ),
     ] = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,
@@ -26,44 +28,35 @@ def show(
     rows: options.Rows = DEFAULT_ROWS,
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
-    strategy: options.StrategyOption = None,
+    variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
     json: options.JsonOption = False,
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
 
-    Give the NAME of a variant, or a problem by --cols, --dtype and so on for its best guess.
+    Give the full name of a VARIANT, or a problem by --cols, --dtype and so on.
     """
     from softgen.render import render
 
     known = arch_named(arch, sms)
-    described = (cols, dtype, algorithm, out_dtype, alignment, strategy, batch_invariant or None)
-    if name is not None:
-        if any(value is not None for value in described):
-            raise typer.BadParameter("give a NAME or --cols with the options beside it, not both")
-        variant = parse_name(name)
-        variant.check(known)
-    elif cols is None:
-        raise typer.BadParameter("give the NAME of a variant, or --cols and --dtype")
-    else:
-        problem = Problem.of(
-            algorithm or Algorithm.SOFTMAX,
-            dtype or DType.FLOAT32,
-            cols,
-            out_dtype=out_dtype,
-            alignment=alignment,
-            fixed_order=batch_invariant,
-        )
-        variant = select(problem, rows, known, strategy)
-    source = render(variant)
-    used, missing = resources(variant, known)
+    if name is not None and variant is not None:
+        raise typer.BadParameter("give VARIANT or --variant, not both")
+    choice = variant if name is None else name
+    problem = options.problem_of(
+        choice, cols, dtype, algorithm, out_dtype, alignment, batch_invariant
+    )
+    found = untimed(problem, rows, known, batch_invariant) if choice is None else None
+    chosen = found.variant if found else select(problem, rows, known, choice)
+    source = render(chosen)
+    used, missing = resources(chosen, known)
     if json:
-        launch = {"block_size": variant.launch.block_size}
-        launch["rows_per_block"] = variant.launch.rows_per_block
+        launch = {"block_size": chosen.launch.block_size}
+        launch["rows_per_block"] = chosen.launch.rows_per_block
         output.document(
             {
-                **summary(variant),
+                **summary(chosen),
                 "arch": known.name,
+                "tuned_on": found.tuned_on if found else "",
                 "launch": launch,
                 "options": list(source.options),
                 "source": source.text,
@@ -73,6 +66,8 @@ def show(
         )
         return
     typer.echo(source.text, nl=False)
+    if found:
+        output.note(f"{found.variant.name}: {found.origin}")
     output.note(sentence(used, known) if used else f"registers and occupancy unknown: {missing}")
 
 

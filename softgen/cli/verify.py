@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -9,10 +13,13 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.problem import DType
-from softgen.strategies import strategy_named
 
 if TYPE_CHECKING:
-    from softgen.verify import Report
+    from softgen.verify import Report, Step
+
+
+SILENT_SECONDS = 30.0  # a log, which shows no bar, gets a line so often
+NAMED = 5  # variants that fail alike and are named
 
 
 def verify(
@@ -26,8 +33,9 @@ def verify(
             help="Thousands of settings that cover every knob value, not only the best guesses.",
         ),
     ] = False,
-    strategy: Annotated[
-        list[str] | None, typer.Option("--strategy", help="Only this strategy; may be repeated.")
+    variant: Annotated[
+        list[str] | None,
+        typer.Option("--variant", help=f"Only this, may be repeated: {options.VARIANTS}"),
     ] = None,
     dtype: Annotated[
         list[DType] | None,
@@ -44,9 +52,8 @@ def verify(
 
     Exits with 4 if a result is farther from float64 than its bound.
     """
-    strategies = [strategy_named(name).name for name in strategy or []]
     where = options.resolve_device(device)
-    report = _verify(where.value, every, strategies, dtype or [])
+    report = _verify(where.value, every, variant or [], dtype or [])
     if json:
         document = summary(report)
         message = f"{report.failed} of {report.checked} variants are wrong"
@@ -67,25 +74,64 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _verify(device: str, every: bool, strategies: list[str], dtypes: list[DType]) -> Report:
-    """Run with a progress bar on stderr; no strategies or dtypes means all of them."""
-    from rich.progress import Progress
+def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) -> Report:
+    """Run with a progress bar on stderr; no variants or dtypes means all of them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from softgen.verify import verify as verify_variants
 
-    with Progress(console=output.console()) as bars:
-        bar = bars.add_task(f"verify on {device}", total=None)
+    console = output.console()
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bars:
+        bar = bars.add_task(f"verify on {device}", total=None, left="")
+        told = time.monotonic()
 
-        def show(step: Any) -> None:
-            bars.update(bar, completed=step.done, total=step.total)
+        def show(step: Step) -> None:
+            nonlocal told
+            left = "" if step.seconds_left is None else f"about {duration(step.seconds_left)}"
+            bars.update(bar, completed=step.done, total=step.total, left=left and f"{left} left")
+            if step.done == 0:
+                cores = f" on {os.cpu_count()} cores, less where they are compiled already"
+                output.note(
+                    f"verify on {device}: {step.total} kernels" + (left and f", {left}{cores}")
+                )
+            elif not console.is_terminal and time.monotonic() - told > SILENT_SECONDS:
+                told = time.monotonic()
+                output.note(f"{step.done} of {step.total} kernels, {left} left")
 
         return verify_variants(
             device=device,
             all_variants=every,
-            strategies=strategies or None,
+            variants=variants or None,
             dtypes=dtypes or None,
             progress=show,
         )
+
+
+def duration(seconds: float) -> str:
+    """Return a duration that is only about right, for example 40 s or 7 min."""
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{round(seconds / 60)} min"
+
+
+def grouped(failures: Sequence[str]) -> list[str]:
+    """Return what to print of failures: those that differ in names and numbers only are one.
+
+    A slip in a template is the same in every variant.
+    """
+    alike: dict[str, list[str]] = {}
+    told: dict[str, str] = {}
+    for line in failures:
+        name, _, reason = line.partition(": ")
+        kind = re.sub(r"\d+", "#", reason.replace(name, ""))
+        alike.setdefault(kind, []).append(name)
+        told.setdefault(kind, line)
+    lines = []
+    for kind, (_, *others) in alike.items():
+        lines.append(told[kind])
+        if others:
+            more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+            lines.append(f"and alike: {', '.join(others[:NAMED])}{more}")
+    return lines
 
 
 def _print(report: Report) -> None:
@@ -94,6 +140,6 @@ def _print(report: Report) -> None:
     output.table(("strategy", "checked"), report.by_strategy.items())
     errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())
     output.table(("dtype", "worst error"), errors)
-    for reason in report.failures:
-        output.result(reason)
+    for line in grouped(report.failures):
+        output.result(line)
     output.result(f"{report.checked} checked, {report.failed} failed")

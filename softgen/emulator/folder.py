@@ -6,6 +6,7 @@ or it shows that it is not, as after a full disk or a power cut.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import hashlib
@@ -37,6 +38,7 @@ def program_folder() -> Path:
 def _temporary() -> tempfile.TemporaryDirectory[str]:
     """Return a folder that lives as long as the process."""
     made = tempfile.TemporaryDirectory(prefix="softgen-")
+    atexit.register(made.cleanup)  # left to itself, it warns that nobody did
     owned.mark(KIND, Path(made.name))
     return made
 

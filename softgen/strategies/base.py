@@ -206,6 +206,13 @@ class Strategy(abc.ABC):
         """The parameters by name, in declaration order."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
+    @classmethod
+    def legend(cls) -> str:
+        """Return what the letters of a label mean, for example p pack_size, b block_size."""
+        return ", ".join(
+            f"{each.metadata['short']} {each.name}" for each in dataclasses.fields(cls)
+        )
+
     @property
     def label(self) -> str:
         """The strategy's part of a kernel name, for example warp_p4_c32_g32_r1_pad_b128."""

@@ -22,11 +22,11 @@ from softgen.bench.record import (
     to_csv,
 )
 from softgen.bench.suites import Shape
-from softgen.cli import group
+from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.device import unavailable_reason
 from softgen.problem import DType
-from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
 INTERRUPTING_COLS, WRONG_COLS = 666, 13
@@ -263,3 +263,34 @@ def test_a_plot_that_is_no_png_is_refused_before_anything_is_timed(tmp_path: Pat
     message = refused(group.USAGE, "bench", "--plot", tmp_path / "plot.pdf")
     assert "plot.pdf is no .png file, and plots are PNG" in message
     assert list(tmp_path.iterdir()) == []
+
+
+BENCHMARK = ROOT / "docs" / "benchmark"
+
+
+@pytest.mark.parametrize("name", ["drawn", "drawn-h100", "triton", "llm", "oneflow", "online"])
+def test_a_narrow_terminal_gets_tables_of_whole_cells(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rich folded cells to three letters; now the competitors go on in another table."""
+    words = ("bench", "--from", BENCHMARK / f"{name}.csv")
+    wide = [line.split() for line in ok(*words).stdout.partition("\ntime over")[0].splitlines()]
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    narrow = ok(*words).stdout.partition("\n\ntime over")[0]
+    assert max(map(len, narrow.splitlines())) <= 80
+    suite, _, tables = narrow.partition("\n")
+    assert suite == f"suite {wide[1][0]}"
+    parts = [table.splitlines() for table in tables.split("\n\n")]
+    cells = []
+    for number, row in enumerate(wide[1:]):
+        cells.append([cell for part in parts for cell in part[number - len(wide) + 1].split()[2:]])
+        assert {part[number - len(wide) + 1].split()[1] for part in parts} == {f"{row[2]}x{row[3]}"}
+    assert cells == [row[4:] for row in wide[1:]]
+
+
+def test_narrow_tables_of_several_suites_name_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    words = [word for name in ("llm", "drawn") for word in ("--from", BENCHMARK / f"{name}.csv")]
+    lines = ok("bench", *words).stdout.splitlines()
+    assert lines[1].split()[:2] == ["shape", "suite"]
+    assert lines[2].split()[:3] == ["bf16", "8192x1024", "llm"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -84,3 +85,34 @@ def test_nothing_that_a_probe_throws_escapes(monkeypatch: pytest.MonkeyPatch) ->
     findings = doctor.examine()
     assert not doctor.healthy(findings)
     assert {f.detail for f in findings if f.name == "templates"} == {"RuntimeError"}
+
+
+def finding(name: str) -> doctor.Finding:
+    return next(found for found in doctor.examine() if found.name == name)
+
+
+def test_a_read_only_home_is_told_with_what_to_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
+    monkeypatch.setattr(doctor, "_emulator", lambda: "root may write anywhere, and it would")
+    access = os.access
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    ours, cupys = finding("cache folder"), finding("CuPy cache")
+    assert (ours.ok, ours.detail) == (False, f"{tmp_path} cannot be written")
+    assert ours.fix == "set SOFTGEN_CACHE_DIR to a folder of your own"
+    assert (cupys.ok, cupys.required) == (False, False)
+    assert cupys.detail == f"{tmp_path}/cupy is not used: {tmp_path} cannot be written"
+    assert cupys.fix == "set CUPY_CACHE_DIR to a folder of your own"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cache_folder_that_is_unsafe_is_a_finding(own_cache: Path) -> None:
+    own_cache.chmod(0o777)
+    found = finding("cache folder")
+    assert (found.ok, found.fix) == (False, "set SOFTGEN_CACHE_DIR to a folder of your own")
+    assert found.detail == f"{own_cache}/tuned is not used: others can write to {own_cache}"
+    own_cache.chmod(0o700)
+    (own_cache / "texts").symlink_to(own_cache)
+    assert finding("cache folder").detail == f"{own_cache}/texts is not used: it is a symbolic link"

@@ -7,14 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from softgen import policy, table
 from softgen.arch import arch_named
-from softgen.cli import group
+from softgen.cli import group, output
 from softgen.errors import MissingDependencyError
 from softgen.gallery import gallery
 from softgen.generator import generate
 from softgen.problem import Algorithm, DType, Problem
+from softgen.select import untimed
 from softgen.strategies import all_strategies
-from softgen.variants import candidates, parse_name
+from softgen.table import winner, winner_for_any_rows
+from softgen.variants import best_guess, candidates, parse_name
 from tests.cpu.cli_helpers import cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256"
@@ -38,27 +41,27 @@ def test_the_gallery_goes_to_generated() -> None:
 
 
 def test_emit_says_what_it_did() -> None:
-    first = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    first = ok("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
     assert f"wrote out/{SAFE}.cu" in first.stderr
     assert "out: 2 files written, 0 unchanged, 0 removed" in first.stderr
-    again = ok("emit", "--cols", 1000, "--strategy", "safe", "--out", "out", "--json")
+    again = ok("emit", "--cols", 1000, "--variant", "safe", "--out", "out", "--json")
     assert document(again) == {
         "folder": "out",
         "written": [],
         "unchanged": [f"{SAFE}.cu", "manifest.json"],
         "removed": [],
-        "strangers": [],
+        "edited": [],
     }
 
 
 def test_one_kernel_is_added_to_the_folder() -> None:
     for cols in (1000, 1024):
-        ok("emit", "--cols", cols, "--strategy", "safe", "--out", "out")
+        ok("emit", "--cols", cols, "--variant", "safe", "--out", "out")
     assert cuda_files("out") == {SAFE, "softmax_f32_1024_safe_b256"}
 
 
 def test_check_finds_a_changed_byte_and_a_stranger() -> None:
-    words = ("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    words = ("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
     ok(*words)
     path = Path("out") / f"{SAFE}.cu"
     path.write_text(path.read_text().replace("kBlockSize = 256", "kBlockSize = 128"))
@@ -81,7 +84,7 @@ def test_check_finds_a_changed_byte_and_a_stranger() -> None:
 
 @pytest.mark.parametrize("problem", [5, [], None, "softmax"])
 def test_a_manifest_whose_problem_is_no_object_is_refused(problem: object) -> None:
-    words = ("emit", "--all", "--cols", 64, "--dtype", "float32", "--strategy", "safe")
+    words = ("emit", "--all", "--cols", 64, "--dtype", "float32", "--variant", "safe")
     ok(*words, "--out", "out")
     path = Path("out/manifest.json")
     manifest = json.loads(path.read_text())
@@ -102,7 +105,7 @@ def test_dots_behind_a_link_are_refused() -> None:
 
 
 def test_a_diff_is_no_command_to_the_terminal() -> None:
-    words = ("emit", "--cols", 1000, "--strategy", "safe", "--out", "out")
+    words = ("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
     ok(*words)
     Path("out/mine.cu").write_text("int \x1b[2Jmine;\tint yours;\n")
     found = cli(*words, "--check")
@@ -112,12 +115,32 @@ def test_a_diff_is_no_command_to_the_terminal() -> None:
     assert "\x1b[2Jmine" in difference["diff"]
 
 
-def test_strangers_are_warned_of_and_kept() -> None:
-    Path("generated").mkdir()
-    Path("generated/mine.cu").write_text("int mine;\n")
-    result = ok("emit")
-    assert "generated/mine.cu is not softgen's" in result.stderr
-    assert Path("generated/mine.cu").read_text() == "int mine;\n"
+def test_files_of_others_are_kept_without_a_word() -> None:
+    """Nothing would overwrite or delete them, so there is nothing to warn of."""
+    Path("out").mkdir()
+    Path("out/mine.cu").write_text("int mine;\n")
+    result = ok("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
+    assert "mine.cu" not in result.output
+    assert Path("out/mine.cu").read_text() == "int mine;\n"
+
+
+def test_an_edited_file_that_would_be_deleted_is_warned_of_and_kept() -> None:
+    words = ("emit", "--all", "--cols", 1000, "--dtype", "float32", "--variant", "safe")
+    ok("emit", "--variant", "softmax_f32_1000_safe_b1024", "--out", "out")
+    Path("out/softmax_f32_1000_safe_b1024.cu").write_text("int mine;\n")
+    result = ok(*words, "--out", "out")
+    assert (
+        "out/softmax_f32_1000_safe_b1024.cu is no longer produced, and was edited; left alone"
+        in result.stderr
+    )
+    assert Path("out/softmax_f32_1000_safe_b1024.cu").read_text() == "int mine;\n"
+
+
+def test_a_file_that_would_be_overwritten_is_refused() -> None:
+    Path("out").mkdir()
+    Path(f"out/{SAFE}.cu").write_text("int mine;\n")
+    message = refused(group.USAGE, "emit", "--variant", SAFE, "--out", "out")
+    assert f"out/{SAFE}.cu was edited, or is not softgen's; nothing was written" in message
 
 
 def test_a_linked_folder_is_refused() -> None:
@@ -137,14 +160,14 @@ def test_a_folder_that_cannot_be_made_is_named() -> None:
 
 
 def test_no_kernel_at_all_is_an_error() -> None:
-    words = ("emit", "--all", "--cols", 100, "--dtype", "float32", "--strategy", "cluster")
+    words = ("emit", "--all", "--cols", 100, "--dtype", "float32", "--variant", "cluster")
     message = refused(group.USAGE, *words, "--out", "out")
     assert message.startswith("no setting of cluster is legal for 100 columns on sm_90, so nothing")
     assert not Path("out").exists()
 
 
 def test_a_strategy_that_the_architecture_lacks_says_why() -> None:
-    words = ("emit", "--cols", 50257, "--arch", "sm_75", "--strategy", "cluster", "--out", "out")
+    words = ("emit", "--cols", 50257, "--arch", "sm_75", "--variant", "cluster", "--out", "out")
     message = refused(group.USAGE, *words)
     assert "thread block clusters need sm_90, sm_75 has none" in message
     assert "`softgen list --dtype float32 --cols 50257 --arch sm_75` shows what has" in message
@@ -170,17 +193,17 @@ def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> N
 
 
 def test_all_replaces_its_own_set_only() -> None:
-    ok("emit", "--cols", 1000, "--strategy", "softmax_f32_1000_safe_b1024", "--out", "out")
-    ok("emit", "--cols", 64, "--strategy", "safe", "--out", "out")
-    narrow = ("--strategy", "safe", "--dtype", "float32", "--algorithm", "softmax")
+    ok("emit", "--cols", 1000, "--variant", "softmax_f32_1000_safe_b1024", "--out", "out")
+    ok("emit", "--cols", 64, "--variant", "safe", "--out", "out")
+    narrow = ("--variant", "safe", "--dtype", "float32", "--algorithm", "softmax")
     report = document(ok("emit", "--all", "--cols", 1000, *narrow, "--out", "out", "--json"))
     assert report["removed"] == ["softmax_f32_1000_safe_b1024.cu"]
     assert cuda_files("out") == {SAFE, "softmax_f32_64_safe_b256"}
 
 
 def test_stdout_is_the_source_and_nothing_else() -> None:
-    words = ("emit", "--cols", 1000, "--dtype", "bfloat16", "--strategy", "online", "--stdout")
-    expected = generate("softmax", "bfloat16", 1000, strategy="online")
+    words = ("emit", "--cols", 1000, "--dtype", "bfloat16", "--variant", "online", "--stdout")
+    expected = generate("softmax", "bfloat16", 1000, variant="online")
     assert ok(*words).stdout == expected.text
     assert document(ok(*words, "--json")) == [{"name": expected.name, "source": expected.text}]
     assert list(Path().iterdir()) == []
@@ -198,16 +221,45 @@ def test_list_json_is_every_candidate_in_order() -> None:
         "threads": 256,
         "shared_bytes": 32,
         "multiprocessors": 0,
+        "tuned_on": "",
     }
 
 
 def test_list_for_people_shows_names_and_parameters() -> None:
-    result = ok("list", "--cols", 1000, "--strategy", "safe")
+    result = ok("list", "--cols", 1000, "--variant", "safe")
     assert result.stdout.split() == [
         *("variant", "parameters", "threads", "shared", "bytes"),
         *(SAFE, "block_size=256", "256", "32"),
     ]
     assert "softmax of float32 with 1000 columns" in result.stderr
+
+
+def test_a_narrow_list_has_a_line_a_candidate_and_a_legend(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = ("list", "--rows", 4096, "--cols", 1000)
+    whole = ok(*words)
+    assert "block_size=128" in whole.stdout
+    assert "not shown" not in whole.stderr
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    narrow = ok(*words)
+    lines = narrow.stdout.splitlines()
+    assert len(lines) == len(whole.stdout.splitlines())
+    assert lines[0].split() == ["variant", "threads", "shared", "bytes"]
+    assert max(map(len, lines)) <= 80
+    assert "safe: b block_size\n" in narrow.stderr
+    assert "online: p pack_size, u unroll, b block_size\n" in narrow.stderr
+    told = "not shown: parameters; a wider terminal, a pipe and --json have it\n"
+    assert told in narrow.stderr
+
+
+def test_a_narrow_list_of_long_names_keeps_the_sms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
+    words = ("list", "--cols", 128256, "--dtype", "bfloat16", "--variant", "cooperative")
+    heading, first, *rest = ok(*words).stdout.splitlines()
+    assert heading.split() == ["variant", "SMs"]
+    assert first.split()[1:] == ["132", "at", "once"]
+    assert max(map(len, (first, *rest))) <= 80
 
 
 def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
@@ -216,12 +268,12 @@ def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
         ("oneflow", "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"),
         ("softmax_f32_1000_safe_b512", "softmax_f32_1000_safe_b512"),
     ):
-        listed = document(ok("list", "--cols", 1000, "--strategy", choice, "--json"))
+        listed = document(ok("list", "--cols", 1000, "--variant", choice, "--json"))
         assert [line["name"] for line in listed] == [name]
 
 
 def test_list_of_nothing_is_empty() -> None:
-    words = ("list", "--cols", 100_000, "--strategy", "warp")
+    words = ("list", "--cols", 100_000, "--variant", "warp")
     assert document(ok(*words, "--json")) == []
     assert "no setting of warp is legal" in ok(*words).stderr
 
@@ -244,7 +296,7 @@ def test_a_cooperative_kernel_says_how_many_sms_it_needs() -> None:
 
 
 def test_sms_choose_groups() -> None:
-    words = ("--cols", 128256, "--dtype", "bfloat16", "--strategy", "cooperative", "--json")
+    words = ("--cols", 128256, "--dtype", "bfloat16", "--variant", "cooperative", "--json")
     for sms, groups in ((132, 33), (78, 19)):
         first = document(ok("list", *words, "--sms", sms))[0]
         assert (first["parameters"]["group_size"], first["parameters"]["groups"]) == (4, groups)
@@ -252,7 +304,7 @@ def test_sms_choose_groups() -> None:
 
 
 def test_a_grid_that_strides_says_what_it_is_sized_for() -> None:
-    words = ("--cols", 8192, "--strategy", "shared")
+    words = ("--cols", 8192, "--variant", "shared")
     listed = document(ok("list", *words, "--sms", 78, "--json"))
     ring = next(line for line in listed if line["parameters"]["resident"] > 1)
     assert ring["multiprocessors"] == ring["parameters"]["multiprocessors"] == 78
@@ -279,12 +331,12 @@ def test_too_few_sms_say_so() -> None:
     name = "softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2"
     for words in (
         ("show", name, "--sms", 78),
-        ("list", "--cols", 128256, "--dtype", "bfloat16", "--strategy", name, "--sms", 78),
-        ("emit", "--cols", 128256, "--dtype", "bfloat16", "--strategy", name, "--sms", 78),
+        ("list", "--cols", 128256, "--dtype", "bfloat16", "--variant", name, "--sms", 78),
+        ("emit", "--cols", 128256, "--dtype", "bfloat16", "--variant", name, "--sms", 78),
     ):
         message = refused(group.USAGE, *words)
         assert message.endswith(": sm_90 with 78 SMs holds 78 such blocks at once")
-    unsuited = ("--cols", 1000, "--strategy", "cluster", "--sms", 78)
+    unsuited = ("--cols", 1000, "--variant", "cluster", "--sms", 78)
     message = refused(group.USAGE, "emit", *unsuited, "--out", "out")
     assert "on sm_90 with 78 SMs" in message
     assert "--cols 1000 --arch sm_90 --sms 78` shows what has" in message
@@ -292,7 +344,7 @@ def test_too_few_sms_say_so() -> None:
 
 def test_show_prints_the_source_on_stdout_and_resources_on_stderr() -> None:
     result = ok("show", SAFE)
-    assert result.stdout == generate("softmax", "float32", 1000, strategy="safe").text
+    assert result.stdout == generate("softmax", "float32", 1000, variant="safe").text
     assert "registers" in result.stderr
 
 
@@ -347,7 +399,7 @@ def test_whole_packs_are_batch_invariant_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_sets_of_both_kinds_leave_each_other_alone(tmp_path: Path) -> None:
-    words = ("emit", "--all", "--cols", 33, "--dtype", "float32", "--strategy", "warp")
+    words = ("emit", "--all", "--cols", 33, "--dtype", "float32", "--variant", "warp")
     ok(*words, "--out", tmp_path)
     usual = set(tmp_path.glob("*.cu"))
     ok(*words, "--batch-invariant", "--out", tmp_path)
@@ -358,10 +410,113 @@ def test_the_sets_of_both_kinds_leave_each_other_alone(tmp_path: Path) -> None:
     assert set(tmp_path.glob("*.cu")) == usual | fixed
 
 
-def test_a_fixed_name_without_the_option_is_explained(tmp_path: Path) -> None:
+def test_a_fixed_name_needs_no_option(tmp_path: Path) -> None:
     name = "softmax_f32_1001_fixed_warp_p4_c32_g32_r1_pad_b128"
-    message = refused(2, "emit", "--cols", 1001, "--strategy", name, "--out", tmp_path)
-    assert "alignment 1, batch-invariant, and the request is" in " ".join(message.split())
-    assert "--batch-invariant" in message
-    ok("emit", "--cols", 1001, "--strategy", name, "--batch-invariant", "--out", tmp_path)
-    assert [path.stem for path in tmp_path.glob("*.cu")] == [name]
+    for words in ((), ("--batch-invariant",), ("--cols", 1001, "--dtype", "float32")):
+        ok("emit", "--variant", name, *words, "--out", tmp_path)
+        assert [path.stem for path in tmp_path.glob("*.cu")] == [name]
+    assert [line["name"] for line in document(ok("list", "--variant", name, "--json"))] == [name]
+
+
+def test_a_name_says_the_problem(tmp_path: Path) -> None:
+    name = "log_softmax_bf16_to_f32_1001_safe_b128"
+    source = generate("log_softmax", "bfloat16", 1001, out_dtype="float32", variant="safe_b128")
+    assert source.name == name
+    for option in ("--variant", None):
+        shown = ok("show", *([option] if option else []), name)
+        assert shown.stdout == source.text
+    assert document(ok("emit", "--variant", name, "--stdout", "--json")) == [
+        {"name": name, "source": source.text}
+    ]
+    ok("emit", "--variant", name, "--out", tmp_path)
+    assert (tmp_path / f"{name}.cu").read_text() == source.text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("--cols", 1001, "1000"),
+        ("--dtype", "float16", "float32"),
+        ("--algorithm", "log_softmax", "softmax"),
+        ("--out-dtype", "float64", "float32"),
+        ("--alignment", 1, "4"),
+    ],
+)
+@pytest.mark.parametrize("command", ["list", "emit", "show"])
+def test_an_option_that_differs_from_the_name_is_refused(
+    command: str, option: str, value: object, said: str
+) -> None:
+    message = refused(group.USAGE, command, "--variant", SAFE, option, value)
+    assert message == (
+        f"{SAFE} is for {option} {said}, and {option} {value} was given; leave {option} out, or "
+        "give the setting alone: --variant safe_b256"
+    )
+
+
+def test_a_name_whose_order_is_not_fixed_is_not_batch_invariant() -> None:
+    name = "softmax_f32_1001_safe_b256"
+    message = refused(group.USAGE, "show", name, "--batch-invariant")
+    assert "and --batch-invariant was given; leave it out, or choose a name with `fixed`" in message
+    ok("show", SAFE, "--batch-invariant")  # whole packs have one order anyway
+
+
+def test_a_setting_is_for_any_width() -> None:
+    for cols in (8, 1000):
+        listed = document(ok("list", "--cols", cols, "--variant", "safe_b128", "--json"))
+        assert [line["name"] for line in listed] == [f"softmax_f32_{cols}_safe_b128"]
+
+
+# What softgen ships
+
+
+TUNED = "softmax_bf16_4096_block_p8_c16_g256_b256_m5"
+BF16 = ("--dtype", "bfloat16", "--cols", 4096, "--rows", 8192)
+
+
+def test_the_shipped_winner_is_emitted_listed_and_shown_where_there_is_one() -> None:
+    H200 = arch_named("sm_90")
+    problem = Problem.of("softmax", "bfloat16", 4096)
+    shipped = winner(problem, 8192, H200)
+    assert shipped is not None
+    assert shipped.name == TUNED != best_guess(problem, 8192, H200).name
+    told = f"{TUNED}: tuned on NVIDIA H200 for 8192 rows\n"
+    assert told in ok("emit", *BF16, "--out", "out").stderr
+    assert cuda_files("out") == {TUNED}
+    assert document(ok("emit", *BF16, "--out", "out", "--json"))["tuned_on"] == "NVIDIA H200"
+    assert told in ok("show", *BF16).stderr
+    assert told in ok("list", *BF16).stderr
+    listed = document(ok("list", *BF16, "--json"))
+    assert (listed[0]["name"], listed[0]["tuned_on"]) == (TUNED, "NVIDIA H200")
+    assert {line["tuned_on"] for line in listed[1:]} == {""}
+    names = [line["name"] for line in listed]
+    assert len(names) == len(set(names))
+    assert generate("softmax", "bfloat16", 4096, rows=8192).name == TUNED
+
+
+@pytest.mark.parametrize("options", [("--arch", "sm_80"), ("--sms", 78), ("--rows", 64)])
+def test_elsewhere_it_is_the_best_guess(options: tuple[object, ...]) -> None:
+    words = ("show", *BF16, *options)
+    shown = document(ok(*words, "--json"))
+    assert (shown["name"] == TUNED, shown["tuned_on"]) == (False, "")
+    rows = 64 if "--rows" in options else 8192
+    assert f"{shown['name']}: best guess for {rows} rows\n" in ok(*words).stderr
+
+
+def test_the_choice_of_batch_invariant_is_for_any_rows() -> None:
+    wide = Problem.of("softmax", "float32", 2097152)
+    shipped = winner_for_any_rows(wide, arch_named("sm_90"))
+    assert shipped is not None
+    for rows in (1, 4096):
+        words = ("--cols", 2097152, "--rows", rows, "--batch-invariant")
+        result = ok("show", *words)
+        assert f"{shipped.name}: tuned on NVIDIA H200 for any number of rows\n" in result.stderr
+
+
+def test_what_is_emitted_is_what_a_call_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    H200 = arch_named("sm_90")
+    monkeypatch.setattr(policy, "arch_of", lambda device: H200)
+    monkeypatch.setattr(policy, "environment", lambda device: {"device": "NVIDIA H200"})
+    for problem, rows in table._winners("NVIDIA H200"):
+        called = policy.choose(problem, rows, 0, "cached")
+        emitted = untimed(problem, rows, H200).variant
+        assert emitted == called

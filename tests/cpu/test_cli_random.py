@@ -86,7 +86,7 @@ COMMON: dict[str, Draw] = {
     "--rows": ROWS,
     "--arch": ARCH,
     "--sms": SMS,
-    "--strategy": STRATEGY,
+    "--variant": STRATEGY,
     "--json": FLAG,
 }
 
@@ -111,7 +111,7 @@ def commands(folder: Path) -> dict[str, dict[str, Draw]]:
         | {"--peers": mostly(one_of("softgen", "torch,cupyx"), "torhc", "", ","), "--json": FLAG}
         | {"--dtype": DTYPE, "--seconds": mostly(one_of(1), *NUMBERS), "--quick": FLAG},
         "verify": {"--device": mostly(one_of("cpu", "auto", "cuda"), "gpu"), "--all": FLAG}
-        | {"--strategy": mostly(one_of("warp", "safe"), "best", ""), "--dtype": DTYPE}
+        | {"--variant": mostly(one_of("warp", "safe"), "best", ""), "--dtype": DTYPE}
         | {"--json": FLAG},
         "cache ls": {"--json": FLAG},
         "cache path": {"--json": FLAG},

@@ -16,7 +16,7 @@ from rich.console import Console
 from softgen.cli import group, output
 from softgen.cli import run as run_module
 from softgen.generator import generate
-from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.cpu.cli_helpers import cli, document, ok, refused, subprocess_cli
 
 CPU = ("run", "--device", "cpu")
 
@@ -195,13 +195,28 @@ def test_other_bad_requests(tmp_path: Path) -> None:
         (("--input", path, "--rows", 2), "the file's shape counts"),
         (("--rows", 2, "--cols", 8, "--output", tmp_path), "is a folder"),
         (("--rows", 2, "--cols", 8, "--output", tmp_path / "no" / "y.npy"), "does not exist"),
-        (("--rows", 2, "--cols", 8, "--variant", "best"), "unknown strategy 'best'"),
-        (("--cols", 8, "--variant", "softmax_f32_9_safe_b256"), "with 9 columns.*with 8 columns"),
+        (("--rows", 2, "--cols", 8, "--variant", "best"), "unknown variant 'best'"),
+        (
+            ("--cols", 8, "--variant", "softmax_f32_9_safe_b256"),
+            "is for --cols 9, and --cols 8 was",
+        ),
+        (("--input", path, "--variant", "softmax_f32_9_safe_b256"), "with 9 columns.*with 8 col"),
         (("--rows", 2**20, "--cols", 2**10), "too many for the CPU emulator"),
         (("--rows", 2**40, "--cols", 2**40), "too many: the most are 1099511627776"),
     ):
         error = refused(group.USAGE, *CPU, *words)
         assert re.search(message, error), error
+
+
+def test_a_full_name_says_the_shape_and_the_types() -> None:
+    name = "log_softmax_f16_to_f32_9_safe_b128"
+    report = document(ok(*CPU, "--rows", 2, "--variant", name, "--json"))
+    assert (report["variant"], report["shape"]) == (name, [2, 9])
+    assert (report["algorithm"], report["dtype"]) == ("log_softmax", "float16")
+    fixed = "softmax_f32_9_fixed_safe_b128"
+    assert document(ok(*CPU, "--rows", 2, "--variant", fixed, "--json"))["variant"] == fixed
+    message = refused(group.USAGE, *CPU, "--variant", name, "--dtype", "float32")
+    assert f"{name} is for --dtype float16, and --dtype float32 was given" in message
 
 
 def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,11 +245,25 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    result = ok(*CPU, "--rows", 2, "--cols", 8, "--variant", "safe", "--json")
-    assert "the cache folder cannot be written" in result.stderr
-    path = Path(document(result)["source"])
-    assert path.is_relative_to(tmp_path)
-    assert path.read_text() == generate("softmax", "float32", 8, strategy="safe").text
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    result = ok(*words, "--json")
+    assert (
+        f"the cache folder {tmp_path}/file/sources cannot be written (Not a directory); the source "
+        "is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
+    ) in result.stderr
+    assert document(result)["source"] is None
+    assert "source      not kept; softgen show softmax_f32_8_safe_b256\n" in ok(*words).stdout
+
+
+def test_a_cache_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file, which no user can write into")
+    (tmp_path / "tmp").mkdir()
+    environment = {name: str(tmp_path / "home" / "x") for name in ("HOME", "SOFTGEN_CACHE_DIR")}
+    words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
+    ran = subprocess_cli(*words, cwd=tmp_path, TMPDIR=str(tmp_path / "tmp"), **environment)
+    assert ran.returncode == 0, ran.stderr
+    assert "ResourceWarning" not in ran.stderr
+    assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_the_document_is_plain_json() -> None:

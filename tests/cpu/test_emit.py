@@ -18,8 +18,8 @@ from softgen.generator import generate
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 
-ONLINE = generate("softmax", "float32", 1000, strategy=Online(4, 2, 128))
-SAFE = generate("log_softmax", "float16", 64, strategy=Safe(256))
+ONLINE = generate("softmax", "float32", 1000, variant=Online(4, 2, 128))
+SAFE = generate("log_softmax", "float16", 64, variant=Safe(256))
 ONLINE_FILE = "softmax_f32_1000_online_p4_u2_b128.cu"
 SAFE_FILE = "log_softmax_f16_64_safe_b256.cu"
 
@@ -84,7 +84,7 @@ def test_files_are_readable_by_others_as_the_umask_says(tmp_path: Path) -> None:
 def test_a_second_run_touches_nothing(folder: Path) -> None:
     before = {path.name: path.stat() for path in folder.iterdir()}
     report = write(folder, [SAFE, ONLINE])
-    assert report.written == () == report.removed == report.strangers
+    assert report.written == () == report.removed == report.edited
     assert set(report.unchanged) == set(before)
     for path in folder.iterdir():
         after = path.stat()
@@ -172,16 +172,16 @@ def test_stale_files_are_found_and_deleted(folder: Path) -> None:
 def test_a_stale_file_that_was_edited_is_kept_and_reported(folder: Path) -> None:
     (folder / SAFE_FILE).write_text("// my own version\n")
     report = write(folder, [ONLINE])
-    assert (report.removed, report.strangers) == ((), (SAFE_FILE,))
+    assert (report.removed, report.edited) == ((), (SAFE_FILE,))
     assert (folder / SAFE_FILE).read_text() == "// my own version\n"
 
 
-def test_strangers_are_reported_and_left_alone(folder: Path) -> None:
+def test_strangers_are_left_alone_and_told_by_a_check(folder: Path) -> None:
     for name in ("mine.cu", "notes.txt", ".hidden"):
         (folder / name).write_text("mine\n")
     (folder / "sub").mkdir()
     strangers = (".hidden", "mine.cu", "notes.txt", "sub")
-    assert write(folder, [ONLINE, SAFE]).strangers == strangers
+    assert write(folder, [ONLINE, SAFE]).edited == ()
     found = check(folder, [ONLINE, SAFE])
     assert kinds(found) == [(name, "stranger") for name in strangers]
     assert "-mine\n" in found[1].diff
@@ -191,7 +191,7 @@ def test_strangers_are_reported_and_left_alone(folder: Path) -> None:
 def test_added_files_leave_earlier_ones(tmp_path: Path) -> None:
     write(tmp_path, [SAFE])
     report = write(tmp_path, [ONLINE], owns_none)
-    assert report.removed == () == report.strangers
+    assert report.removed == () == report.edited
     assert files(tmp_path) == [SAFE_FILE, "manifest.json", ONLINE_FILE]
     assert check(tmp_path, [SAFE, ONLINE]) == []
     assert check(tmp_path, [ONLINE], owns_none) == []

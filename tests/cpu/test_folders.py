@@ -43,8 +43,8 @@ def test_a_linked_folder_is_not_followed(kind: str, own_cache: Path, documents: 
 def test_a_source_is_not_kept_behind_a_link(own_cache: Path, documents: Path) -> None:
     (own_cache / "sources").symlink_to(documents)
     result = ok("run", "--device", "cpu", "--rows", 1, "--cols", 8, "--json")
-    assert "the cache folder cannot be written (it is a symbolic link)" in result.stderr
-    assert Path(document(result)["source"]).is_file()
+    assert f"folder {own_cache}/sources cannot be written (it is a symbolic link)" in result.stderr
+    assert document(result)["source"] is None
     assert len(list(documents.iterdir())) == 1
 
 
@@ -85,6 +85,32 @@ def test_a_folder_below_another_users_is_not_used(
     with pytest.raises(PermissionError, match=f"{own_cache} belongs to another user"):
         folders.found("tuned")
     assert folder.is_dir()
+
+
+@pytest.mark.parametrize("cache_folder", ["", "new/cache"])
+def test_nothing_is_made_below_a_folder_that_is_unsafe(
+    cache_folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / cache_folder))
+    tmp_path.chmod(0o777)
+    with pytest.raises(PermissionError, match=f"others can write to {tmp_path}"):
+        folders.made("tuned")
+    assert list(tmp_path.iterdir()) == []
+    tmp_path.chmod(0o1777)  # as /tmp is: nobody else can rename what we make
+    assert folders.made("tuned").is_dir()
+
+
+def test_folders_on_the_way_are_for_the_owner_whatever_the_umask(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With umask 002 they were 775, and then refused as others can write to them."""
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(own_cache / "a" / "b"))
+    previous = os.umask(0o002)
+    try:
+        assert folders.made("tuned").is_dir()
+    finally:
+        os.umask(previous)
+    assert (own_cache / "a").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_link_on_the_way_is_followed_where_only_we_could_change_it(
@@ -158,6 +184,16 @@ def test_a_folder_of_an_earlier_version_is_marked_when_it_is_written(own_cache: 
     folders.made("emulator")
     assert len(owned.files("emulator", folder)) == 2
     assert cache.clear() == cache.Cleared({**NONE, "emulator": 2}, {})
+
+
+def test_clearing_leaves_nothing_in_a_folder_that_was_not_marked(own_cache: Path) -> None:
+    for kind in owned.KINDS:
+        (own_cache / kind).mkdir(mode=0o700)
+    (own_cache / "emulator" / f"unit-{'0' * 32}").write_text("an earlier version's")
+    assert cache.clear() == cache.Cleared({**NONE, "emulator": 1}, {})
+    assert {kind: list((own_cache / kind).iterdir()) for kind in owned.KINDS} == {
+        kind: [] for kind in owned.KINDS
+    }
 
 
 @pytest.mark.parametrize("name", ["chapter1.md", "tmpabcd_123", owned.MARKER])

@@ -18,7 +18,7 @@ from softgen.variants import candidates
 
 def test_the_text_is_the_variant_that_was_asked_for() -> None:
     source = softgen.generate(
-        "log_softmax", "bfloat16", 4096, strategy=Online(8, 2, 128), out_dtype="float32"
+        "log_softmax", "bfloat16", 4096, variant=Online(8, 2, 128), out_dtype="float32"
     )
     assert source.name == "log_softmax_bf16_to_f32_4096_online_p8_u2_b128"
     assert source.symbol == source.name
@@ -40,18 +40,16 @@ def test_names_types_and_objects_mean_the_same() -> None:
 
 
 def test_strategies_are_taken_by_name_and_by_value() -> None:
-    assert softgen.generate("softmax", "float32", 1000, strategy="oneflow").name == (
+    assert softgen.generate("softmax", "float32", 1000, variant="oneflow").name == (
         "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"
     )
     setting = Online(pack_size=1, unroll=1, block_size=64)
-    assert (
-        softgen.generate("softmax", "float32", 1000, strategy=setting).variant.strategy is setting
-    )
+    assert softgen.generate("softmax", "float32", 1000, variant=setting).variant.strategy is setting
 
 
 def test_rows_move_oneflows_choice() -> None:
     names = [
-        softgen.generate("softmax", "float32", 8, strategy="oneflow", rows=rows).name
+        softgen.generate("softmax", "float32", 8, variant="oneflow", rows=rows).name
         for rows in (3, 4)
     ]
     assert names == ["softmax_f32_8_warp_p2_c2_g4_r1_b128", "softmax_f32_8_warp_p2_c2_g4_r2_b128"]
@@ -90,7 +88,7 @@ def test_there_is_a_kernel_for_any_number_of_sms(sms: int, cols: int) -> None:
 def test_a_device_with_more_sms_keeps_its_architecture() -> None:
     """And with more than any known device has."""
     for sms in (140, 1000):
-        source = softgen.generate("softmax", "float32", 2**24, strategy="cooperative", sms=sms)
+        source = softgen.generate("softmax", "float32", 2**24, variant="cooperative", sms=sms)
         assert source.variant.launch.multiprocessors == sms
         assert "-arch=sm_90 -c\n//   oldest:  sm_90" in source.text
 
@@ -114,12 +112,12 @@ def test_a_device_with_more_sms_keeps_its_architecture() -> None:
         (("softmax", "float32", 8), {"arch": "sm_91"}, InvalidValueError, "did you mean 'sm_90'"),
         (("softmax", "float23", 8), {}, InvalidTypeError, "did you mean 'float32'"),
         (("sofmax", "float32", 8), {}, InvalidValueError, "did you mean 'softmax'"),
-        (("softmax", "float32", 8), {"strategy": "wrap"}, InvalidValueError, "mean 'warp'"),
+        (("softmax", "float32", 8), {"variant": "wrap"}, InvalidValueError, "mean 'warp'"),
         (("softmax", "float32", 8), {"arch": "sm_1"}, InvalidValueError, "sm_1.*sm_75.*sm_120"),
         (("softmax", "float32", 8), {"sms": 0}, InvalidValueError, "SMs must be from 1 to 1024"),
         (("softmax", "float32", 8), {"sms": 1025}, InvalidValueError, "from 1 to 1024, got 1025"),
         (("softmax", "float32", 8), {"sms": 78.0}, InvalidTypeError, "sms must be an int"),
-        (("softmax", "float32", 8), {"strategy": "best"}, InvalidValueError, "best.*oneflow"),
+        (("softmax", "float32", 8), {"variant": "best"}, InvalidValueError, "best.*oneflow"),
         (("softmax", "float32", 8), {"alignment": 3}, InvalidValueError, "power of two"),
     ],
 )

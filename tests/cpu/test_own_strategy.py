@@ -26,7 +26,7 @@ CHAIN = (
     "import traceback\n"
     "from softgen import generate\n"
     "try:\n"
-    "    generate('softmax', 'float32', 1000, strategy='thread')\n"
+    "    generate('softmax', 'float32', 1000, variant='thread')\n"
     "except Exception:\n"
     "    print(traceback.format_exc())\n"
 )
@@ -96,7 +96,7 @@ def test_a_template_that_fails_is_named_by_line(
 ) -> None:
     path = checkout / "templates" / "thread.cu.j2"
     number = break_line(path, line, instead)
-    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--strategy", "thread")
+    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr
     assert re.search(rf"^error: {path}, line {number}: {message}", shown.stderr), shown.stderr
@@ -108,7 +108,7 @@ def test_a_template_that_fails_is_named_by_line(
 
 def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
     (checkout / "templates" / "thread.cu.j2").unlink()
-    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--strategy", "thread")
+    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
     path = checkout / "templates" / "thread.cu.j2"
     assert shown.stderr == f"error: strategy thread has no template; write {path}\n"
@@ -134,7 +134,7 @@ def test_what_cannot_be_imported_is_left_out(
     assert "softmax_f32_1000_safe_b256" in listed.stdout
     assert re.search(rf"RuntimeWarning: {where}", listed.stderr), listed.stderr
     assert "Traceback" not in listed.stderr
-    named = python(checkout, "-m", "softgen", "list", "--strategy", "thread")
+    named = python(checkout, "-m", "softgen", "list", "--variant", "thread")
     assert named.returncode == 1
     assert re.search(rf"^error: {where}", named.stderr, re.MULTILINE), named.stderr
     advice = re.search(r"`python -c '(.*?)'` shows the traceback", named.stderr)

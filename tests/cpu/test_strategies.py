@@ -352,7 +352,7 @@ first = best_guess(problem, 1, arch_named("sm_75"))
 assert first.name == "softmax_f32_1000_twice_b64_care", first.name
 assert parse_name(first.name) == first
 print(*(v.name for v in candidates(problem, 1, arch_named("sm_90"), "twice")))
-print(softgen.generate("softmax", "float32", 1000, strategy="twice").text)
+print(softgen.generate("softmax", "float32", 1000, variant="twice").text)
 """
 
 

@@ -15,7 +15,7 @@ from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess, candidates, parse_name
+from softgen.variants import Variant, best_guess, candidates, parse_label, parse_name
 from tests.cpu.drawn import archs, problems, row_counts
 
 H200 = arch_named("sm_90")
@@ -106,10 +106,15 @@ def test_other_names_are_refused(bad: str) -> None:
         parse_name(bad)
 
 
-def test_a_name_without_its_problem_is_told_apart() -> None:
-    message = "'block_p4_c8_g128_b128_m12' is a strategy .* begins with its problem, for example"
-    with pytest.raises(InvalidValueError, match=message):
-        parse_name("block_p4_c8_g128_b128_m12")
+def test_a_setting_is_read_back_from_its_label() -> None:
+    setting = parse_name(GOOD).strategy
+    assert parse_label(setting.label) == setting
+
+
+@pytest.mark.parametrize("bad", ["safe_b", "safe_b256_p4", "safe_b0256", "safe_", "safe_b256\n"])
+def test_other_labels_are_refused(bad: str) -> None:
+    with pytest.raises(InvalidValueError, match=r"is no setting of safe, .* b block_size in"):
+        parse_label(bad)
 
 
 @pytest.mark.parametrize(

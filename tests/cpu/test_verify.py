@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -35,11 +37,17 @@ def test_every_strategy_passes_on_the_emulator() -> None:
     report = verify(dtypes=["bfloat16"], progress=steps.append)
     assert report.failures == []
     assert report.failed == 0
-    assert report.checked == sum(report.by_strategy.values()) == len(steps) == steps[-1].total
+    assert report.checked == sum(report.by_strategy.values()) == len(steps) - 1 == steps[-1].total
     assert set(report.by_strategy) == {kind.name for kind in all_strategies()}
     assert report.worst["bfloat16"] <= 1
     assert report.worst["float32"] <= 2e-6
-    assert [step.done for step in steps] == list(range(1, len(steps) + 1))
+    assert [step.done for step in steps] == list(range(len(steps)))
+    assert {step.total for step in steps} == {report.checked}
+    guess, left = steps[0].seconds_left, steps[-1].seconds_left
+    assert guess is not None
+    assert 0.05 * report.checked < guess * (os.cpu_count() or 1) < 0.5 * report.checked
+    assert left is not None
+    assert abs(left) < 0.01
 
 
 def test_a_wrong_kernel_is_reported_by_regime(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,7 +60,7 @@ def test_a_wrong_kernel_is_reported_by_regime(monkeypatch: pytest.MonkeyPatch) -
         return broken(source, "__int_as_float(0xff800000)", "-1e20f")
 
     monkeypatch.setattr(verify_module, "render", finite_start)
-    report = verify(strategies=["safe"], dtypes=["float32"])
+    report = verify(variants=["safe"], dtypes=["float32"])
     assert report.failed == len(report.failures) == 2
     assert report.failures[1].startswith("softmax_f32_100_safe_b256: regime ")
     assert "elements are off by more than 2e-06 (relative)" in report.failures[1]
@@ -65,7 +73,7 @@ def test_a_kernel_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch
         return broken(source, "__syncthreads();", "") if variant.problem.cols == 1000 else source
 
     monkeypatch.setattr(verify_module, "render", racy)
-    report = verify(strategies=["safe"], dtypes=[DType.FLOAT64])
+    report = verify(variants=["safe"], dtypes=[DType.FLOAT64])
     assert report.checked > report.failed == 4
     assert all("race on shared memory" in failure for failure in report.failures)
 
@@ -78,7 +86,7 @@ def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPa
         return broken(source, 'extern "C"', '@ extern "C"')
 
     monkeypatch.setattr(verify_module, "render", ill)
-    report = verify(strategies=["safe"], dtypes=["float16"])
+    report = verify(variants=["safe"], dtypes=["float16"])
     assert report.failed == 1
     assert "log_softmax_f16_7_safe" in report.failures[0]
     assert "refused the source" in report.failures[0]
@@ -93,7 +101,7 @@ def test_a_runner_stands_for_the_gpu() -> None:
             raise EmulationError("no such kernel")
         return exact(source, x, x_offset, y_offset)
 
-    report = verify(device="cuda", strategies=["safe"], runner=runner)
+    report = verify(device="cuda", variants=["safe"], runner=runner)
     assert offsets == {(True, 1, 3), (True, 1, 1), (False, 4, 4), (False, 0, 0)}
     assert report.failed == sum("no such kernel" in failure for failure in report.failures) > 0
     assert report.checked > report.failed
@@ -106,7 +114,7 @@ def test_a_runner_that_loses_a_row_is_caught() -> None:
         y[-1] = y[-2]
         return y
 
-    report = verify(device="cuda", strategies=["safe"], dtypes=["float32"], runner=runner)
+    report = verify(device="cuda", variants=["safe"], dtypes=["float32"], runner=runner)
     assert report.failed == report.checked - sum("_1_safe" in v.name for v in _safe_float32())
 
 
@@ -158,3 +166,15 @@ def test_covering_keeps_the_best_guess_and_shows_new_values_first() -> None:
 def test_numbers_of_the_input_do_not_change() -> None:
     x = REGIMES["random"].array(3, 5, DType.FLOAT32)
     assert np.array_equal(x, REGIMES["random"].array(3, 5, DType.FLOAT32))
+
+
+def test_a_setting_is_verified_wherever_it_is_legal_and_a_full_name_once() -> None:
+    found = matrix(False, ["warp_p4_c32_g32_r1_pad_b128"], ["float32"])
+    assert {variant.strategy.label for variant in found} == {"warp_p4_c32_g32_r1_pad_b128"}
+    assert {variant.problem.cols for variant in found} >= {256, 1000}
+    name = "softmax_f16_77_safe_b128"
+    assert next(variant.name for variant in matrix(True, [name, "naive"])) == name
+    with pytest.raises(InvalidValueError, match=f"{name} computes nothing .* of float32"):
+        matrix(False, [name], ["float32"])
+    with pytest.raises(InvalidValueError, match="unknown variant 'best'"):
+        matrix(False, ["best"])
