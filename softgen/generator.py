@@ -31,7 +31,7 @@ def generate(
         strategy: None for the best guess, the name of a strategy, "oneflow", a step of the ladder
             ("naive"), the full name of a variant, a Strategy or a Variant.
         rows: how many rows the best guess is for, up to 2**40; the kernel takes any number.
-        arch: the architecture, for example "sm_90", or an Arch.
+        arch: the architecture, for example "sm_90", or an Arch; the header's compile line names it.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
         sms: the number of SMs to choose and to size a grid for, from 1 to 1024: what the kernel
@@ -62,4 +62,4 @@ def generate(
     known = arch if isinstance(arch, Arch) else arch_named(arch)
     if sms is not None:
         known = known.with_multiprocessors(whole_number("sms", sms))
-    return render(select(problem, rows, known, strategy))
+    return render(select(problem, rows, known, strategy), known)

@@ -20,6 +20,7 @@ from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.arch import Arch
     from softgen.variants import Variant
 
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
@@ -32,11 +33,15 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 
 @dataclass(frozen=True)
 class Computed:
-    """A result and where it came from; y is in storage form. Nothing is timed on the CPU."""
+    """A result and where it came from; y is in storage form. Nothing is timed on the CPU.
+
+    `arch` is what the variant was chosen for.
+    """
 
     y: NDArray[Any]
     variant: Variant
     device: str
+    arch: Arch
     microseconds: float | None = None
 
 
@@ -175,15 +180,16 @@ def compute(
         from softgen.cli.run_gpu import run_on_gpu
 
         made = run_on_gpu(problem, x, choice)
-        return Computed(made.y, made.variant, made.device, made.microseconds)
+        return Computed(made.y, made.variant, made.arch.device, made.arch, made.microseconds)
 
     from softgen import emulator
     from softgen.arch import DEFAULT_ARCH, arch_named
     from softgen.render import render
     from softgen.select import select
 
-    variant = select(problem, x.shape[0], arch_named(DEFAULT_ARCH), choice)
-    return Computed(emulator.run(render(variant), x), variant, "cpu emulator")
+    arch = arch_named(DEFAULT_ARCH)
+    variant = select(problem, x.shape[0], arch, choice)
+    return Computed(emulator.run(render(variant), x), variant, "cpu emulator", arch)
 
 
 def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
@@ -193,7 +199,7 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
         "strategy": made.variant.strategy.name,
         "parameters": made.variant.strategy.knobs,
         "device": made.device,
-        "source": str(keep_source(made.variant)),
+        "source": str(keep_source(made.variant, made.arch)),
     }
     if made.microseconds is not None:
         time = made.microseconds
@@ -202,13 +208,13 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
     return report
 
 
-def keep_source(variant: Variant) -> Path:
+def keep_source(variant: Variant, arch: Arch) -> Path:
     """Write the kernel's text into the cache folder, or a temporary one, and return its path."""
     from softgen import folders
     from softgen.emit import write_if_different
     from softgen.render import render
 
-    source = render(variant)
+    source = render(variant, arch)
     path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
         folders.made("sources")  # nobody else may have put a link there

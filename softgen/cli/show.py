@@ -55,7 +55,7 @@ def show(
             fixed_order=batch_invariant,
         )
         variant = select(problem, rows, known, strategy)
-    source = render(variant)
+    source = render(variant, known)
     used, missing = resources(variant, known)
     if json:
         launch = {"block_size": variant.launch.block_size}
