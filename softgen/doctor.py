@@ -64,6 +64,15 @@ def _probes() -> Iterator[_Probe]:
     yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
     yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
     yield "torch", False, "pip install 'softgen[torch]'", functools.partial(_version, "torch")
+    yield "matching versions", False, "pip install --force-reinstall softgen", _matching_versions
+
+
+class _Mendable(Exception):
+    """What a probe raises that knows better than `_probes` what to do."""
+
+    def __init__(self, reason: str, fix: str) -> None:
+        super().__init__(reason)
+        self.fix = fix
 
 
 def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Finding:
@@ -71,6 +80,7 @@ def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Fi
         return Finding(name, True, probe(), required)
     except Exception as error:  # whatever a broken installation throws belongs into the report
         reason = str(error).strip() or type(error).__name__
+        fix = error.fix if isinstance(error, _Mendable) else fix
         return Finding(name, False, reason.splitlines()[0], required, fix)
 
 
@@ -156,3 +166,13 @@ def _gpu() -> str:
         raise LookupError(reason)
     found = describe()
     return f"{found['device']} ({found['arch']}), driver {found['driver']}"
+
+
+def _matching_versions() -> str:
+    from softgen.requirements import conflicts
+
+    found = conflicts(importlib.metadata.distributions())
+    if found:
+        wanted = dict.fromkeys(conflict.fix for conflict in found)
+        raise _Mendable("; ".join(map(str, found)), f"pip install {' '.join(wanted)}")
+    return "no package wants another version of what softgen needs"

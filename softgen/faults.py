@@ -9,6 +9,9 @@ from softgen.errors import StrategyError
 PACKAGE = "softgen.strategies"
 
 # The modules that come with softgen. Their errors are softgen's bugs, which nothing rewords.
+# A list, because nothing else tells them from a module that somebody put beside them: a checkout
+# has no list of installed files, a wheel's own is not read again when a file is added, and a mark
+# inside a module is copied with the module that one begins from.
 SHIPPED = frozenset(
     (
         *("base", "block", "cluster", "cooperative", "online", "recurrence", "safe", "serial"),

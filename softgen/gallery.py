@@ -95,4 +95,4 @@ def gallery() -> list[Source]:
                 if found is not None:
                     chosen[found.name] = found
                     break
-    return [render(chosen[name]) for name in sorted(chosen)]
+    return [render(chosen[name], arch) for name in sorted(chosen)]

@@ -33,7 +33,7 @@ def generate(
             ("naive"), the label of a setting ("warp_p4_c32_g32_r1_pad_b128"), the full name of a
             variant, a Strategy or a Variant.
         rows: how many rows to choose for, up to 2**40; the kernel takes any number.
-        arch: the architecture, for example "sm_90", or an Arch.
+        arch: the architecture, for example "sm_90", or an Arch; the header's compile line names it.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
         sms: the number of SMs to choose and to size a grid for, from 1 to 1024: what the kernel
@@ -65,5 +65,5 @@ def generate(
     if sms is not None:
         known = known.with_multiprocessors(whole_number("sms", sms))
     if variant is None:
-        return render(untimed(problem, rows, known, batch_invariant).variant)
-    return render(select(problem, rows, known, variant))
+        return render(untimed(problem, rows, known, batch_invariant).variant, known)
+    return render(select(problem, rows, known, variant), known)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from softgen.arch import Arch
 from softgen.errors import SoftgenError, StrategyError
 from softgen.faults import fault, is_own
+from softgen.problem import MAX_PACK_BYTES, Algorithm, DType, Problem
 from softgen.variants import Variant
 
 if TYPE_CHECKING:
@@ -141,15 +143,38 @@ def signature(variant: Variant, symbol: str) -> str:
     return "\n".join(lines)
 
 
+def aligned_bytes(problem: Problem, dtype: DType) -> int:
+    """Return what the address of an array of `dtype` has to be a multiple of."""
+    return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
+
+
+def flush_rule(problem: Problem) -> str:
+    """Return what -ftz=true does to a kernel, in words.
+
+    It is for float32 alone. log_softmax has no result between 0 and the last place of its
+    logarithm, no float16 is so small that it could be flushed, and float64's narrowing to bfloat16
+    does not flush.
+    """
+    single = problem.compute_dtype is DType.FLOAT32
+    flushing = (DType.FLOAT32, DType.BFLOAT16) if single else (DType.FLOAT32,)
+    flushed = problem.algorithm is Algorithm.SOFTMAX and problem.out_dtype in flushing
+    effect = "makes 0 of results below 1.2e-38" if flushed else "changes no result"
+    return f"{effect}, and saves instructions" if single else effect
+
+
 @functools.lru_cache(maxsize=4096)
-def render(variant: Variant) -> Source:
+def render(variant: Variant, arch: Arch | None = None) -> Source:
     """Return the source of `variant`: the same text on every machine and day.
+
+    `arch` is what the header's line `compile:` names, by default the oldest that the variant fits;
+    the code does not depend on it. What runs is always rendered without it, so that there is one
+    text of a variant on disk and in CuPy's cache, whatever a file was emitted for.
 
     Raises StrategyError where a strategy that was added to softgen, or its template, fails.
     """
     kind = type(variant.strategy)
     try:
-        return Source.of(variant, _text(variant))
+        return Source.of(variant, _text(variant, arch))
     except Exception as error:
         if not is_own(kind) or isinstance(error, StrategyError):
             raise
@@ -161,13 +186,17 @@ def render(variant: Variant) -> Source:
         raise fault(kind.name, error) from error
 
 
-def _text(variant: Variant) -> str:
+def _text(variant: Variant, arch: Arch | None) -> str:
     problem = variant.problem
     template = environment().get_template(f"{variant.strategy.name}.cu.j2")
     return template.render(
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
+        x_aligned=aligned_bytes(problem, problem.dtype),
+        y_aligned=aligned_bytes(problem, problem.out_dtype),
+        flush_rule=flush_rule(problem),
+        compile_arch=arch.name if arch else variant.oldest_arch,
         oldest_arch=variant.oldest_arch,
         constants=constant_lines(variant),
         symbol=variant.name,

@@ -162,7 +162,7 @@ class Selection:
                 f"no setting of {self.variant} is legal for {cols} columns on {self.arch.label}, "
                 "so nothing is emitted; `softgen list` without --variant prints what is legal"
             )
-        return [render(variant) for variant in found]
+        return [render(variant, self.arch) for variant in found]
 
     def owns(self) -> Owns:
         """Return which files of an earlier run these sources replace."""

@@ -20,6 +20,8 @@ from softgen.variants import Variant, is_full_name, parse_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.arch import Arch
+
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
 EMULATED_PER_SECOND = 2**20
 COMPILE_SECONDS = 1.0
@@ -30,11 +32,15 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 
 @dataclass(frozen=True)
 class Computed:
-    """A result and where it came from; y is in storage form. Nothing is timed on the CPU."""
+    """A result and where it came from; y is in storage form. Nothing is timed on the CPU.
+
+    `arch` is what the variant was chosen for.
+    """
 
     y: NDArray[Any]
     variant: Variant
     device: str
+    arch: Arch
     microseconds: float | None = None
 
 
@@ -177,15 +183,16 @@ def compute(
         from softgen.cli.run_gpu import run_on_gpu
 
         made = run_on_gpu(problem, x, choice)
-        return Computed(made.y, made.variant, made.device, made.microseconds)
+        return Computed(made.y, made.variant, made.arch.device, made.arch, made.microseconds)
 
     from softgen import emulator
     from softgen.arch import DEFAULT_ARCH, arch_named
     from softgen.render import render
     from softgen.select import select
 
-    variant = select(problem, x.shape[0], arch_named(DEFAULT_ARCH), choice)
-    return Computed(emulator.run(render(variant), x), variant, "cpu emulator")
+    arch = arch_named(DEFAULT_ARCH)
+    variant = select(problem, x.shape[0], arch, choice)
+    return Computed(emulator.run(render(variant), x), variant, "cpu emulator", arch)
 
 
 def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
@@ -195,7 +202,7 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
         "strategy": made.variant.strategy.name,
         "parameters": made.variant.strategy.knobs,
         "device": made.device,
-        "source": keep_source(made.variant),
+        "source": keep_source(made.variant, made.arch),
     }
     if made.microseconds is not None:
         time = made.microseconds
@@ -204,13 +211,13 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
     return report
 
 
-def keep_source(variant: Variant) -> str | None:
+def keep_source(variant: Variant, arch: Arch) -> str | None:
     """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
     from softgen import folders
     from softgen.emit import write_if_different
     from softgen.render import render
 
-    source = render(variant)
+    source = render(variant, arch)
     path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
         folders.made("sources")  # nobody else may have put a link there

@@ -11,6 +11,8 @@ from softgen.variants import Variant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.arch import Arch
+
 TIMING_SECONDS = 0.1
 
 
@@ -21,13 +23,13 @@ class GpuRun:
     Attributes:
         y: the result in storage form, of x's shape.
         variant: what the tuner, or the caller, chose.
-        device: the GPU's name.
+        arch: the GPU.
         microseconds: median device time of a launch, input not in L2.
     """
 
     y: NDArray[Any]
     variant: Variant
-    device: str
+    arch: Arch
     microseconds: float
 
 
@@ -54,14 +56,14 @@ def run_on_gpu(problem: Problem, x: NDArray[Any], choice: Variant | str | None) 
     )
     y = cupy.asnumpy(kernel(cupy.asarray(x.view(numpy_dtype(problem.dtype)))))
     if not x.size:
-        return GpuRun(y.view(_storage_type(y)), kernel.variant, arch.device, 0.0)
+        return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, 0.0)
     buffers = Buffers.allocate(problem, x.shape[0])
     stopwatch = Stopwatch(buffers)
     stopwatch.warm_up(kernel)
     timing = summarize(kernel, stopwatch.samples(kernel, TIMING_SECONDS))
     # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
     microseconds = timing.microseconds * x.shape[0] / buffers.rows
-    return GpuRun(y.view(_storage_type(y)), kernel.variant, arch.device, microseconds)
+    return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, microseconds)
 
 
 def _storage_type(y: NDArray[Any]) -> Any:

@@ -47,7 +47,7 @@ def show(
     )
     found = untimed(problem, rows, known, batch_invariant) if choice is None else None
     chosen = found.variant if found else select(problem, rows, known, choice)
-    source = render(chosen)
+    source = render(chosen, known)
     used, missing = resources(chosen, known)
     if json:
         launch = {"block_size": chosen.launch.block_size}

@@ -342,6 +342,16 @@ def test_too_few_sms_say_so() -> None:
     assert "--cols 1000 --arch sm_90 --sms 78` shows what has" in message
 
 
+@pytest.mark.parametrize("every", [(), ("--all", "--strategy", "warp")])
+def test_emitted_headers_name_the_architecture(every: tuple[str, ...], tmp_path: Path) -> None:
+    words = ("emit", "--cols", 1000, *every, "--out", tmp_path / "kernels", "--arch")
+    for arch in ("sm_80", "sm_120"):
+        ok(*words, arch)
+        texts = [path.read_text() for path in (tmp_path / "kernels").glob("*.cu")]
+        assert any(f" -arch={arch} -c\n" in text for text in texts)
+        ok(*words, arch, "--check")
+
+
 def test_show_prints_the_source_on_stdout_and_resources_on_stderr() -> None:
     result = ok("show", SAFE)
     assert result.stdout == generate("softmax", "float32", 1000, variant="safe").text

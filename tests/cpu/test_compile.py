@@ -23,9 +23,10 @@ from typing import Any
 import pytest
 
 from softgen import compile as compiling
-from softgen.arch import KNOWN, Arch, arch_named
+from softgen.arch import DEFAULT_ARCH, KNOWN, Arch, arch_named
 from softgen.compile import Compiled, compile_offline, toolkit_headers
 from softgen.errors import CompileError, MissingDependencyError
+from softgen.gallery import gallery
 from softgen.problem import Algorithm, DType, Problem
 from softgen.render import Source, render
 from softgen.strategies import all_strategies
@@ -198,6 +199,52 @@ def test_the_machine_code_is_whole(arch: str, monkeypatch: pytest.MonkeyPatch) -
     assert compiling._whole(made.cubin) == made.cubin
     assert compiling._whole(made.cubin[:-1]) == made.cubin
     assert compiling._whole(b"") == b""
+
+
+@pytest.mark.parametrize("source", gallery(), ids=lambda source: str(source.name))
+def test_the_compile_line_of_the_header_is_enough(source: Source) -> None:
+    """Compile with what it says and nothing else, but NVRTC's own switch, and find no warning."""
+    (line,) = re.findall(r"^//   compile: nvcc (.*) -arch=(sm_\d+) -c$", source.text, re.MULTILINE)
+    assert line[1] == DEFAULT_ARCH
+    made = compile_offline(replace(source, options=tuple(line[0].split())), arch_named(line[1]))
+    assert made.spill_bytes == 0
+    assert "warning" not in made.log
+
+
+def machine_code(cubin: bytes) -> bytes:
+    """Return the .text section of the one kernel: the rest holds the compiler's options too."""
+    (sections,) = struct.unpack_from("<Q", cubin, 40)
+    size, count, names = struct.unpack_from("<3H", cubin, 58)
+    headers = [struct.unpack_from("<2I4Q", cubin, sections + size * i) for i in range(count)]
+    start = headers[names][4]
+    (code,) = (
+        cubin[offset : offset + length]
+        for name, _, _, _, offset, length in headers
+        if cubin[start + name :].startswith(b".text.")
+    )
+    return code
+
+
+def code_bytes(source: Source, *options: str) -> int:
+    return len(machine_code(compile_offline(replace(source, options=options), H200).cubin))
+
+
+@pytest.mark.parametrize("out", list(DType))
+def test_what_the_header_says_of_ftz_in_float64(out: DType) -> None:
+    """Only the conversion to float32 flushes, which takes instructions of its own.
+
+    In exp and log a comparison changes its bit of -ftz=true, of the high word with a large number.
+    """
+    source = render(Variant(Problem.of("softmax", "float64", 1000, out_dtype=out), Safe(256)))
+    alike = code_bytes(source, *source.options) == code_bytes(source, "--std=c++17")
+    assert ("-ftz=true changes no result\n" in source.text) is alike is (out != DType.FLOAT32)
+
+
+@pytest.mark.parametrize("out", [DType.FLOAT32, DType.BFLOAT16, DType.FLOAT16])
+def test_ftz_saves_instructions_in_float32(out: DType) -> None:
+    source = render(Variant(Problem.of("softmax", "float32", 1000, out_dtype=out), Safe(256)))
+    assert code_bytes(source, *source.options) < code_bytes(source, "--std=c++17")
+    assert ", and saves instructions\n" in source.text
 
 
 def test_spilled_registers_are_counted() -> None:

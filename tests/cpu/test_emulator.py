@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from softgen.errors import (
     InvalidValueError,
     MissingDependencyError,
 )
-from softgen.problem import DType, Problem
+from softgen.problem import Algorithm, DType, Problem
 from softgen.render import render
 from softgen.strategies.safe import Safe
 from softgen.variants import Variant
@@ -150,6 +151,20 @@ def test_subnormal_float32_is_flushed_as_ftz_does_on_the_gpu() -> None:
     source = written("if (threadIdx.x < kCols) y[threadIdx.x] = x[threadIdx.x] * 0.5f;")
     x = np.full((1, 64), np.finfo(np.float32).tiny, np.float32)
     assert (run(source, x) == 0).all()
+
+
+@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("out", ["float32", "bfloat16", "float16"])
+def test_the_header_says_whether_ftz_changes_results(algorithm: Algorithm, out: str) -> None:
+    """The type pairs with float32 arithmetic, which is what the emulator flushes."""
+    problem = Problem.of(algorithm, "float32", 8, out_dtype=out)
+    source = render(Variant(problem, Safe(32)))
+    unflushed = dataclasses.replace(source, options=("--std=c++17",))
+    rows = ([0, -20, -87, -88, -89, -95, -100, -3], [1e-39, -1e-39, 0, 3e-40, *[-200] * 4])
+    x = np.array(rows, np.float32)
+    alike = np.array_equal(run(source, x), run(unflushed, x))
+    assert ("-ftz=true changes no result" in source.text) is alike
+    assert alike is (out == "float16" or algorithm is Algorithm.LOG_SOFTMAX)
 
 
 def test_float64_keeps_its_subnormals() -> None:

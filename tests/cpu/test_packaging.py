@@ -12,6 +12,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import softgen
 from softgen.render import digest
@@ -87,10 +88,30 @@ def test_what_the_wheel_says_of_itself(installed: Path) -> None:
     extras = set(re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE))
     assert {"cuda12", "cuda13", "torch", "test"} <= extras
     needed = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", metadata, re.MULTILINE)
-    assert "jinja2" in needed
+    assert {"jinja2", "packaging"} <= set(needed)
     assert not {name for name in needed if name.startswith(("cupy", "torch", "cuda"))}
     assert "softgen = softgen.cli:app" in (info / "entry_points.txt").read_text()
     assert "Root-Is-Purelib: true" in (info / "WHEEL").read_text()
+
+
+@pytest.mark.parametrize(
+    ("extra", "package", "wanted", "refused"),
+    [
+        # What PyTorch 2.11 and 2.15 want, and the newest toolkit when this was written.
+        ("cuda13", "cuda-toolkit", ["13.0.2", "13.2.2", "13.5.0"], ["12.9.1", "14.0.0"]),
+        # What PyTorch 2.4 and 2.10 want.
+        ("cuda12", "nvidia-cuda-nvrtc-cu12", ["12.1.105", "12.8.93"], ["11.8.89", "13.0.48"]),
+        ("cuda12", "nvidia-cuda-runtime-cu12", ["12.1.105", "12.8.90"], ["11.8.89", "13.0.48"]),
+    ],
+)
+def test_an_extra_takes_the_toolkit_that_pytorch_brought(
+    extra: str, package: str, wanted: list[str], refused: list[str], installed: Path
+) -> None:
+    (info,) = installed.glob("*.dist-info")
+    lines = re.findall(r"^Requires-Dist: (.*)$", (info / "METADATA").read_text(), re.MULTILINE)
+    known = [r for r in map(Requirement, lines) if r.name == package]
+    (found,) = [r for r in known if r.marker and r.marker.evaluate({"extra": extra})]
+    assert [v for v in wanted + refused if found.specifier.contains(v)] == wanted
 
 
 GENERATE = """

@@ -16,9 +16,18 @@ from hypothesis import given, settings
 
 from softgen import render as rendering
 from softgen.arch import KNOWN, Arch, arch_named
+from softgen.arrays import usable_alignment
 from softgen.errors import SoftgenError
-from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem
-from softgen.render import COMPILE_OPTIONS, _spell, constant_lines, environment, render
+from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem, natural_alignment
+from softgen.render import (
+    COMPILE_OPTIONS,
+    _spell,
+    aligned_bytes,
+    constant_lines,
+    environment,
+    flush_rule,
+    render,
+)
 from softgen.strategies import all_strategies
 from softgen.strategies.base import MAX_GRID
 from softgen.strategies.online import Online
@@ -155,6 +164,8 @@ def test_the_header_says_what_the_launch_is() -> None:
         starts = f"starts on a multiple of {problem.alignment} elements"
         assert (starts if problem.alignment > 1 else "rows may start anywhere") in head
         assert f"nvcc {' '.join(COMPILE_OPTIONS)}" in head
+        assert "-ftz=true" in COMPILE_OPTIONS
+        assert f"//   ftz:     -ftz=true {flush_rule(problem)}\n" in head
 
 
 def test_the_header_names_the_oldest_architecture_with_room() -> None:
@@ -164,10 +175,41 @@ def test_the_header_names_the_oldest_architecture_with_room() -> None:
         variant.check(oldest)
         older = [a for a in KNOWN.values() if a.compute_capability < oldest.compute_capability]
         assert not any(variant.strategy.is_legal(variant.problem, arch) for arch in older)
-        assert f"-arch={oldest.name} -c\n//   oldest:  {oldest.name}" in render(variant).text
+        assert f"//   oldest:  {oldest.name} is the oldest" in render(variant).text
+        assert f"-arch={oldest.name} -c\n" in render(variant).text
     wide = "softmax_bf16_50257_shared_p8_b512_y0_s1_n0"
     full = "softmax_f32_1000_block_p4_c8_g128_b128_m12"
     assert [parse_name(name).oldest_arch for name in (wide, full)] == ["sm_80", "sm_80"]
+
+
+def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
+    """And nothing else depends on it: what runs is rendered without one."""
+    for variant in sample():
+        text = render(variant).text
+        asked = render(variant, H200).text
+        assert "-arch=sm_90 -c\n" in asked
+        assert asked.replace("-arch=sm_90", f"-arch={variant.oldest_arch}") == text
+        assert render(variant, H200.with_multiprocessors(78)).text == asked
+
+
+@pytest.mark.parametrize(
+    ("dtype", "out", "alignment", "said"),
+    [
+        ("float32", "float32", 4, "x on 16 bytes and y on 16, so each row of x starts on a mul"),
+        ("float16", "float64", 4, "x on 8 bytes and y on 16, so each row of x starts on a multi"),
+        ("bfloat16", "float32", 2, "x on 4 bytes and y on 8, so each row of x starts on a multi"),
+        ("float64", "bfloat16", 1, "x on 8 bytes and y on 2, an element: rows may start anywhere"),
+    ],
+)
+def test_the_header_says_what_addresses_are_multiples_of(
+    dtype: str, out: str, alignment: int, said: str
+) -> None:
+    """Of what a Kernel accepts, too: see `usable_alignment`."""
+    problem = Problem.of("softmax", dtype, 1000, out_dtype=out, alignment=alignment)
+    assert f"//   aligned: {said}" in render(Variant(problem, Safe(256))).text
+    x, y = (aligned_bytes(problem, kind) for kind in (problem.dtype, problem.out_dtype))
+    natural = natural_alignment(problem.dtype, 1000)
+    assert usable_alignment(natural, problem.dtype, problem.out_dtype, x, y) == alignment
 
 
 def test_the_header_says_what_the_host_has_to_ask_for() -> None:
