@@ -32,6 +32,10 @@ WIDEST = 50257
 WIDEST_STRATEGIES = ("cluster", "split")
 WIDEST_DTYPES = (DType.FLOAT32, DType.BFLOAT16)
 
+# Where a best guess is not enough: blocks of two rows, the last half empty, several rows an access,
+# and rings that refill.
+LAYOUT_WIDTHS = (100, 1001, 5000)
+
 MIXED_WIDTHS = (33, 1000)
 MIXED = (
     (DType.BFLOAT16, DType.FLOAT32),
@@ -80,7 +84,10 @@ def matrix(
             if wanted:  # small blocks: a row in as many parts as there are
                 best = max(found, key=lambda variant: variant.launch.blocks_per_row)
                 found.insert(0, found.pop(found.index(best)))
-            groups.append(covering(found) if all_variants else found[:1])
+            if all_variants:
+                groups.append(covering(found))
+            else:
+                groups.append(layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1])
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
 
@@ -133,6 +140,16 @@ def problems() -> list[Problem]:
             for dtype in WIDEST_DTYPES
         ]
     return list(dict.fromkeys(found))  # 33 columns are misaligned anyway
+
+
+def layouts(variants: list[Variant]) -> list[Variant]:
+    """Return the best guess of each way to deal out rows: to blocks, to accesses and in time."""
+    found: dict[tuple[bool, bool, bool], Variant] = {}
+    for variant in variants:
+        several = variant.strategy.knobs.get("rows_per_access", 1) > 1
+        layout = (variant.launch.rows_per_block > 1, several, variant.launch.strides)
+        found.setdefault(layout, variant)
+    return list(found.values())
 
 
 def covering(variants: list[Variant]) -> list[Variant]:

@@ -39,6 +39,8 @@ class Job:
         grid: number of blocks; what the variant's launch says by default.
         x_offset: elements that x starts after a 16-byte boundary.
         y_offset: the same of y.
+        first_row: index of the first row of x, so that offsets are large where memory is small.
+            That row is only a neighbour: its result is undefined. No two blocks may share a row.
         together: blocks that run at a time, the last of them first; by default those of a cluster
             or of a cooperative grid, in order, and else one.
         dynamic_shared: bytes of dynamic shared memory; what the launch says by default.
@@ -51,6 +53,7 @@ class Job:
     grid: int | None = None
     x_offset: int = 0
     y_offset: int = 0
+    first_row: int = 0
     together: int | None = None
     dynamic_shared: int | None = None
     seconds: int = SECONDS
@@ -78,6 +81,14 @@ class Job:
             raise InvalidValueError("the emulator runs no cooperative grid of clusters")
         if self.together is not None and (launch.cooperative or launch.cluster_size > 1):
             raise InvalidValueError(f"which blocks of {self.source.name} run together is fixed")
+        if self.first_row:
+            if launch.cooperative or launch.workspace_bytes_per_row or self.grid is not None:
+                raise InvalidValueError("first_row needs blocks that have their rows to themselves")
+            if (self.first_row + 1) % launch.rows_per_block != 0:
+                raise InvalidValueError(
+                    f"the row behind first_row must be the first of a block, which has "
+                    f"{launch.rows_per_block}"
+                )
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""
@@ -88,12 +99,17 @@ class Job:
         shared = self.dynamic_shared
         if shared is None:
             shared = launch.dynamic_shared_bytes
+        first_block = 0
         grid = self.grid or launch.grid(rows)
+        if self.first_row:
+            of_rows = launch.cluster_size * launch.blocks_per_row
+            grid = -(-(self.first_row + rows) // launch.rows_per_block) * of_rows
+            first_block = (self.first_row + 1) // launch.rows_per_block * of_rows
         together = self.together or (grid if launch.cooperative else launch.cluster_size)
         sizes = problem.dtype.itemsize, problem.out_dtype.itemsize
         head = struct.pack(
-            "17q",
-            *(index, grid, launch.block_size, rows, problem.cols),
+            "19q",
+            *(index, grid, launch.block_size, first_block, rows, self.first_row, problem.cols),
             *sizes,
             *(self.x_offset * sizes[0] % 16, self.y_offset * sizes[1] % 16),
             *(self.in_place, shared, launch.cluster_size, together, self.together is not None),

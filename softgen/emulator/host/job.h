@@ -9,7 +9,9 @@ struct Job {
   int64_t kernel;  // index into the unit's kernels
   int64_t grid;
   int64_t block;
+  int64_t first_block;
   int64_t rows;
+  int64_t first_row;  // of x and y; those before are nowhere, and the first itself is not computed
   int64_t cols;
   int64_t x_item;  // bytes of an element
   int64_t y_item;

@@ -86,10 +86,11 @@ void flush_subnormals(bool flush) {
 #endif
 }
 
-void require_all_written() {
+void require_all_written(const Job& job) {
   const Array& y = y_or_x();
+  const size_t from = job.first_row ? static_cast<size_t>(job.cols) : 0;
   size_t missing = 0, first = 0;
-  for (size_t i = written_by.size(); i-- > 0;) {
+  for (size_t i = written_by.size(); i-- > from;) {
     if (!written_by[i]) ++missing, first = i;
   }
   if (missing) {
@@ -141,9 +142,9 @@ void set_up(const Job& job) {
   written_by.assign(y_or_x().elements(), 0);
   const Kernel& kernel = simt_kernels[job.kernel];
   launch.kernel = &kernel;
-  launch.x = x_array->data();
-  launch.y = y_or_x().data();
-  launch.rows = job.rows;
+  launch.x = x_array->data() - job.first_row * job.cols * job.x_item;
+  launch.y = y_or_x().data() - job.first_row * job.cols * job.y_item;
+  launch.rows = job.first_row + job.rows;
   set_up_workspace(job);
   launch.cluster_size = static_cast<int>(job.cluster);
   launch.alive = static_cast<int>(job.together);
@@ -170,13 +171,13 @@ void run(const Job& job) {
   time_limit = job.seconds;
   alarm(static_cast<unsigned>(job.seconds));
   flush_subnormals(job.flush_subnormals != 0);
-  for (int64_t first = 0; first < job.grid; first += launch.alive) {
+  for (int64_t first = job.first_block; first < job.grid; first += launch.alive) {
     launch.alive = static_cast<int>(std::min(job.together, job.grid - first));
     run_blocks(first);
   }
   flush_subnormals(false);
   alarm(0);
-  require_all_written();
+  require_all_written(job);
   require_workspace_clear();
   send(y_or_x().data(), y_or_x().bytes());
   send(&work, sizeof(work));

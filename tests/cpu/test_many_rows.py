@@ -1,0 +1,88 @@
+"""Offsets beyond 2^31 and 2^32 elements, without so many: a large first row."""
+
+from __future__ import annotations
+
+import pytest
+
+from softgen.emulator import Job, build
+from softgen.errors import EmulationError, InvalidValueError
+from softgen.numerics import check
+from softgen.problem import Problem
+from softgen.render import Source, render
+from softgen.strategies import all_strategies
+from softgen.strategies.cooperative import Cooperative
+from softgen.strategies.split import Split
+from softgen.variants import Variant, candidates
+from softgen.verify_matrix import layouts
+from tests.cpu.emulator_helpers import ARCH, broken, input_of, share_programs
+
+ROWS = 9
+PAST = 2**32  # elements before the first row that is computed
+SHARED_BY_BLOCKS = (Cooperative.name, Split.name)  # tests/gpu/test_many_rows.py has these
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def first_row(source: Source) -> int:
+    """Return a row behind PAST elements, the last one of a block."""
+    rows = source.variant.launch.rows_per_block
+    return -(-PAST // source.variant.problem.cols // rows) * rows - 1
+
+
+def sources(dtype: str, fixed_order: bool) -> list[Source]:
+    found = []
+    for kind in all_strategies():
+        if kind.name in SHARED_BY_BLOCKS:
+            continue
+        for cols in (100, 1001, 5000, 5001):
+            problem = Problem.of("softmax", dtype, cols, fixed_order=fixed_order)
+            variants = list(candidates(problem, 64, ARCH, kind.name))
+            found += [render(variant) for variant in layouts(variants)]
+    names = {source.variant.strategy.name for source in found}
+    assert fixed_order or len(names) == len(all_strategies()) - 2
+    return found
+
+
+@pytest.mark.parametrize("fixed_order", [False, True], ids=["any order", "fixed order"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_rows_behind_many_elements_are_the_same(dtype: str, fixed_order: bool) -> None:
+    kernels = sources(dtype, fixed_order)
+    program = build(kernels)
+    inputs = [input_of(source, ROWS) for source in kernels]
+    near = program.run_all([Job(s, x) for s, x in zip(kernels, inputs, strict=True)])
+    far = program.run_all(
+        [Job(s, x, first_row=first_row(s)) for s, x in zip(kernels, inputs, strict=True)]
+    )
+    for source, x, one, other in zip(kernels, inputs, near, far, strict=True):
+        assert not isinstance(one, EmulationError), one
+        assert not isinstance(other, EmulationError), other
+        assert first_row(source) * source.variant.problem.cols > 2**32 - 2**20
+        problem = source.variant.problem
+        assert check(other[1:], x[1:], problem).ok, source.name
+        # Elsewhere a row may lie within a pack, and be summed in another order.
+        if fixed_order or problem.alignment >= problem.dtype.max_pack:
+            assert (one[1:] == other[1:]).all(), source.name
+
+
+def test_an_offset_of_32_bits_is_seen() -> None:
+    problem = Problem.of("softmax", "float32", 1000)
+    for variant in layouts(list(candidates(problem, 64, ARCH, "block"))):
+        source = render(variant)
+        narrow = broken(source, "x + row * kCols", "x + static_cast<int>(row) * kCols")
+        job = Job(narrow, input_of(narrow, ROWS), first_row=first_row(narrow))
+        assert isinstance(build([narrow]).run_all([job])[0], EmulationError)
+        unsigned = "x + static_cast<unsigned int>(row) * static_cast<unsigned int>(kCols)"
+        narrow = broken(source, "x + row * kCols", unsigned)
+        job = Job(narrow, input_of(narrow, ROWS), first_row=first_row(narrow))
+        assert isinstance(build([narrow]).run_all([job])[0], EmulationError)
+
+
+def test_blocks_that_share_rows_cannot_begin_later() -> None:
+    source = render(
+        Variant(Problem.of("softmax", "float32", 1000), Split(4, 8, 32, 1, True, False))
+    )
+    with pytest.raises(InvalidValueError, match="rows to themselves"):
+        Job(source, input_of(source, 2), first_row=7)

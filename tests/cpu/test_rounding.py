@@ -1,0 +1,125 @@
+"""Results of 16 bits are rounded once and to nearest: a bound of one step lets half a step pass."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from softgen.emulator import build
+from softgen.numerics import Float64, decode, encode
+from softgen.problem import DType, Problem
+from softgen.render import Source, render
+from softgen.strategies import all_strategies
+from softgen.variants import candidates
+from softgen.verify_matrix import layouts
+from tests.cpu.emulator_helpers import ARCH, broken, share_programs
+
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
+# Columns for the strategies that take short rows, for those that do not, and for the widest rows.
+WIDTHS = (100, 5000, 32768)
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def kernels(function: str, dtype: DType, out: DType) -> list[Source]:
+    """Return kernels of every strategy at the first width that it takes."""
+    found = []
+    for kind in all_strategies():
+        for cols in WIDTHS:
+            problem = Problem.of(function, dtype, cols, out_dtype=out)
+            variants = list(candidates(problem, 64, ARCH, kind.name))
+            if variants:
+                found += [render(variant) for variant in layouts(variants)]
+                break
+    assert len({source.variant.strategy.name for source in found}) == len(all_strategies())
+    return found
+
+
+def rows_of(finite: Float64, cols: int) -> Float64:
+    """Return rows that begin with `finite` and go on with -inf, which adds nothing."""
+    rows = np.full((len(finite), cols), -np.inf)
+    rows[:, : finite.shape[1]] = finite
+    return rows
+
+
+def between(value: float, out: DType) -> tuple[Fraction, Fraction, Fraction]:
+    """Return the numbers of `out` below and above `value`, and what is half-way between them."""
+    bits = int(np.frombuffer(encode([value], out).tobytes(), np.uint16)[0])
+    near = [
+        np.array([bits + step], np.uint16).view(encode([0.0], out).dtype) for step in (-1, 0, 1)
+    ]
+    exact = sorted(Fraction(float(decode(one, out)[0])) for one in near)
+    low, high = (exact[0], exact[1]) if Fraction(value) < exact[1] else (exact[1], exact[2])
+    return low, high, (low + high) / 2
+
+
+@pytest.mark.parametrize("out", HALVES, ids=lambda out: out.short)
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+def test_one_divided_by_every_number_of_columns(dtype: DType, out: DType) -> None:
+    """n equal columns give 1 / n, which float32 knows well enough where it is not half-way."""
+    counts = list(range(1, 65))
+    wanted, told = [], []
+    for n in counts:
+        low, high, middle = between(1 / n, out)
+        exact = Fraction(1, n)
+        wanted.append(float(low if exact < middle else high) if n & (n - 1) else 1 / n)
+        told.append(abs(exact / middle - 1) > 2**-18 or not n & (n - 1))
+    assert sum(told) > 60
+    finite = np.array([[0.0] * n + [-np.inf] * (64 - n) for n in counts])
+    sources = kernels("softmax", dtype, out)
+    program = build(sources)
+    for source in sources:
+        x = encode(rows_of(finite, source.variant.problem.cols), dtype)
+        y = decode(program.run(source, x), out)
+        for i, n in enumerate(counts):
+            if told[i]:
+                assert (y[i, :n] == wanted[i]).all(), (source.name, n)
+
+
+def ties(out: DType) -> list[tuple[float, float]]:
+    """Return values next to half-way between two numbers of `out`, and the nearer number.
+
+    They are off by 2^-32 of them, away from the even number: a float32 in between is the half-way
+    point itself, and from there rounding goes to the even one.
+    """
+    found = []
+    for value in np.geomspace(0.01, 0.69, 48):
+        low, high, middle = between(float(value), out)
+        even_is_high = int(encode([float(high)], out).view(np.uint16)[0]) % 2 == 0
+        off = -1 if even_is_high else 1
+        exact = float(middle) * (1 + off * 2.0**-32)
+        assert np.float32(exact) == float(middle) != exact
+        found.append((exact, float(low if even_is_high else high)))
+    return found
+
+
+@pytest.mark.parametrize("out", HALVES, ids=lambda out: out.short)
+def test_float64_is_not_rounded_twice(out: DType) -> None:
+    """log_softmax of (0, t) begins with -log(1 + e^t): with t = log(e^v - 1) that is -v."""
+    cases = ties(out)
+    finite = np.array([[0.0, np.log(np.expm1(value))] for value, _ in cases])
+    sources = kernels("log_softmax", DType.FLOAT64, out)
+    program = build(sources)
+    for source in sources:
+        y = decode(program.run(source, rows_of(finite, source.variant.problem.cols)), out)
+        assert (y[:, 0] == [-nearest for _, nearest in cases]).all(), source.name
+
+
+@pytest.mark.parametrize("out", HALVES, ids=lambda out: out.short)
+def test_both_mistakes_are_seen(out: DType) -> None:
+    name = "half" if out is DType.FLOAT16 else "bfloat16"
+    source = next(s for s in kernels("log_softmax", DType.FLOAT64, out) if "_warp_" in s.name)
+    once = f"__double2{name}(value)"
+    twice = broken(source, once, f"__float2{name}_rn(static_cast<float>(value))")
+    cases = ties(out)
+    finite = np.array([[0.0, np.log(np.expm1(value))] for value, _ in cases])
+    x = rows_of(finite, source.variant.problem.cols)
+    program = build([source, twice])
+    right, wrong = (decode(program.run(one, x), out)[:, 0] for one in (source, twice))
+    assert (right != wrong).all()
