@@ -84,10 +84,9 @@ def matrix(
             if wanted:  # small blocks: a row in as many parts as there are
                 best = max(found, key=lambda variant: variant.launch.blocks_per_row)
                 found.insert(0, found.pop(found.index(best)))
-            if all_variants:
-                groups.append(covering(found))
-            else:
-                groups.append(layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1])
+            first = layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1]
+            rest = covering(found) if all_variants else []
+            groups.append(list(dict.fromkeys([*first, *rest])))
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
 

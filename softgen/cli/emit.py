@@ -129,8 +129,8 @@ class Selection:
             return self._every_candidate(self.cols)
         chosen = self.unasked()
         if chosen is not None:
-            return [render(chosen.variant)]
-        return [render(select(self._problem(), self.rows, self.arch, self.variant))]
+            return [render(chosen.variant, self.arch)]
+        return [render(select(self._problem(), self.rows, self.arch, self.variant), self.arch)]
 
     def unasked(self) -> Untimed | None:
         """Return the choice that softgen makes; None for a set, or where --variant makes it."""

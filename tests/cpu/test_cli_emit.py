@@ -342,7 +342,7 @@ def test_too_few_sms_say_so() -> None:
     assert "--cols 1000 --arch sm_90 --sms 78` shows what has" in message
 
 
-@pytest.mark.parametrize("every", [(), ("--all", "--strategy", "warp")])
+@pytest.mark.parametrize("every", [(), ("--all", "--variant", "warp")])
 def test_emitted_headers_name_the_architecture(every: tuple[str, ...], tmp_path: Path) -> None:
     words = ("emit", "--cols", 1000, *every, "--out", tmp_path / "kernels", "--arch")
     for arch in ("sm_80", "sm_120"):

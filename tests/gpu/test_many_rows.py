@@ -1,0 +1,56 @@
+"""Rows behind 2^31 elements, for every strategy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from softgen.compile import compile_source
+from softgen.device import arch_of
+from softgen.problem import Algorithm, DType, Problem
+from softgen.render import render
+from softgen.strategies import all_strategies
+from softgen.variants import candidates
+from softgen.verify_matrix import layouts
+from tests.gpu.device_reference import device_normal, error_over_bound
+
+pytestmark = pytest.mark.gpu
+
+LAST = 64  # rows that are looked at, half of them behind 2^31 elements
+COLS = (100, 1001, 5000, 5001, 32768)
+ran: set[str] = set()
+
+
+@pytest.fixture(scope="module")
+def memory() -> Any:
+    """x and y of 2^31 elements and some rows, of which all kernels take what they need."""
+    import cupy
+
+    size = 2**31 + LAST * max(COLS)
+    if cupy.cuda.runtime.memGetInfo()[0] < 2.5 * 2 * size:
+        pytest.skip("needs 11 GB of free memory")
+    return cupy.zeros(size, "float16"), cupy.zeros(size, "float16")
+
+
+@pytest.mark.parametrize("cols", COLS)
+def test_every_strategy(cols: int, memory: Any) -> None:
+    import cupy
+
+    problem = Problem.of("softmax", "float16", cols)
+    rows = 2**31 // cols + LAST // 2
+    x, y = (array[: rows * cols].reshape(rows, cols) for array in memory)
+    x[-LAST:] = device_normal(LAST, cols, DType.FLOAT16)
+    stream = cupy.cuda.get_current_stream().ptr
+    arch = arch_of(cupy.cuda.Device().id)
+    for kind in all_strategies():
+        for variant in layouts(list(candidates(problem, rows, arch, kind.name))):
+            y[-LAST:] = cupy.nan
+            compile_source(render(variant)).launch(x.data.ptr, y.data.ptr, rows, stream)
+            error = error_over_bound(y[-LAST:], x[-LAST:], Algorithm.SOFTMAX, DType.FLOAT16)
+            assert error <= 1, variant.name
+            ran.add(kind.name)
+
+
+def test_all_of_them_ran(memory: Any) -> None:
+    assert ran == {kind.name for kind in all_strategies()}
