@@ -71,7 +71,7 @@ def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     yield of(40000, function="log_softmax"), Shared(4, 32, ASYNC, 1, 0)
     yield of(28000), Shared(4, 32, BULK, 2, 2)
     yield of(1001), Online(4, 2, 64)
-    yield of(40000, "float64"), Online(2, 1, 64)
+    yield of(100000, "float64"), Online(2, 1, 32)
     yield of(333), Safe(64)
     yield of(2003), Serial(32)
     yield of(1500), Threepass(4, 2, True, True, 64)
