@@ -16,6 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from softgen.files import require_writable
+
 VARIABLE = "CUPY_CACHE_DIR"
 HOW_TO_MEND = f"set {VARIABLE} to a folder of your own"
 
@@ -30,14 +32,9 @@ def folder() -> Path:
 def objection() -> str:
     """Return why CuPy cannot write to its folder, or make it; nothing if it can."""
     try:
-        wanted = folder().absolute()
-    except OSError as error:  # a relative one, and the current folder was deleted
+        require_writable(folder().absolute())
+    except OSError as error:  # also of absolute(), if the current folder was deleted
         return str(error)
-    existing = next(path for path in (wanted, *wanted.parents) if os.path.exists(path))
-    if not existing.is_dir():
-        return f"{existing} is not a folder"
-    if not os.access(existing, os.W_OK | os.X_OK):
-        return f"{existing} cannot be written"
     return ""
 
 

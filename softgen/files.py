@@ -59,3 +59,17 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
+
+
+def nearest(folder: Path) -> Path:
+    """Return `folder`, or the nearest above it that exists."""
+    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+
+
+def require_writable(folder: Path) -> None:
+    """Raise OSError, saying why, unless `folder` can be written, or made where it is to be."""
+    existing = nearest(folder)
+    if not existing.is_dir():
+        raise NotADirectoryError(f"{existing} is not a folder")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise PermissionError(f"{existing} cannot be written")

@@ -11,6 +11,7 @@ import stat
 from pathlib import Path
 
 from softgen import owned
+from softgen.files import nearest, require_writable
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
@@ -89,21 +90,12 @@ def require_usable() -> None:
             found(kind)
         except OSError as error:
             raise PermissionError(f"{folder} is not used: {error}") from error
-        existing = _existing(folder)
-        if not existing.is_dir():
-            raise NotADirectoryError(f"{existing} is not a folder")
-        if not os.access(existing, os.W_OK | os.X_OK):
-            raise PermissionError(f"{existing} cannot be written")
-
-
-def _existing(folder: Path) -> Path:
-    """Return `folder`, or the nearest above it that exists."""
-    return next(path for path in (folder, *folder.parents) if os.path.exists(path))
+        require_writable(folder)
 
 
 def _check_way(folder: Path) -> None:
     """Raise PermissionError if others could replace what would be made on the way to `folder`."""
-    existing = _existing(folder)
+    existing = nearest(folder)
     if existing == folder:
         return  # nothing is made, and it is judged itself
     _check_links(_named())

@@ -56,12 +56,13 @@ class Step:
 class Verdict:
     """What became of one launch: its accuracy, if it gave a result, and what is wrong with it.
 
-    On the emulator, what it did too.
+    On the emulator also what it did, and whether the compiler took it at all.
     """
 
     accuracy: Accuracy | None
     objection: str = ""
     work: Work | None = None
+    compiled: bool = True
 
 
 @dataclass
@@ -188,7 +189,7 @@ def on_emulator(sources: Sequence[Source], seconds: int = SECONDS) -> list[list[
         program = build(sources)
     except CompileError as error:
         if len(sources) == 1:
-            return [[Verdict(None, str(error))]]
+            return [[Verdict(None, str(error), compiled=False)]]
         return [verdicts for source in sources for verdicts in on_emulator([source], seconds)]
     jobs = [_jobs(source, seconds) for source in sources]
     flat = program.run_counted([job for some in jobs for job in some])

@@ -21,8 +21,7 @@ from dataclasses import dataclass
 
 from softgen.arch import arch_named
 from softgen.compile import compile_offline
-from softgen.emulator import Work, build
-from softgen.errors import CompileError
+from softgen.emulator import Work
 from softgen.problem import Problem
 from softgen.render import Source, render
 from softgen.strategies import Strategy
@@ -193,14 +192,6 @@ def sample(count: int, seed: int) -> list[Mutant]:
     return chosen
 
 
-def _compiles(source: Source) -> bool:
-    try:
-        build([source])
-    except CompileError:
-        return False
-    return True
-
-
 def _machine_code(source: Source) -> bytes:
     return compile_offline(source, ARCH).cubin
 
@@ -255,7 +246,7 @@ def judge(mutants: Sequence[Mutant]) -> Score:
                     score.equivalent += 1
                 else:
                     score.survivors.append(str(mutant))
-            elif wrong and some[0].accuracy is None and not _compiles(mutant.source):
+            elif not all(verdict.compiled for verdict in some):
                 score.invalid += 1
             else:
                 score.killed += 1
