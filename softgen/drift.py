@@ -20,8 +20,7 @@ class Difference:
 
     Attributes:
         file: its name in the folder.
-        kind: "changed", "missing", "stale" (listed in the manifest, no longer produced) or
-            "stranger" (never listed).
+        kind: "changed", "missing" or "stale" (listed in the manifest, no longer produced).
         diff: unified diff from the file on disk to what would be emitted.
     """
 
@@ -33,14 +32,14 @@ class Difference:
 def check(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> list[Difference]:
     """Return how `folder` differs from what `write` would make of it; nothing is written.
 
-    A link is a difference even where it points to the right bytes.
+    A link is a difference even where it points to the right bytes; a file that the manifest never
+    listed is none, since `write` leaves it alone.
     """
     refuse_links(folder)
     previous = _lenient_entries(folder)
     wanted = plan(sources, previous, owns)
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    kept = previous.keys() - set(wanted.stale)
-    return list(_differences(folder, wanted.texts, present, wanted.stale, kept))
+    return list(_differences(folder, wanted.texts, present, wanted.stale))
 
 
 def _differences(
@@ -48,7 +47,6 @@ def _differences(
     texts: dict[str, str],
     present: set[str],
     stale: Sequence[str],
-    kept: set[str],
 ) -> Iterator[Difference]:
     for name, text in texts.items():
         path = folder / name
@@ -58,12 +56,11 @@ def _differences(
             yield Difference(name, "changed", f"{path}: not a regular file\n")
         elif path.read_bytes() != text.encode():
             yield Difference(name, "changed", _diff(path, path.read_bytes(), text))
-    for name in sorted(present - texts.keys() - kept):
+    for name in sorted(present.intersection(stale)):
         path = folder / name
         regular = path.is_file() and not path.is_symlink()
-        kind = "stale" if name in stale else "stranger"
         diff = _diff(path, path.read_bytes(), None) if regular else f"{path}: not a regular file\n"
-        yield Difference(name, kind, diff)
+        yield Difference(name, "stale", diff)
 
 
 def _lenient_entries(folder: Path) -> Entries:

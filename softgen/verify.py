@@ -131,8 +131,8 @@ def verify(
     if device == "cpu":
         outcomes = _in_parallel(batches)
     else:
-        on_gpu = runner or _default_runner()
-        outcomes = (_on_gpu(batch, on_gpu) for batch in batches)
+        prepare = _preparation(runner)
+        outcomes = (_on_gpu(batch, prepare) for batch in batches)
     report = Report()
     started, work, worked = time.monotonic(), sum(map(_work, chosen)), 0.0
     if progress:
@@ -157,12 +157,15 @@ def _work(variant: Variant) -> float:
     return _COMPILE_SECONDS + variant.problem.cols / _COLS_PER_SECOND
 
 
-def _default_runner() -> Runner:
+def _preparation(runner: Runner | None) -> Callable[[Sequence[Source]], Runner]:
+    """Return what makes a batch ready to run."""
+    if runner:
+        return lambda sources: runner
     from softgen.device import require_device
-    from softgen.verify_gpu import run_source
+    from softgen.verify_gpu import compiled
 
     require_device()
-    return run_source
+    return compiled
 
 
 _Outcome = list[tuple[Variant, list[Verdict]]]
@@ -257,10 +260,12 @@ def _judge(variant: Variant, x: Storage, y: Storage, how: str = "") -> Verdict:
     return Verdict(accuracy, f"{how}regime {regime}: {accuracy.message}")
 
 
-def _on_gpu(batch: list[Variant], runner: Runner) -> _Outcome:
+def _on_gpu(batch: list[Variant], prepare: Callable[[Sequence[Source]], Runner]) -> _Outcome:
+    sources = [render(variant) for variant in batch]
+    runner = prepare(sources)
     outcome: _Outcome = []
-    for variant in batch:
-        source, x, (offset, y_offset) = render(variant), _input(variant)[0], _offsets(variant)
+    for variant, source in zip(batch, sources, strict=True):
+        x, (offset, y_offset) = _input(variant)[0], _offsets(variant)
         verdicts = []
         for other in dict.fromkeys((y_offset, offset)):
             try:

@@ -1,19 +1,36 @@
-"""Runs one source on the current GPU for `softgen verify --device cuda`."""
+"""Runs sources on the current GPU for `softgen verify --device cuda`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 
-from softgen.compile import compile_source
+from softgen.compile import compile_many
 from softgen.device import require_device
+from softgen.errors import CompileError
+from softgen.kernel import Kernel
 from softgen.numerics import Storage, storage_dtype
 from softgen.render import Source
 
 
-def run_source(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+def compiled(sources: Sequence[Source]) -> Callable[[Source, Storage, int, int], Storage]:
+    """Compile the sources in parallel and return what runs one of them."""
+    kernels = dict(zip((source.name for source in sources), compile_many(sources), strict=True))
+
+    def run(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+        kernel = kernels[source.name]
+        if isinstance(kernel, CompileError):
+            raise kernel
+        return _run(kernel, x, x_offset, y_offset)
+
+    return run
+
+
+def _run(kernel: Kernel, x: Storage, x_offset: int, y_offset: int) -> Storage:
     """Return y; the arrays start the given number of elements after a 16-byte boundary."""
     cupy = require_device()
-    y_type = storage_dtype(source.variant.problem.out_dtype)
+    y_type = storage_dtype(kernel.variant.problem.out_dtype)
     x_start, y_start = x_offset * x.itemsize, y_offset * y_type.itemsize
     y_bytes = x.size * y_type.itemsize
     # CuPy's memory starts on 512 bytes. y starts as NaN, so that an element not written is seen.
@@ -21,8 +38,6 @@ def run_source(source: Source, x: Storage, x_offset: int, y_offset: int) -> Stor
     y_memory = cupy.full(y_start + y_bytes, 0xFF, "uint8")
     x_memory[x_start:] = cupy.asarray(np.ascontiguousarray(x).reshape(-1).view("uint8"))
     stream = cupy.cuda.get_current_stream().ptr
-    compile_source(source).launch(
-        x_memory.data.ptr + x_start, y_memory.data.ptr + y_start, x.shape[0], stream
-    )
+    kernel.launch(x_memory.data.ptr + x_start, y_memory.data.ptr + y_start, x.shape[0], stream)
     y: Storage = cupy.asnumpy(y_memory[y_start:]).view(y_type).reshape(x.shape)
     return y
