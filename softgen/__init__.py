@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from softgen import moved as moved
+
 if TYPE_CHECKING:
-    from softgen.api import log_softmax, plan, softmax
-    from softgen.arch import Arch
+    from softgen.call.api import log_softmax, plan, softmax
     from softgen.errors import (
         CaptureError,
         CompileError,
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
         StrategyError,
         VerificationError,
     )
-    from softgen.generator import generate
-    from softgen.problem import Algorithm, DType, Problem
+    from softgen.source.generate import generate
+    from softgen.spec.arch import Arch
+    from softgen.spec.problem import Algorithm, DType, Problem
 
 __version__ = "0.1.0"
 
@@ -54,14 +56,14 @@ __all__ = [
 ]
 
 _HOME = {
-    "Algorithm": "softgen.problem",
-    "Arch": "softgen.arch",
-    "DType": "softgen.problem",
-    "Problem": "softgen.problem",
-    "generate": "softgen.generator",
-    "log_softmax": "softgen.api",
-    "plan": "softgen.api",
-    "softmax": "softgen.api",
+    "Algorithm": "softgen.spec.problem",
+    "Arch": "softgen.spec.arch",
+    "DType": "softgen.spec.problem",
+    "Problem": "softgen.spec.problem",
+    "generate": "softgen.source.generate",
+    "log_softmax": "softgen.call.api",
+    "plan": "softgen.call.api",
+    "softmax": "softgen.call.api",
 }
 
 

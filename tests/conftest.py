@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.device import unavailable_reason
+from softgen.devices.gpu.device import unavailable_reason
 from tests.run_folder import run_folder
 
 

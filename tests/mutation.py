@@ -19,25 +19,25 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from softgen.arch import arch_named
-from softgen.compile import compile_offline
-from softgen.emulator import Work
-from softgen.problem import Problem
-from softgen.render import Source, render
-from softgen.strategies import Strategy
+from softgen.devices.emulator import Work
+from softgen.devices.gpu.compile import compile_offline
+from softgen.source.render import Source, render
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.cooperative import Cooperative
+from softgen.strategies.lessons.recurrence import Recurrence
+from softgen.strategies.lessons.serial import Serial
+from softgen.strategies.lessons.threepass import Threepass
 from softgen.strategies.online import Online
-from softgen.strategies.recurrence import Recurrence
 from softgen.strategies.safe import Safe
-from softgen.strategies.serial import Serial
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.split import Split
-from softgen.strategies.threepass import Threepass
+from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant
-from softgen.verify import Verdict, on_emulator
+from softgen.verify.verify import Verdict, on_emulator
 
 ARCH = arch_named("sm_90")
 SECONDS = 5  # of a launch that takes 0.1: the rest of them hang

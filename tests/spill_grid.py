@@ -15,11 +15,11 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from softgen.arch import KNOWN
-from softgen.compile import compile_offline
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
-from softgen.variants import Variant, best_guess
+from softgen.devices.gpu.compile import compile_offline
+from softgen.source.render import render
+from softgen.spec.arch import KNOWN
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.variants import Variant, best_guess
 
 ROWS = 4096
 FEW_ROWS = (1, 8, 128)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from softgen.arch import Arch
-from softgen.arrays import numpy_dtype
 from softgen.bench.suites import Shape
-from softgen.device import current_arch
-from softgen.kernel import Kernel
-from softgen.measure import Buffers
-from softgen.problem import DType, Problem
-from softgen.replay import Player
+from softgen.devices.gpu.device import current_arch
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.replay import Player
+from softgen.spec.arch import Arch
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import DType, Problem
+from softgen.tuning.measure import Buffers
 
 
 class Arena:
@@ -31,7 +31,7 @@ class Arena:
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()
-        self.kernels: dict[tuple[str | None, str | None, bool], Kernel] = {}
+        self.kernels: dict[tuple[str | None, str | None, bool], LoadedKernel] = {}
         self.buffers = Buffers.allocate(
             Problem.of("softmax", shape.dtype, shape.cols), shape.rows, whole=True
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from softgen.bench import limit
 from softgen.bench.arena import Arena
-from softgen.replay import Launch
+from softgen.devices.gpu.replay import Launch
 
 # One copy for every shape and competitor. Its lines are not marked as the first to leave L2, where
 # they are to be found, and it takes one pass, as most kernels that are element by element do.

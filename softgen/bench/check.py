@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from softgen.gate import TINY
-from softgen.problem import DType
+from softgen.spec.problem import DType
+from softgen.tuning.gate import TINY
 
 CHUNK = 1 << 25  # elements at a time: 256 MB in float64
 MOST_ELEMENTS = 1 << 28  # of larger results evenly spread rows are checked

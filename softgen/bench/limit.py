@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.arch import Arch
 from softgen.bench.arena import Arena
-from softgen.device import require_device
-from softgen.replay import Launch
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.replay import Launch
+from softgen.spec.arch import Arch
 
 PACK_BYTES = 16
 UNROLLS = (1, 2, 4, 8)  # few in flight win where there are few bytes, many where there are many

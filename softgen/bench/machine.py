@@ -8,7 +8,7 @@ import subprocess
 
 from softgen import __version__
 from softgen.bench.record import Machine
-from softgen.device import describe
+from softgen.devices.gpu.device import describe
 
 # Distributions by the name that people know them under.
 _PACKAGES = {

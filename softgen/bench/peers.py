@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from enum import Enum
 
 from softgen.bench.arena import Arena
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.replay import Launch
 from softgen.errors import CompileError, InvalidValueError
-from softgen.kernel import Kernel
-from softgen.measure import launch_over
 from softgen.names import unknown
-from softgen.problem import Problem
-from softgen.replay import Launch
+from softgen.spec.problem import Problem
+from softgen.tuning.measure import launch_over
 
 LADDER = "ladder"
 AGAIN = "softgen-again"
@@ -112,7 +112,7 @@ def softgen_entrant(
 
     The same arguments give the very same kernel, whatever another tuning would choose.
     """
-    from softgen.api import plan
+    from softgen.call.api import plan
 
     shape = arena.shape
     key = (tune, variant, batch_invariant)
@@ -125,11 +125,11 @@ def softgen_entrant(
             tune=tune,
             variant=variant,
             batch_invariant=batch_invariant,
-        )
+        ).loaded
     return _entrant_of(arena.kernels[key], arena)
 
 
-def _entrant_of(kernel: Kernel, arena: Arena) -> Entrant:
+def _entrant_of(kernel: LoadedKernel, arena: Arena) -> Entrant:
     launch = launch_over(arena.buffers, kernel, arena.player)
     return Entrant(launch, note=kernel.variant.strategy.label)
 
@@ -139,9 +139,9 @@ def exhaustive_field(arena: Arena) -> Field:
 
     Those of all strategies that are tuned, also where the cost model would not have them timed.
     """
-    from softgen.compile import compile_many
-    from softgen.render import render
-    from softgen.variants import candidates
+    from softgen.devices.gpu.compile import compile_many
+    from softgen.source.render import render
+    from softgen.strategies.variants import candidates
 
     shape = arena.shape
     problem = Problem.of("softmax", shape.dtype, shape.cols)
@@ -183,9 +183,9 @@ def extra_peers() -> dict[str, Peer]:
 
 def ladder_peers() -> list[Peer]:
     """Return the steps of FastSoftmax's ladder of optimizations, each a variant by name."""
-    if importlib.util.find_spec("softgen.ladder") is None:
+    if importlib.util.find_spec("softgen.strategies.lessons.ladder") is None:
         return []
-    steps: Sequence[str] = importlib.import_module("softgen.ladder").LADDER
+    steps: Sequence[str] = importlib.import_module("softgen.strategies.lessons.ladder").LADDER
 
     def at(step: str) -> Peer:
         return Peer(step, lambda arena: softgen_entrant(arena, variant=step))

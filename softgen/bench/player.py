@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from softgen.replay import Launch, Work
+from softgen.devices.gpu.replay import Launch, Work
 
 
 class TorchPlayer:

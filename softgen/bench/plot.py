@@ -12,8 +12,8 @@ from typing import Any
 
 from softgen.bench.panels import Line, Panel, panels
 from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime
+from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError, MissingDependencyError
-from softgen.files import write_whole
 
 WIDTH, PANEL_HEIGHT, FOOT_HEIGHT = 8.6, 3.3, 0.75  # inches; a README shows about 830 pixels
 DOTS_PER_INCH = 200

@@ -17,7 +17,7 @@ from softgen.bench.chain import Chain
 from softgen.bench.peers import AbsentError, Entrant, Field, Library, Peer
 from softgen.bench.player import TorchPlayer, eager
 from softgen.bench.record import LIMIT, Finding, Regime, Status
-from softgen.replay import Launch, Replay, Work
+from softgen.devices.gpu.replay import Launch, Replay, Work
 
 ROUNDS = 4
 DEFAULT_SECONDS = 0.2

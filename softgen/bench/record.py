@@ -13,7 +13,7 @@ from typing import Any
 
 from softgen.bench.suites import Shape
 from softgen.errors import InvalidValueError
-from softgen.problem import MAX_COLS, MAX_ROWS
+from softgen.spec.problem import MAX_COLS, MAX_ROWS
 
 LIMIT = "limit"  # the name of the fastest copy among the competitors
 SOFTGEN = "softgen"

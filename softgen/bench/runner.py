@@ -12,7 +12,7 @@ from softgen.bench.peers import Peer
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Record, Status, records_of
 from softgen.bench.suites import Shape
-from softgen.device import require_device
+from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 
 Report = Callable[[str], None]

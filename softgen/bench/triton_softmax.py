@@ -15,7 +15,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from softgen.arch import Arch
+from softgen.spec.arch import Arch
 
 WARPS = 8
 SHARED_FOR_FOUR_STAGES = 200_000  # bytes a block; with less the tutorial pipelines two rows

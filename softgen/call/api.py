@@ -9,11 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from softgen.arrays import Library, library_of, usable_alignment
-from softgen.compile import compile_source
-from softgen.device import arch_of, require_device
-from softgen.driver import on_device
-from softgen.entry import rows_bucket
+from softgen.call.kernel import Kernel
+from softgen.call.library import Library, library_of, usable_alignment
+from softgen.call.outputs import Output, resolve_output
+from softgen.call.warm import WarmCalls
+from softgen.call.warm_run import is_captured
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.device import arch_of, require_device
+from softgen.devices.gpu.driver import on_device
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import (
     CaptureError,
     CompileError,
@@ -21,10 +26,18 @@ from softgen.errors import (
     LaunchError,
     NotSupportedError,
 )
-from softgen.kernel import Kernel
-from softgen.launcher import Launcher
-from softgen.outputs import Output, resolve_output
-from softgen.policy import (
+from softgen.source.store import source_of
+from softgen.spec.problem import (
+    Algorithm,
+    DType,
+    Problem,
+    natural_alignment,
+    rows_bucket,
+    whole_number,
+)
+from softgen.strategies.select import Choice, select
+from softgen.strategies.variants import Variant
+from softgen.tuning.policy import (
     NOMINAL_ROWS,
     batch_invariant_default,
     choose,
@@ -32,12 +45,6 @@ from softgen.policy import (
     others,
     tune_mode,
 )
-from softgen.problem import Algorithm, DType, Problem, natural_alignment, whole_number
-from softgen.select import Choice, select
-from softgen.texts import source_of
-from softgen.variants import Variant
-from softgen.warm import WarmCalls
-from softgen.warm_run import is_captured
 
 # The mode of a call that asks for batch invariance, beside those of policy.MODES.
 INVARIANT = "invariant"
@@ -45,9 +52,9 @@ INVARIANT = "invariant"
 # A guess that spills gives way to the next, so many times.
 MOST_GUESSES = 8
 
-_kernels: dict[tuple[Any, ...], Kernel] = {}
+_kernels: dict[tuple[Any, ...], LoadedKernel] = {}
 # What runs where the kernel of that name did not fit the SMs of a stream, on the device.
-_for_fewer: dict[tuple[str, int], Kernel] = {}
+_for_fewer: dict[tuple[str, int], LoadedKernel] = {}
 
 
 def softmax(
@@ -163,7 +170,7 @@ def plan(
         raise InvalidValueError(f"rows must be at least 1, got {rows!r}")
     device = int(require_device().cuda.runtime.getDevice())
     mode = INVARIANT if invariant else tune_mode(tune)
-    return _kernel(problem, nominal, device, mode, variant)
+    return Kernel(_kernel(problem, nominal, device, mode, variant))
 
 
 def _full(
@@ -261,7 +268,7 @@ def _kernel(
     mode: str,
     choice: Choice,
     library: Library | None = None,
-) -> Kernel:
+) -> LoadedKernel:
     """Return the compiled kernel for a request; choosing, tuning and compiling happen once."""
     if mode == INVARIANT:
         rows = NOMINAL_ROWS
@@ -286,12 +293,12 @@ def _kernel(
     return kernel
 
 
-def _compiled(variant: Variant, rows: int, device: int) -> Kernel:
+def _compiled(variant: Variant, rows: int, device: int) -> LoadedKernel:
     """Return the kernel of `variant`, or of the next one if it does not fit the device or spills.
 
     Where all that are tried spill it is the first.
     """
-    first: Kernel | None = None
+    first: LoadedKernel | None = None
     refusal: CompileError | None = None
     tried = itertools.chain([variant], others(variant, rows, device))
     for guess in itertools.islice(tried, MOST_GUESSES):
@@ -310,7 +317,12 @@ def _compiled(variant: Variant, rows: int, device: int) -> Kernel:
 
 
 def _launch_on_fewer(
-    kernel: Kernel, rows: int, stream: int, library: Library, choice: Choice, error: LaunchError
+    kernel: LoadedKernel,
+    rows: int,
+    stream: int,
+    library: Library,
+    choice: Choice,
+    error: LaunchError,
 ) -> Launcher:
     """Return a launch for a stream with too few SMs for `kernel`: its own cut, or another's.
 

@@ -1,23 +1,20 @@
-"""A compiled variant on one device: what `plan()` returns and `softmax()` keeps."""
+"""What `plan()` returns: a compiled variant that is called with an array."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.arrays import Library, library_of, usable_alignment
-from softgen.device import require_device
-from softgen.driver import on_device, resident_clusters
+from softgen.call.library import Library, library_of, usable_alignment
+from softgen.call.outputs import resolve_output
+from softgen.call.warm import WarmCalls
+from softgen.devices.gpu.driver import on_device
+from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
-from softgen.launcher import Launcher
-from softgen.outputs import resolve_output
-from softgen.problem import natural_alignment
-from softgen.render import Source
-from softgen.variants import Variant
-from softgen.warm import WarmCalls
-from softgen.workspace import Allocator, DriverMemory
+from softgen.source.render import Source
+from softgen.spec.problem import natural_alignment
+from softgen.strategies.variants import Variant
 
 
 @dataclass(frozen=True)
@@ -25,21 +22,36 @@ class Kernel:
     """A variant compiled and loaded for one device; call it with an array.
 
     Attributes:
-        variant: the problem and the strategy with its knobs.
-        source: the emitted text.
-        device: number of the device that it is loaded on.
-        function: CuPy's handle of the loaded kernel.
-        registers: 32-bit registers of a thread.
-        local_bytes: local memory of a thread in bytes; above 0, registers were spilled.
+        loaded: the kernel as it is launched on addresses.
     """
 
-    variant: Variant
-    source: Source
-    device: int
-    function: Any
-    registers: int
-    local_bytes: int
+    loaded: LoadedKernel
     _warm: WarmCalls = field(init=False, repr=False, compare=False)
+
+    @property
+    def variant(self) -> Variant:
+        """The problem and the strategy with its knobs."""
+        return self.loaded.variant
+
+    @property
+    def source(self) -> Source:
+        """The emitted text."""
+        return self.loaded.source
+
+    @property
+    def device(self) -> int:
+        """Number of the device that it is loaded on."""
+        return self.loaded.device
+
+    @property
+    def registers(self) -> int:
+        """32-bit registers of a thread."""
+        return self.loaded.registers
+
+    @property
+    def local_bytes(self) -> int:
+        """Local memory of a thread in bytes; above 0, registers were spilled."""
+        return self.loaded.local_bytes
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_warm", WarmCalls(self._full))
@@ -80,11 +92,11 @@ class Kernel:
                 f"softgen.{problem.algorithm.value}"
             )
         rows, stream = y.elements // problem.cols, library.stream(self.device)
-        launch = self.launcher(rows, library)
+        launch = self.loaded.launcher(rows, library)
         try:
             launch(x_pointer, y_pointer, stream)
         except LaunchError as error:
-            fewer = self.fitting_launcher(rows, stream, library)
+            fewer = self.loaded.fitting_launcher(rows, stream, library)
             if fewer is None:
                 raise LaunchError(
                     f"{self.variant.name} needs more SMs at once than its stream has ({error}); "
@@ -117,37 +129,3 @@ class Kernel:
                 "a plan takes C-contiguous arrays; make x contiguous, or call "
                 f"softgen.{problem.algorithm.value}, which copies when it must"
             )
-
-    def launcher(self, rows: int, scratch: Allocator | int | None = None) -> Launcher:
-        """Return the launch on `rows` rows; the device must be current.
-
-        Args:
-            rows: number of rows.
-            scratch: the library that a workspace comes from, by default the driver; or the address
-                of one that is the caller's own, zero, and used by no launch at the same time.
-        """
-        cuda = require_device().cuda
-        if not cuda.driver.ctxGetCurrent():
-            cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
-        where = DriverMemory() if scratch is None else scratch
-        return Launcher(self.function, self.variant.launch, rows, self.device, where)
-
-    def fitting_launcher(self, rows: int, stream: int, library: Library) -> Launcher | None:
-        """Return the launch for a stream that may have fewer SMs than the device, or None.
-
-        A grid whose blocks have to be resident together is cut to the rows that are at once.
-        """
-        launch = self.variant.launch
-        if launch.cooperative or launch.cluster_size > 1:
-            resident = resident_clusters(self.function.ptr, launch, stream)
-            at_once = resident // launch.blocks_per_row
-            if at_once == 0:
-                return None
-            if launch.cooperative:
-                most = min(launch.most_blocks, at_once * launch.blocks_per_row)
-                launch = dataclasses.replace(launch, most_blocks=most)
-        return Launcher(self.function, launch, rows, self.device, library)
-
-    def launch(self, x: int, y: int, rows: int, stream: int) -> None:
-        """Launch on device addresses and a stream's handle, unchecked; the device is current."""
-        self.launcher(rows)(x, y, stream)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.arrays import Library
+from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.problem import DType
+from softgen.spec.problem import DType
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from softgen.arrays import Library, library_of
-from softgen.device import require_device
-from softgen.launcher import Launcher
-from softgen.outputs import Output
-from softgen.warm_run import ALIGNMENT_MASK, Entry, Full, Run
+from softgen.call.library import Library, library_of
+from softgen.call.outputs import Output
+from softgen.call.warm_run import ALIGNMENT_MASK, Entry, Full, Run
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.launcher import Launcher
 
 # Programs whose shapes never repeat would fill the memory; starting afresh costs 50 us a shape.
 MOST_CALLS = 4096

@@ -13,7 +13,7 @@ from softgen.cli import bench_table, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.tune import parse_shape
 from softgen.errors import InvalidValueError
-from softgen.problem import DType
+from softgen.spec.problem import DType
 
 if TYPE_CHECKING:
     from softgen.bench.race import Settings
@@ -195,7 +195,7 @@ def _measure(
 
 def _write(csv: Path, records: list[Record]) -> None:
     from softgen.bench.record import to_csv
-    from softgen.emit import write_if_different
+    from softgen.source.emit import write_if_different
 
     write_if_different(csv, to_csv(records))
 

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from softgen import folders
 from softgen.cli import options, output
 from softgen.cli.tune import describe
+from softgen.disk import folders
 
 app = typer.Typer(
     name="cache",
@@ -31,7 +31,7 @@ File = Annotated[Path, typer.Argument(help="JSON file of cache entries.")]
 @app.command("ls")
 def list_entries(json: options.JsonOption = False) -> None:
     """List the stored choices."""
-    from softgen import cache
+    from softgen.tuning import cache
 
     lines = []
     for entry in cache.entries():
@@ -65,7 +65,7 @@ def clear(json: options.JsonOption = False) -> None:
     """
     from dataclasses import asdict
 
-    from softgen import cache
+    from softgen.tuning import cache
 
     cleared = cache.clear()
     if json:
@@ -87,7 +87,7 @@ def export_file(
     json: options.JsonOption = False,
 ) -> None:
     """Write all stored choices to one FILE, to ship with a program or move to another machine."""
-    from softgen import cache, table
+    from softgen.tuning import cache, table
 
     if as_table:
         found = cache.entries()
@@ -104,7 +104,7 @@ def export_file(
 @app.command("import")
 def import_file(file: File, json: options.JsonOption = False) -> None:
     """Store every choice of a FILE that `softgen cache export` wrote."""
-    from softgen import cache
+    from softgen.tuning import cache
 
     count = cache.import_file(file)
     if json:

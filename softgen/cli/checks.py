@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from softgen import cupy_cache
+from softgen.devices.gpu import cupy_cache
 
 INSTALL_CUDA = "pip install 'softgen[cuda13]'  (CUDA 12 drivers: 'softgen[cuda12]')"
 INSTALL_COMPILER = "apt-get install g++  (or dnf install gcc-c++), or set CXX"
@@ -96,13 +96,13 @@ def _version(distribution: str) -> str:
 
 
 def _templates() -> str:
-    from softgen.render import digest, template_directory
+    from softgen.source.render import digest, template_directory
 
     return f"{template_directory()} (digest {digest()})"
 
 
 def _compiler() -> str:
-    from softgen.emulator.compiler import find_compiler
+    from softgen.devices.emulator.compiler import find_compiler
 
     found = find_compiler()
     return f"{' '.join(found.command)}: {found.version.splitlines()[0]}"
@@ -112,8 +112,8 @@ def _emulator() -> str:
     """Run one small kernel and compare it with the closed form."""
     import numpy as np
 
-    from softgen.emulator import run
-    from softgen.generator import generate
+    from softgen.devices.emulator import run
+    from softgen.source.generate import generate
 
     x = np.zeros((2, 8), np.float32)
     y = run(generate("softmax", "float32", 8), x)
@@ -123,7 +123,7 @@ def _emulator() -> str:
 
 
 def _cache_folder() -> str:
-    from softgen import folders
+    from softgen.disk import folders
 
     folder = folders.directory()
     folders.require_usable()
@@ -140,16 +140,16 @@ def _cupy_cache() -> str:
 
 
 def _cupy() -> str:
-    from softgen.device import require_cupy
+    from softgen.devices.gpu.device import require_cupy
 
     cupy = require_cupy()
     return f"{cupy.__version__} in {Path(cupy.__file__).parent}"
 
 
 def _nvrtc() -> str:
-    from softgen.arch import DEFAULT_ARCH, arch_named
-    from softgen.compile import compile_offline
-    from softgen.generator import generate
+    from softgen.devices.gpu.compile import compile_offline
+    from softgen.source.generate import generate
+    from softgen.spec.arch import DEFAULT_ARCH, arch_named
 
     made = compile_offline(generate("softmax", "float16", 8), arch_named(DEFAULT_ARCH))
     from cupy_backends.cuda.libs import nvrtc
@@ -159,7 +159,7 @@ def _nvrtc() -> str:
 
 
 def _gpu() -> str:
-    from softgen.device import describe, unavailable_reason
+    from softgen.devices.gpu.device import describe, unavailable_reason
 
     reason = unavailable_reason()
     if reason is not None:
@@ -169,7 +169,7 @@ def _gpu() -> str:
 
 
 def _matching_versions() -> str:
-    from softgen.requirements import conflicts
+    from softgen.cli.requirements import conflicts
 
     found = conflicts(importlib.metadata.distributions())
     if found:

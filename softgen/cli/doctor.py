@@ -16,7 +16,7 @@ def doctor(json: options.JsonOption = False) -> None:
     """
     from dataclasses import asdict
 
-    from softgen.doctor import examine, healthy
+    from softgen.cli.checks import examine, healthy
 
     findings = examine()
     ok = healthy(findings)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softgen.arch import DEFAULT_ARCH, arch_named
 from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.select import DEFAULT_ROWS, Untimed, select, untimed
-from softgen.variants import is_full_name
+from softgen.spec.arch import DEFAULT_ARCH, arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.select import DEFAULT_ROWS, Untimed, select, untimed
+from softgen.strategies.variants import is_full_name
 
 if TYPE_CHECKING:
-    from softgen.emit import Owns
-    from softgen.render import Source
+    from softgen.source.emit import Owns
+    from softgen.source.render import Source
 
 DEFAULT_FOLDER = Path("generated")
 LISTED = 30  # files named one by one; --all writes hundreds
@@ -119,10 +119,10 @@ class Selection:
 
     def sources(self) -> list[Source]:
         """Return the sources to emit."""
-        from softgen.render import render
+        from softgen.source.render import render
 
         if self.cols is None:
-            from softgen.gallery import gallery
+            from softgen.source.gallery import gallery
 
             return gallery()
         if self.every:
@@ -145,7 +145,7 @@ class Selection:
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
-        from softgen.render import render
+        from softgen.source.render import render
 
         found = []
         for algorithm in [self.algorithm] if self.algorithm else list(Algorithm):
@@ -166,7 +166,7 @@ class Selection:
 
     def owns(self) -> Owns:
         """Return which files of an earlier run these sources replace."""
-        from softgen.emit import owns_all, owns_none
+        from softgen.source.emit import owns_all, owns_none
 
         if self.cols is None:
             return owns_all
@@ -210,7 +210,7 @@ def _write(
 ) -> None:
     from dataclasses import asdict
 
-    from softgen.emit import write
+    from softgen.source.emit import write
 
     report = write(folder, sources, owns)
     if json:
@@ -236,7 +236,7 @@ def _write(
 def _check(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> None:
     from dataclasses import asdict
 
-    from softgen.drift import check
+    from softgen.source.drift import check
 
     differences = check(folder, sources, owns)
     kinds = ", ".join(f"{found.file} ({found.kind})" for found in differences)

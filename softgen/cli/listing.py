@@ -6,12 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
-from softgen.problem import MAX_COLS, Problem
-from softgen.select import DEFAULT_ROWS, describe, select, untimed
-from softgen.strategies import all_strategies
-from softgen.variants import Variant, candidates, is_full_name
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.spec.problem import MAX_COLS, Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.select import DEFAULT_ROWS, describe, select, untimed
+from softgen.strategies.variants import Variant, candidates, is_full_name
 
 EXAMPLE_COLS = 1000
 # Columns that a narrow terminal does not get, the first first: a name holds the knobs.

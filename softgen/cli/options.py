@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from softgen.arch import MOST_MULTIPROCESSORS
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.names import likely
-from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
-from softgen.variants import Variant, is_full_name, parse_name
+from softgen.spec.arch import MOST_MULTIPROCESSORS
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
 def parse_dtype(text: str | DType) -> DType:
@@ -187,7 +187,7 @@ def require_new_file(option: str, path: Path, ending: str) -> None:
 
 def require_gpu() -> None:
     """Raise NoDeviceError, with the reason, unless a GPU can be used."""
-    from softgen import device
+    from softgen.devices.gpu import device
 
     reason = device.unavailable_reason()
     if reason is not None:
@@ -203,7 +203,7 @@ def resolve_device(device: Device) -> Device:
         require_gpu()
         return device
     if device is Device.AUTO:
-        from softgen.device import available
+        from softgen.devices.gpu.device import available
 
         return Device.CUDA if available() else Device.CPU
     return device

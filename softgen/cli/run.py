@@ -14,13 +14,13 @@ from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
 from softgen.cli.run_input import Request, save_npy
 from softgen.errors import InvalidValueError
-from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
-from softgen.variants import Variant, is_full_name, parse_name
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softgen.arch import Arch
+    from softgen.spec.arch import Arch
 
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
 EMULATED_PER_SECOND = 2**20
@@ -145,8 +145,8 @@ def _run(
     """Compute, compare and save; return what is reported."""
     import numpy as np
 
-    from softgen import numerics
     from softgen.cli.run_accuracy import Closeness, measure
+    from softgen.spec import numerics
 
     y_type = out_dtype or x_type
     cols = values.shape[-1] if values.ndim else 1  # a 0-d array is one row of one element
@@ -185,10 +185,10 @@ def compute(
         made = run_on_gpu(problem, x, choice)
         return Computed(made.y, made.variant, made.arch.device, made.arch, made.microseconds)
 
-    from softgen import emulator
-    from softgen.arch import DEFAULT_ARCH, arch_named
-    from softgen.render import render
-    from softgen.select import select
+    from softgen.devices import emulator
+    from softgen.source.render import render
+    from softgen.spec.arch import DEFAULT_ARCH, arch_named
+    from softgen.strategies.select import select
 
     arch = arch_named(DEFAULT_ARCH)
     variant = select(problem, x.shape[0], arch, choice)
@@ -213,9 +213,9 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
 
 def keep_source(variant: Variant, arch: Arch) -> str | None:
     """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
-    from softgen import folders
-    from softgen.emit import write_if_different
-    from softgen.render import render
+    from softgen.disk import folders
+    from softgen.source.emit import write_if_different
+    from softgen.source.render import render
 
     source = render(variant, arch)
     path = folders.directory() / "sources" / f"{source.name}.cu"

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softgen.problem import Algorithm, DType, Problem
+from softgen.spec.problem import Algorithm, DType, Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Closeness:
 
 def measure(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Closeness:
     """Compare y with the float64 result of x, both (rows, cols) in storage form."""
-    from softgen.numerics import check
+    from softgen.spec.numerics import check
 
     step = max(1, CHUNK // problem.cols)
     worst = check(y[:0], x[:0], problem)
@@ -72,7 +72,7 @@ def _relative_error(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> float
     """Return the largest relative error of a 16-bit result whose special values are right."""
     import numpy as np
 
-    from softgen.numerics import decode, reference
+    from softgen.spec.numerics import decode, reference
 
     exact = reference(problem.algorithm, decode(x, problem.dtype))
     size = np.abs(exact)

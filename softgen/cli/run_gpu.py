@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softgen.problem import Problem
-from softgen.variants import Variant
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softgen.arch import Arch
+    from softgen.spec.arch import Arch
 
 TIMING_SECONDS = 0.1
 
@@ -37,10 +37,10 @@ def run_on_gpu(problem: Problem, x: NDArray[Any], choice: Variant | str | None) 
     """Compute `x`, a host array in storage form of shape (rows, cols), on the current GPU."""
     import cupy
 
-    from softgen.api import plan
-    from softgen.arrays import numpy_dtype
-    from softgen.device import current_arch
-    from softgen.measure import Buffers, Stopwatch, summarize
+    from softgen.call.api import plan
+    from softgen.devices.gpu.device import current_arch
+    from softgen.spec.numerics import numpy_dtype
+    from softgen.tuning.measure import Buffers, Stopwatch, summarize
 
     arch = current_arch()
     kernel = plan(
@@ -59,8 +59,8 @@ def run_on_gpu(problem: Problem, x: NDArray[Any], choice: Variant | str | None) 
         return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, 0.0)
     buffers = Buffers.allocate(problem, x.shape[0])
     stopwatch = Stopwatch(buffers)
-    stopwatch.warm_up(kernel)
-    timing = summarize(kernel, stopwatch.samples(kernel, TIMING_SECONDS))
+    stopwatch.warm_up(kernel.loaded)
+    timing = summarize(kernel.loaded, stopwatch.samples(kernel.loaded, TIMING_SECONDS))
     # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
     microseconds = timing.microseconds * x.shape[0] / buffers.rows
     return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, microseconds)

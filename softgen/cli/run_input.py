@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
+from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError
-from softgen.files import write_whole
-from softgen.problem import DType
+from softgen.spec.problem import DType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.cli import options, output
 from softgen.cli.listing import summary
-from softgen.select import DEFAULT_ROWS, select, untimed
-from softgen.variants import Variant
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.strategies.select import DEFAULT_ROWS, select, untimed
+from softgen.strategies.variants import Variant
 
 
 def show(
@@ -36,7 +36,7 @@ def show(
 
     Give the full name of a VARIANT, or a problem by --cols, --dtype and so on.
     """
-    from softgen.render import render
+    from softgen.source.render import render
 
     known = arch_named(arch, sms)
     if name is not None and variant is not None:
@@ -74,15 +74,15 @@ def show(
 def resources(variant: Variant, arch: Arch) -> tuple[dict[str, Any] | None, str | None]:
     """Return what the compiled kernel takes of an SM, or None and why that is not known."""
     from softgen.errors import CompileError, MissingDependencyError
-    from softgen.render import render
+    from softgen.source.render import render
 
     try:
-        from softgen.compile import compile_offline
+        from softgen.devices.gpu.compile import compile_offline
 
         made = compile_offline(render(variant), arch)
     except (MissingDependencyError, CompileError) as error:
         return None, str(error)
-    from softgen.occupancy import blocks_per_multiprocessor
+    from softgen.strategies.occupancy import blocks_per_multiprocessor
 
     shared = made.shared_bytes + variant.launch.dynamic_shared_bytes
     blocks = blocks_per_multiprocessor(variant.launch, made.registers, shared, arch)

@@ -12,10 +12,10 @@ from softgen.bench.suites import shapes_of
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
-from softgen.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
 
 if TYPE_CHECKING:
-    from softgen.entry import Entry
+    from softgen.tuning.entry import Entry
 
 Shape = tuple[int, int]
 _SHAPE = re.compile(r"\s*(\d{1,20})\s*[x,*\s]\s*(\d{1,20})\s*")
@@ -119,8 +119,8 @@ def describe(entry: Entry, rows: int) -> dict[str, Any]:
 def _tune_one(problem: Problem, rows: int, budget: float | None) -> Entry:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from softgen.tune import Progress as Step
-    from softgen.tune import tune as tune_shape
+    from softgen.tuning.tune import Progress as Step
+    from softgen.tuning.tune import tune as tune_shape
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TextColumn("{task.fields[best]}"), console=output.console()) as bars:

@@ -12,10 +12,10 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
-from softgen.problem import DType
+from softgen.spec.problem import DType
 
 if TYPE_CHECKING:
-    from softgen.verify import Report, Step
+    from softgen.verify.verify import Report, Step
 
 
 SILENT_SECONDS = 30.0  # a log, which shows no bar, gets a line so often
@@ -78,7 +78,7 @@ def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) 
     """Run with a progress bar on stderr; no variants or dtypes means all of them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from softgen.verify import verify as verify_variants
+    from softgen.verify.verify import verify as verify_variants
 
     console = output.console()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -135,7 +135,7 @@ def grouped(failures: Sequence[str]) -> list[str]:
 
 
 def _print(report: Report) -> None:
-    from softgen.numerics import unit_of
+    from softgen.spec.numerics import unit_of
 
     output.table(("strategy", "checked"), report.by_strategy.items())
     errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())

@@ -10,8 +10,8 @@ import os
 import stat
 from pathlib import Path
 
-from softgen import owned
-from softgen.files import nearest, require_writable
+from softgen.disk import owned
+from softgen.disk.files import nearest, require_writable
 
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 

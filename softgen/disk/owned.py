@@ -13,7 +13,7 @@ import shutil
 import time
 from pathlib import Path
 
-from softgen.files import read_regular, write_whole
+from softgen.disk.files import read_regular, write_whole
 
 # The first line is what backup tools look for (https://bford.info/cachedir/).
 MARKER = "CACHEDIR.TAG"

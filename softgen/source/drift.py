@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from softgen import manifest
-from softgen.emit import Owns, owns_all, plan, refuse_links
 from softgen.errors import InvalidValueError
-from softgen.manifest import Entries
-from softgen.render import Source
+from softgen.source import manifest
+from softgen.source.emit import Owns, owns_all, plan, refuse_links
+from softgen.source.manifest import Entries
+from softgen.source.render import Source
 
 
 @dataclass(frozen=True)

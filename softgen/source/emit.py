@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softgen import manifest
+from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError
-from softgen.files import write_whole
-from softgen.manifest import MANIFEST, Entries
-from softgen.render import Source
+from softgen.source import manifest
+from softgen.source.manifest import MANIFEST, Entries
+from softgen.source.render import Source
 
 Owns = Callable[[dict[str, Any]], bool]
 

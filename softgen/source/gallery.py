@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softgen.arch import DEFAULT_ARCH, arch_named
-from softgen.problem import Problem
-from softgen.render import Source, render
-from softgen.select import select
-from softgen.strategies import all_strategies
-from softgen.variants import candidates
+from softgen.source.render import Source, render
+from softgen.spec.arch import DEFAULT_ARCH, arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.select import select
+from softgen.strategies.variants import candidates
 
 
 @dataclass(frozen=True)

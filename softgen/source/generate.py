@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.errors import InvalidValueError
-from softgen.problem import MAX_ROWS, Algorithm, Problem, whole_number
-from softgen.render import Source, render
-from softgen.select import DEFAULT_ROWS, Choice, select, untimed
+from softgen.source.render import Source, render
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.spec.problem import MAX_ROWS, Algorithm, Problem, whole_number
+from softgen.strategies.select import DEFAULT_ROWS, Choice, select, untimed
 
 
 def generate(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from softgen.errors import InvalidValueError
-from softgen.render import Source
+from softgen.source.render import Source
 
 MANIFEST = "manifest.json"
 GENERATOR = "softgen"

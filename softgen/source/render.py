@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from softgen.arch import Arch
 from softgen.errors import SoftgenError, StrategyError
-from softgen.faults import fault, is_own
-from softgen.problem import MAX_PACK_BYTES, Algorithm, DType, Problem
-from softgen.variants import Variant
+from softgen.spec.arch import Arch
+from softgen.spec.problem import MAX_PACK_BYTES, Algorithm, DType, Problem
+from softgen.strategies.faults import fault, is_own
+from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
     import jinja2
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
-# What decides the text beside the templates and the strategies: constants, names, C++ types, and
-# which architecture a setting fits.
-TEXT_MODULES = ("render.py", "problem.py", "variants.py", "arch.py")
+# What decides the text beside the templates and this file.
+PACKAGE = Path(__file__).resolve().parents[1]
+TEXT_ROOMS = ("spec", "strategies")
 
 LINE = 100  # columns of an emitted line at most, as in .clang-format
 
@@ -63,12 +63,11 @@ class Source:
 
 def template_directory() -> Path:
     """Return the folder of templates: inside an installed package, beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    for folder in (package / "templates", package.parent / "templates"):
+    for folder in (PACKAGE / "templates", PACKAGE.parent / "templates"):
         if (folder / "kernel.cu.j2").is_file():
             return folder
     raise SoftgenError(
-        f"no templates in {package / 'templates'} nor {package.parent / 'templates'}: "
+        f"no templates in {PACKAGE / 'templates'} nor {PACKAGE.parent / 'templates'}: "
         "the installation is damaged; install softgen again"
     )
 
@@ -210,10 +209,14 @@ def _text(variant: Variant, arch: Arch | None) -> str:
 def digest() -> str:
     """Return a digest of all that decides the emitted text: what a cached choice depends on."""
     state = hashlib.sha256()
-    package = Path(__file__).resolve().parent
     templates = (path for path in template_directory().rglob("*") if path.is_file())
-    code = (package / name for name in TEXT_MODULES)
-    files = [*templates, *(package / "strategies").glob("*.py"), *code]
+    code = (
+        path
+        for room in TEXT_ROOMS
+        for path in (PACKAGE / room).rglob("*.py")
+        if path.name != "numerics.py"
+    )
+    files = [*templates, *code, PACKAGE / "source" / "render.py"]
     for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
         state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return state.hexdigest()[:16]

@@ -12,10 +12,10 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from softgen import folders, owned
-from softgen.files import read_regular, write_whole
-from softgen.render import Source, digest, render
-from softgen.variants import Variant
+from softgen.disk import folders, owned
+from softgen.disk.files import read_regular, write_whole
+from softgen.source.render import Source, digest, render
+from softgen.strategies.variants import Variant
 
 KIND = "texts"
 

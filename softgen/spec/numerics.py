@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.problem import Algorithm, DType, Problem
+from softgen.spec.problem import Algorithm, DType, Problem
 
 Storage = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -61,6 +61,15 @@ class Accuracy:
 def storage_dtype(dtype: DType) -> np.dtype[Any]:
     """Return the NumPy dtype that holds elements of `dtype`."""
     return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)
+
+
+def numpy_dtype(dtype: DType) -> Any:
+    """Return the NumPy dtype; bfloat16 comes from ml_dtypes, which the cuda extras install."""
+    if dtype is DType.BFLOAT16:
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(dtype.value)
 
 
 def encode(values: npt.ArrayLike, dtype: DType) -> Storage:

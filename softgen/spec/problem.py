@@ -222,6 +222,11 @@ class Problem:
         return label
 
 
+def rows_bucket(rows: int) -> int:
+    """Return the least power of two that is at least `rows` >= 1: a choice is kept per bucket."""
+    return 1 << (rows - 1).bit_length()
+
+
 def natural_alignment(dtype: DType, cols: int) -> int:
     """Return the alignment in elements of rows of `cols` when the first starts on 16 bytes."""
     return min(largest_power_of_two_divisor(cols), dtype.max_pack)

@@ -9,21 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.arch import Arch, capability_name
-from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.problem import DType, Problem
+from softgen.errors import IllegalVariantError
+from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.launch import Launch
 
-WARP_SIZE = 32
-MAX_GRID = 2**31 - 1
 PACK_SIZES = (1, 2, 4, 8, 16)
-
-MOST_REGISTERS = 255  # of a thread
-LINE_BYTES = 128  # of a line of L1 and of L2
-
-# Bytes of dynamic shared memory that a block gets without asking, and the blocks of a cluster:
-# every device of compute capability 9.0 and above can schedule 8, and those with full GPCs 16.
-FREE_SHARED = 48 * 1024
-PORTABLE_CLUSTER = 8
 
 # Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
 # float64's exp wants many for itself.
@@ -47,106 +38,6 @@ def knob(
     """
     metadata = {"short": short, "meaning": meaning, "constant": constant}
     return dataclasses.field(default=default, metadata=metadata)
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How the host launches a kernel; every kernel takes (x, y, rows), and a workspace if any.
-
-    Attributes:
-        block_size: threads in a block.
-        rows_per_block: rows that a block finishes in one step of its loop.
-        static_shared_bytes: static shared memory of one block in bytes.
-        dynamic_shared_bytes: dynamic shared memory of one block in bytes; above 48 KB the host has
-            to opt in.
-        cluster_size: blocks of a thread block cluster, which then share one row.
-        blocks_per_row: blocks that each step takes, where that is more than one.
-        most_blocks: where blocks stride over the rows, the largest grid.
-        cooperative: whether all blocks of the grid have to be resident together.
-        workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row.
-            It is zero before the first launch, and every launch leaves it zero.
-        strides: whether a smaller grid than grid(rows) computes all rows too.
-        multiprocessors: the SMs that the largest grid is sized for; 0 where it is for any number.
-            A cooperative kernel has to have them all.
-    """
-
-    block_size: int
-    rows_per_block: int
-    static_shared_bytes: int
-    dynamic_shared_bytes: int = 0
-    cluster_size: int = 1
-    blocks_per_row: int = 1
-    most_blocks: int = MAX_GRID
-    cooperative: bool = False
-    workspace_bytes_per_row: int = 0
-    strides: bool = True
-    multiprocessors: int = 0
-
-    @property
-    def asks_for_shared(self) -> bool:
-        """Whether the host must allow the kernel that much dynamic shared memory."""
-        return self.dynamic_shared_bytes > FREE_SHARED
-
-    @property
-    def asks_for_cluster(self) -> bool:
-        """Whether the host must allow the kernel clusters of that size."""
-        return self.cluster_size > PORTABLE_CLUSTER
-
-    @property
-    def shared_bytes(self) -> int:
-        """Shared memory of one block in bytes, static and dynamic."""
-        return self.static_shared_bytes + self.dynamic_shared_bytes
-
-    def workspace_bytes(self, rows: int) -> int:
-        """Return the size of the workspace for `rows` rows; 0 if the kernel takes none."""
-        return self.workspace_bytes_per_row * rows
-
-    @property
-    def grid_rule(self) -> str:
-        """The size of the grid in words, for people who launch an emitted file."""
-        steps = "rows" if self.rows_per_block == 1 else f"ceil(rows / {self.rows_per_block})"
-        blocks = self.cluster_size * self.blocks_per_row
-        size = f"{steps} * {blocks} blocks" if blocks > 1 else f"{steps} blocks"
-        if self.most_blocks < MAX_GRID:
-            whole = f", a multiple of {blocks}" if blocks > 1 else ""
-            return f"{size}, at most {self.most_blocks}{whole}: blocks stride over the rows"
-        return f"{size}, or fewer: blocks stride over the rows" if self.strides else size
-
-    @property
-    def multiprocessor_rule(self) -> str:
-        """How many SMs the GPU should have, in words."""
-        if not self.multiprocessors:
-            return "any"
-        if self.cooperative:
-            return f"at least {self.multiprocessors} at once"
-        return f"any, sized for {self.multiprocessors}"
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The kernel's parameters in C++."""
-        three = ("const X* x", "Y* y", "long long rows")
-        return (*three, "unsigned char* workspace") if self.workspace_bytes_per_row else three
-
-    def reaches(self, rows: int) -> bool:
-        """Whether a grid computes that many rows: not if blocks take one step and are too few."""
-        if self.strides or self.most_blocks < MAX_GRID:
-            return True
-        steps = -(-rows // self.rows_per_block)
-        return steps * self.cluster_size * self.blocks_per_row <= MAX_GRID
-
-    def grid(self, rows: int) -> int:
-        """Return the number of blocks for `rows` rows: one step each, within the grid's limit.
-
-        Raises InvalidValueError where that is not enough, because blocks do not stride.
-        """
-        steps = -(-rows // self.rows_per_block)
-        blocks = self.cluster_size * self.blocks_per_row
-        if not self.reaches(rows):
-            raise InvalidValueError(
-                f"{rows} rows need {steps * blocks} blocks, and a grid has at most {MAX_GRID}; "
-                "pass fewer rows at a time, or choose variant='online'"
-            )
-        return max(1, min(steps, self.most_blocks // blocks)) * blocks
 
 
 @dataclass(frozen=True)

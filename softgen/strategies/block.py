@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import KIB, Arch
-from softgen.problem import Problem
-from softgen.strategies.base import WARP_SIZE, Launch, Strategy, knob, most_blocks
+from softgen.spec.arch import KIB, WARP_SIZE, Arch
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
 # Between the powers of two fewer lanes are left without columns: bfloat16 4096 x 4097 in a fixed

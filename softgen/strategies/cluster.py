@@ -13,16 +13,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import (
-    PORTABLE_CLUSTER,
-    WARP_SIZE,
-    Launch,
-    Strategy,
-    knob,
-    most_blocks,
-)
+from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)

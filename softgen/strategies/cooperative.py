@@ -17,17 +17,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import MIB, Arch
-from softgen.problem import MAX_PACK_BYTES, DType, Problem
-from softgen.strategies.base import (
-    LINE_BYTES,
-    MOST_REGISTERS,
-    OTHER_REGISTERS,
-    WARP_SIZE,
-    Launch,
-    Strategy,
-    knob,
-)
+from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
+from softgen.spec.problem import MAX_PACK_BYTES, DType, Problem
+from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.launch import Launch
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from softgen.errors import StrategyError
 
-PACKAGE = "softgen.strategies"
+PACKAGES = ("softgen.strategies", "softgen.strategies.lessons")
+FOLDER = Path(__file__).parent
 
 # The modules that come with softgen. Their errors are softgen's bugs, which nothing rewords.
 # A list, because nothing else tells them from a module that somebody put beside them: a checkout
@@ -14,8 +15,11 @@ PACKAGE = "softgen.strategies"
 # inside a module is copied with the module that one begins from.
 SHIPPED = frozenset(
     (
-        *("base", "block", "cluster", "cooperative", "online", "recurrence", "safe", "serial"),
-        *("shared", "sliced", "split", "threepass", "walk", "warp"),
+        *("block", "cluster", "cooperative", "online", "recurrence", "safe", "serial", "shared"),
+        *("split", "threepass", "warp"),
+        # What they consist of, and what chooses among them.
+        *("base", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow", "registry"),
+        *("select", "sliced", "variants", "walk", "winners"),
     )
 )
 
@@ -23,7 +27,7 @@ SHIPPED = frozenset(
 def is_own(kind: type) -> bool:
     """Whether the class of a strategy is somebody's own, not one that comes with softgen."""
     package, _, module = kind.__module__.rpartition(".")
-    return package != PACKAGE or module not in SHIPPED
+    return package not in PACKAGES or module not in SHIPPED
 
 
 def fault(name: str, error: BaseException, advice: str = "") -> StrategyError:
@@ -46,7 +50,7 @@ def _place(error: BaseException) -> str | None:
     for frame in reversed(frames):
         path = Path(frame.filename)
         stem = path.name.partition(".")[0]
-        is_module = path.parent == Path(__file__).parent / "strategies" and path.suffix == ".py"
+        is_module = path.parent in (FOLDER, FOLDER / "lessons") and path.suffix == ".py"
         is_template = path.parent.name == "templates" and path.name.endswith(".cu.j2")
         if (is_module or is_template) and stem not in SHIPPED | {"kernel"}:
             return f"{frame.filename}, line {frame.lineno}"

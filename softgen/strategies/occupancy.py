@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from softgen.arch import KIB, Arch
-from softgen.strategies import Launch
-from softgen.strategies.base import WARP_SIZE
+from softgen.spec.arch import KIB, WARP_SIZE, Arch
+from softgen.strategies.launch import Launch
 
 # From the CUDA C++ programming guide, "Technical specifications per compute capability".
 _MAX_BLOCKS = {(7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}

@@ -5,9 +5,9 @@ Source: oneflow/core/cuda/softmax.cuh of Oneflow-Inc/oneflow (DispatchSoftmax an
 
 from __future__ import annotations
 
-from softgen.arch import KIB, Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import WARP_SIZE, Strategy
+from softgen.spec.arch import KIB, WARP_SIZE, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared, resident_blocks
 from softgen.strategies.warp import Warp

@@ -1,4 +1,4 @@
-"""The strategies, found by importing every module of this package.
+"""The strategies, found by importing every module of their packages.
 
 A module that somebody added and that cannot be imported is left out, with a warning, so that all
 the others work; softgen's own have to be sound, and raise as any module does.
@@ -6,31 +6,36 @@ the others work; softgen's own have to be sound, and raise as any module does.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import warnings
 
 from softgen.errors import InvalidValueError, StrategyError
-from softgen.faults import SHIPPED, fault
 from softgen.names import unknown
-from softgen.strategies.base import Launch, Strategy
+from softgen.strategies.base import Strategy
+from softgen.strategies.faults import PACKAGES, SHIPPED, fault
 
-__all__ = ["Launch", "Strategy", "all_strategies", "require_sound", "strategy_named"]
 
-
+@functools.cache
 def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
     """Return the strategies by name, and what is wrong with modules that cannot be imported."""
     found: dict[str, type[Strategy]] = {}
     broken: dict[str, StrategyError] = {}
-    for module in pkgutil.iter_modules(__path__):
-        path = f"{__name__}.{module.name}"
+    modules = [
+        (package, module.name)
+        for package in PACKAGES
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+    ]
+    for package, name in modules:
+        path = f"{package}.{name}"
         try:
             contents = vars(importlib.import_module(path))
         except Exception as error:  # whatever the author of the module got wrong
-            if module.name in SHIPPED:
+            if name in SHIPPED:
                 raise
             advice = f"`python -c 'import {path}'` shows the traceback; the others work"
-            broken[module.name] = failure = fault(module.name, error, advice)
+            broken[name] = failure = fault(name, error, advice)
             failure.__cause__ = error
             warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
             continue
@@ -40,12 +45,9 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
     return dict(sorted(found.items())), broken
 
 
-_STRATEGIES, _BROKEN = _discover()
-
-
 def all_strategies() -> tuple[type[Strategy], ...]:
     """Return every strategy class, by name."""
-    return tuple(_STRATEGIES.values())
+    return tuple(_discover()[0].values())
 
 
 def strategy_named(name: str) -> type[Strategy]:
@@ -54,13 +56,15 @@ def strategy_named(name: str) -> type[Strategy]:
     Raises InvalidValueError that lists the known ones, StrategyError for one that was added and
     cannot be imported.
     """
-    if name in _STRATEGIES:
-        return _STRATEGIES[name]
+    found, _ = _discover()
+    if name in found:
+        return found[name]
     require_sound(name)
-    raise InvalidValueError(unknown("strategy", name, _STRATEGIES))
+    raise InvalidValueError(unknown("strategy", name, found))
 
 
 def require_sound(name: str) -> None:
     """Raise StrategyError if `name` is a module of a strategy that cannot be imported."""
-    if name in _BROKEN:
-        raise _BROKEN[name] from _BROKEN[name].__cause__
+    _, broken = _discover()
+    if name in broken:
+        raise broken[name] from broken[name].__cause__

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from softgen import table
-from softgen.arch import Arch
-from softgen.entry import rows_bucket
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.ladder import ARTICLES, LADDER, step
 from softgen.names import likely, unknown
-from softgen.oneflow import oneflow_dispatch
-from softgen.problem import Problem
-from softgen.strategies import Strategy, all_strategies, require_sound
-from softgen.variants import Variant, best_guess, parse_label, parse_name
+from softgen.spec.arch import Arch
+from softgen.spec.problem import Problem, rows_bucket
+from softgen.strategies import winners
+from softgen.strategies.base import Strategy
+from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
+from softgen.strategies.oneflow import oneflow_dispatch
+from softgen.strategies.registry import all_strategies, require_sound
+from softgen.strategies.variants import Variant, best_guess, parse_label, parse_name
 
 
 def _step(name: str, problem: Problem, rows: int, arch: Arch) -> Strategy:
@@ -91,10 +91,10 @@ def untimed(problem: Problem, rows: int, arch: Arch, batch_invariant: bool = Fal
     the rows do not count.
     """
     if batch_invariant:
-        winner, bucket = table.winner_for_any_rows(problem, arch), DEFAULT_ROWS
+        winner, bucket = winners.winner_for_any_rows(problem, arch), DEFAULT_ROWS
     else:
         bucket = rows_bucket(max(1, rows))
-        winner = table.winner(problem, bucket, arch)
+        winner = winners.winner(problem, bucket, arch)
     tuned_on = arch.device if winner is not None else ""
     chosen = winner or best_guess(problem, bucket, arch)
     return Untimed(chosen, tuned_on, None if batch_invariant else rows)

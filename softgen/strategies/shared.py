@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import KIB, Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import MAX_GRID, WARP_SIZE, Launch, Strategy, knob
+from softgen.spec.arch import KIB, MAX_GRID, WARP_SIZE, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.launch import Launch
 
 PLAIN, ASYNC, BULK = range(3)
 NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.arch import KIB, Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import LINE_BYTES, OTHER_REGISTERS, Strategy, knob
+from softgen.spec.arch import KIB, LINE_BYTES, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
 # in which it starts, so that a warp's accesses are whole lines: float32 4096 x 4099 took 1% less on

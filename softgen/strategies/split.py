@@ -10,15 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import (
-    WARP_SIZE,
-    Launch,
-    Strategy,
-    knob,
-    most_blocks,
-)
+from softgen.spec.arch import WARP_SIZE, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced
 
 COUNTER_BYTES = 4  # chunks of a row that are written

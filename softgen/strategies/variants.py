@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from softgen.arch import KNOWN, Arch
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError
-from softgen.faults import fault, is_own
-from softgen.problem import Algorithm, DType, Problem
-from softgen.strategies import Launch, Strategy, all_strategies, strategy_named
+from softgen.spec.arch import KNOWN, Arch
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.base import Strategy
+from softgen.strategies.faults import fault, is_own
+from softgen.strategies.launch import Launch
+from softgen.strategies.registry import all_strategies, strategy_named
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from softgen.arch import Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import MOST_REGISTERS, Strategy
+from softgen.spec.arch import MOST_REGISTERS, Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy
 
 
 def require_walk(

@@ -12,9 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
-from softgen.problem import DType, Problem
-from softgen.strategies.base import PACK_SIZES, Launch, Strategy, knob
+from softgen.spec.arch import Arch
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import PACK_SIZES, Strategy, knob
+from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced
 
 # 32-bit registers that may hold elements. A thread has 255; addresses, the packs in flight and the

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softgen import folders, owned
-from softgen.arch import Arch
-from softgen.entry import Entry, Key, entry_from_json
+from softgen.disk import folders, owned
+from softgen.disk.files import read_regular, write_whole
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.files import read_regular, write_whole
+from softgen.spec.arch import Arch
+from softgen.tuning.entry import Entry, Key, entry_from_json
 
 log = logging.getLogger("softgen")
 

@@ -6,12 +6,12 @@ to it tells settings of one strategy apart that cannot keep the memory busy, or 
 
 from __future__ import annotations
 
-from softgen.arch import KIB, Arch
-from softgen.occupancy import blocks_per_multiprocessor
-from softgen.problem import Problem
-from softgen.strategies import Launch, Strategy
-from softgen.strategies.base import MOST_REGISTERS, OTHER_REGISTERS
-from softgen.variants import Variant, candidates
+from softgen.spec.arch import KIB, MOST_REGISTERS, Arch
+from softgen.spec.problem import Problem
+from softgen.strategies.base import OTHER_REGISTERS, Strategy
+from softgen.strategies.launch import Launch
+from softgen.strategies.occupancy import blocks_per_multiprocessor
+from softgen.strategies.variants import Variant, candidates
 
 # Bytes that an SM must have on their way to keep its share of the memory busy: 4.8 TB/s for about
 # 700 ns, over the 132 SMs of an H200.

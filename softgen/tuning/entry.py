@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidValueError, SoftgenError
-from softgen.problem import Problem
-from softgen.strategies import strategy_named
-from softgen.variants import Variant
+from softgen.spec.problem import Problem, rows_bucket
+from softgen.strategies.registry import strategy_named
+from softgen.strategies.variants import Variant
 
 SCHEMA = 1
 
@@ -92,11 +92,6 @@ class Entry:
             "timings": [dataclasses.asdict(timing) for timing in self.timings],
             "failures": dict(self.failures),
         }
-
-
-def rows_bucket(rows: int) -> int:
-    """Return the least power of two that is at least `rows` >= 1: a choice is kept per bucket."""
-    return 1 << (rows - 1).bit_length()
 
 
 def entry_from_json(data: Any) -> Entry:

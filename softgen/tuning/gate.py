@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from softgen.compile import compile_source
-from softgen.device import arch_of, require_device
-from softgen.kernel import Kernel
-from softgen.measure import Buffers, memory
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import environment, render
-from softgen.variants import best_guess
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.device import arch_of, require_device
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.source.render import environment, render
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.variants import best_guess
+from softgen.tuning.measure import Buffers, memory
 
 # Two correct kernels may each be at the edge of their bound, hence twice the bound of numerics.py
 # (in float64 that of results above e^-45, which those of the tuner's normal values are); a 16-bit
@@ -57,7 +57,7 @@ class Gate:
         oracle = compile_source(render(best_guess(problem, buffers.rows, arch, "safe")))
         oracle.launch(buffers.inputs[0], self.expected.data.ptr, buffers.rows, self.stream)
 
-    def objection(self, kernel: Kernel) -> str | None:
+    def objection(self, kernel: LoadedKernel) -> str | None:
         """Return how the kernel's result is wrong, or None if it agrees everywhere."""
         cupy, out = self.cupy, self.problem.out_dtype
         y = self.buffers.outputs[0]

@@ -11,14 +11,14 @@ import statistics
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.arch import GIB
-from softgen.arrays import numpy_dtype
-from softgen.device import require_device
-from softgen.entry import Timing
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError
-from softgen.kernel import Kernel
-from softgen.problem import DType, Problem
-from softgen.replay import Launch, Player, Replay
+from softgen.spec.arch import GIB
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import DType, Problem
+from softgen.tuning.entry import Timing
 
 COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
 LEAST_PAIRS = 4
@@ -177,9 +177,9 @@ class Stopwatch:
         self.buffers = buffers
         self._player = Player()
         buffers.chill(self._player)
-        self._replays: dict[int, tuple[Kernel, Replay]] = {}
+        self._replays: dict[int, tuple[LoadedKernel, Replay]] = {}
 
-    def _replay(self, kernel: Kernel) -> Replay:
+    def _replay(self, kernel: LoadedKernel) -> Replay:
         """Return the kernel's replay; the kernel is kept, because its id is the key."""
         if id(kernel) not in self._replays:
             launch = launch_over(self.buffers, kernel, self._player)
@@ -188,16 +188,16 @@ class Stopwatch:
             self._replays[id(kernel)] = (kernel, replay)
         return self._replays[id(kernel)][1]
 
-    def warm_up(self, kernel: Kernel) -> None:
+    def warm_up(self, kernel: LoadedKernel) -> None:
         """Run the kernel until the clocks have risen."""
         self._player.warm_up(self._replay(kernel))
 
-    def samples(self, kernel: Kernel, seconds: float, least: int = 5) -> list[float]:
+    def samples(self, kernel: LoadedKernel, seconds: float, least: int = 5) -> list[float]:
         """Return microseconds per launch, one number a replay, for about `seconds` of host time."""
         return self._player.samples(self._replay(kernel), seconds, least)
 
 
-def launch_over(buffers: Buffers, kernel: Kernel, player: Player) -> Launch:
+def launch_over(buffers: Buffers, kernel: LoadedKernel, player: Player) -> Launch:
     """Return the launches of a kernel: number i on pair i, on the player's stream.
 
     They share one workspace, as launches on one stream do. Asked for in the capture, each would
@@ -216,7 +216,7 @@ def launch_over(buffers: Buffers, kernel: Kernel, player: Player) -> Launch:
     return launch
 
 
-def summarize(kernel: Kernel, samples: list[float]) -> Timing:
+def summarize(kernel: LoadedKernel, samples: list[float]) -> Timing:
     """Return the median and the 10th and 90th percentile of `samples` (two or more)."""
     deciles = statistics.quantiles(samples, n=10, method="inclusive")
     return Timing(kernel.variant.name, statistics.median(samples), deciles[0], deciles[-1])

@@ -9,13 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 
-from softgen import cache, table
-from softgen.device import arch_of, environment
-from softgen.entry import Entry, Key, rows_bucket
+from softgen.devices.gpu.device import arch_of, environment
 from softgen.errors import InvalidValueError
-from softgen.problem import Problem
-from softgen.select import DEFAULT_ROWS, untimed
-from softgen.variants import Variant, best_guess, candidates
+from softgen.spec.problem import Problem, rows_bucket
+from softgen.strategies import winners
+from softgen.strategies.select import DEFAULT_ROWS, untimed
+from softgen.strategies.variants import Variant, best_guess, candidates
+from softgen.tuning import cache
+from softgen.tuning.entry import Entry, Key
 
 MODES = ("on", "cached", "off", "force")
 DEFAULT_BUDGET = 2.0
@@ -80,7 +81,7 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
         stored = cache.load(key, arch)
         if stored is not None:
             return stored.winner
-        shipped = table.winner(problem, rows, arch)
+        shipped = winners.winner(problem, rows, arch)
         if shipped is not None:
             return shipped
         if mode == "cached":
@@ -113,7 +114,9 @@ def _lock_of(key: Key) -> threading.Lock:
 
 
 def _tune_and_log(problem: Problem, rows: int) -> Entry:
-    from softgen.tune import tune  # 15 ms that a process whose choices are known does not spend
+    from softgen.tuning.tune import (
+        tune,  # 15 ms that a process whose choices are known does not spend
+    )
 
     start = time.perf_counter()
     entry = tune(problem, rows, budget=tune_budget())

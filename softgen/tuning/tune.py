@@ -8,19 +8,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from softgen import cache
-from softgen.compile import compile_many
-from softgen.cost import worth_timing
-from softgen.device import arch_of, environment, require_device
-from softgen.driver import primary_context
-from softgen.entry import Entry, Key, Timing
+from softgen.devices.gpu.compile import compile_many
+from softgen.devices.gpu.device import arch_of, environment, require_device
+from softgen.devices.gpu.driver import primary_context
+from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, VerificationError
-from softgen.gate import Gate
-from softgen.kernel import Kernel
-from softgen.measure import Buffers, Stopwatch, summarize
-from softgen.problem import Problem
-from softgen.render import render
-from softgen.variants import Variant
+from softgen.source.render import render
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+from softgen.tuning import cache
+from softgen.tuning.cost import worth_timing
+from softgen.tuning.entry import Entry, Key, Timing
+from softgen.tuning.gate import Gate
+from softgen.tuning.measure import Buffers, Stopwatch, summarize
 
 SCREENING_SECONDS = 0.01  # host time that each candidate is timed for at first
 # Who comes to the finals: all within the noise of so short a look, while the clocks still rise.
@@ -111,7 +111,7 @@ def _tune(
     return entry
 
 
-def _compiled(found: list[Variant], failures: dict[str, str]) -> Iterator[Kernel]:
+def _compiled(found: list[Variant], failures: dict[str, str]) -> Iterator[LoadedKernel]:
     """Compile the candidates in parallel and yield, in order, what can be timed."""
     for variant, made in zip(found, compile_many(map(render, found)), strict=True):
         if isinstance(made, CompileError):
@@ -135,13 +135,13 @@ class _Screen:
         self.gate = Gate(problem, buffers)
         self.stopwatch = Stopwatch(buffers)
         self.bytes = buffers.rows * problem.bytes_per_row
-        self.kernels: dict[str, Kernel] = {}
+        self.kernels: dict[str, LoadedKernel] = {}
         self.timings: dict[str, Timing] = {}
         self.failures: dict[str, str] = {}
         self.total = total
         self.progress = progress
 
-    def look_at(self, kernel: Kernel) -> None:
+    def look_at(self, kernel: LoadedKernel) -> None:
         """Check and time one candidate."""
         name = kernel.variant.name
         objection = self.gate.objection(kernel)
@@ -161,7 +161,7 @@ class _Screen:
             self.progress(Progress(done, self.total, name, best.variant if best else None, rate))
 
 
-def _finals(screen: _Screen, deadline: float) -> tuple[Kernel, tuple[Timing, ...]]:
+def _finals(screen: _Screen, deadline: float) -> tuple[LoadedKernel, tuple[Timing, ...]]:
     """Time the fastest few again, taking turns, and choose."""
     names = _finalists(screen.timings)
     tiny = min(screen.timings[name].microseconds for name in names) < TINY_MICROSECONDS

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from softgen.compile import compile_many
-from softgen.device import require_device
+from softgen.devices.gpu.compile import compile_many
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError
-from softgen.kernel import Kernel
-from softgen.numerics import Storage, storage_dtype
-from softgen.render import Source
+from softgen.source.render import Source
+from softgen.spec.numerics import Storage, storage_dtype
 
 
 def compiled(sources: Sequence[Source]) -> Callable[[Source, Storage, int, int], Storage]:
@@ -27,7 +27,7 @@ def compiled(sources: Sequence[Source]) -> Callable[[Source, Storage, int, int],
     return run
 
 
-def _run(kernel: Kernel, x: Storage, x_offset: int, y_offset: int) -> Storage:
+def _run(kernel: LoadedKernel, x: Storage, x_offset: int, y_offset: int) -> Storage:
     """Return y; the arrays start the given number of elements after a 16-byte boundary."""
     cupy = require_device()
     y_type = storage_dtype(kernel.variant.problem.out_dtype)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softgen.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.select import select
-from softgen.strategies import all_strategies
-from softgen.variants import Variant, candidates, is_full_name, parse_name
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.select import select
+from softgen.strategies.variants import Variant, candidates, is_full_name, parse_name
 
 # One column, less than a pack, a warp and one more, no power of two, odd, more than OneFlow's 1024.
 WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softgen.numerics import Float64, Storage, encode
-from softgen.problem import DType, Problem
-from softgen.strategies import Strategy
-from softgen.strategies.base import WARP_SIZE
+from softgen.spec.arch import WARP_SIZE
+from softgen.spec.numerics import Float64, Storage, encode
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy
 
 _FINFO_MAX = {
     DType.FLOAT16: 65504.0,

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from softgen.emulator import SECONDS, Job, Work, build
+from softgen.devices.emulator import SECONDS, Job, Work, build
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
-from softgen.numerics import Accuracy, Storage, check
-from softgen.problem import DType
-from softgen.regimes import REGIMES, Slices
-from softgen.render import Source, render
-from softgen.variants import Variant
-from softgen.verify_matrix import matrix
+from softgen.source.render import Source, render
+from softgen.spec.numerics import Accuracy, Storage, check
+from softgen.spec.problem import DType
+from softgen.strategies.variants import Variant
+from softgen.verify.matrix import matrix
+from softgen.verify.regimes import REGIMES, Slices
 
 # (source, x in storage form, elements that x and y start after a 16-byte boundary) -> y
 Runner = Callable[[Source, Storage, int, int], Storage]
@@ -161,8 +161,8 @@ def _preparation(runner: Runner | None) -> Callable[[Sequence[Source]], Runner]:
     """Return what makes a batch ready to run."""
     if runner:
         return lambda sources: runner
-    from softgen.device import require_device
-    from softgen.verify_gpu import compiled
+    from softgen.devices.gpu.device import require_device
+    from softgen.verify.gpu import compiled
 
     require_device()
     return compiled

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from softgen.arch import KNOWN, Arch
-from softgen.problem import MAX_COLS, MAX_INT32_COLS, Algorithm, DType, Problem
+from softgen.spec.arch import KNOWN, Arch
+from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Algorithm, DType, Problem
 
 # Edges of warps, packs, registers, blocks, 32-bit indices and of what is accepted.
 EDGES = (32, 64, 128, 160, 256, 512, 1000, 1024, 2048, 4096, 5120, 131072, 2**31, MAX_INT32_COLS)

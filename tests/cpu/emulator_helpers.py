@@ -7,16 +7,16 @@ import dataclasses
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.arch import arch_named
-from softgen.emulator import run
-from softgen.numerics import Storage
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.devices.emulator import run
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.arch import arch_named
+from softgen.spec.numerics import Storage
+from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant
 from tests.run_folder import run_folder
 
 ARCH = arch_named("sm_90")
@@ -26,7 +26,7 @@ def share_programs(factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
     """Keep built programs for all tests of a run: the host's side alone takes a second to build."""
     folder = run_folder(factory) / "programs"
     folder.mkdir(exist_ok=True)
-    monkeypatch.setattr("softgen.emulator.program.program_folder", lambda: folder)
+    monkeypatch.setattr("softgen.devices.emulator.program.program_folder", lambda: folder)
 
 
 def source_of(strategy: str, cols: int, dtype: str = "float32") -> Source:

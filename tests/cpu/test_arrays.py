@@ -14,12 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softgen import arrays
-from softgen.arrays import TorchLibrary, library_of, numpy_dtype, usable_alignment
+from softgen.call import library as libraries
+from softgen.call.library import library_of, usable_alignment
+from softgen.call.outputs import Output, resolve_output
+from softgen.call.torch_library import TorchLibrary
+from softgen.call.warm_run import Find, Full, Run
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.outputs import Output, resolve_output
-from softgen.problem import DType, natural_alignment
-from softgen.warm_run import Find, Full, Run
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import DType, natural_alignment
 from tests.cpu.drawn import widths
 
 dtypes = st.sampled_from(DType)
@@ -125,7 +127,7 @@ class FakeCupy:
 def fake_cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
     fake = FakeCupy()
     library = SimpleNamespace(cupy=fake)
-    monkeypatch.setattr(arrays, "_cupy_library", lambda: library)
+    monkeypatch.setattr(libraries, "_cupy_library", lambda: library)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     return fake
 
@@ -220,9 +222,9 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         _dynamo=SimpleNamespace(guards=guards),
     )
     monkeypatch.setitem(sys.modules, "torch", module)
-    monkeypatch.setattr(arrays, "require_device", lambda: None)
-    arrays._torch_library.cache_clear()
-    monkeypatch.setattr(arrays, "_torch_library", TorchLibrary)
+    monkeypatch.setattr(libraries, "require_device", lambda: None)
+    libraries._torch_library.cache_clear()
+    monkeypatch.setattr(libraries, "_torch_library", TorchLibrary)
     return module
 
 
@@ -301,7 +303,7 @@ class Subclass(Array):
 
 @dataclass
 class FakeLibrary:
-    """softgen.arrays.Library over `Array`."""
+    """softgen.call.library.Library over `Array`."""
 
     mallocs_in_capture: bool = False
     array_type: type = Array

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from softgen.arch import arch_named
 from softgen.bench import check, limit, runner
 from softgen.bench.chain import Chain
 from softgen.bench.peers import (
@@ -42,8 +41,9 @@ from softgen.bench.record import (
 )
 from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
 from softgen.errors import CompileError, InvalidValueError
-from softgen.problem import DType, Problem
-from softgen.variants import candidates
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.variants import candidates
 from tests.cpu.cli_helpers import refused
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
@@ -413,7 +413,7 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
             else:
                 yield SimpleNamespace(variant=source.variant, local_bytes=8 * (number == 2))
 
-    monkeypatch.setattr("softgen.compile.compile_many", compile_all)
+    monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
     monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given: None)
     arena: Any = SimpleNamespace(shape=SHAPE, arch=arch, buffers=None, pairs=2, player=None)
     field = exhaustive_field(arena)
@@ -428,13 +428,14 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
     launched: list[tuple[object, int, int]] = []
 
     def plan(*problem: object, **options: object) -> Any:
-        return SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
+        loaded = SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
+        return SimpleNamespace(loaded=loaded)
 
     def launch_over(buffers: Any, kernel: object, player: object) -> Any:
         x, y = buffers.inputs, buffers.outputs
         return lambda i: launched.append((kernel, x[i % 2], y[i % 2]))
 
-    monkeypatch.setattr("softgen.api.plan", plan)
+    monkeypatch.setattr("softgen.call.api.plan", plan)
     monkeypatch.setattr("softgen.bench.peers.launch_over", launch_over)
     arena: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
     arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))

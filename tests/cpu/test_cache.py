@@ -22,15 +22,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from softgen import cache, folders, owned
-from softgen.arch import arch_named
-from softgen.entry import SCHEMA, Entry, Key, Timing, entry_from_json, rows_bucket
+from softgen.disk import folders, owned
 from softgen.errors import InvalidValueError
-from softgen.problem import Problem
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant
+from softgen.tuning import cache
+from softgen.tuning.entry import SCHEMA, Entry, Key, Timing, entry_from_json
 
 ROOT = Path(__file__).parents[2]
 H200 = arch_named("sm_90")
@@ -812,7 +813,7 @@ def test_an_entry_that_goes_from_memory_while_it_is_looked_up(
 
 WRITER = """
 import sys
-from softgen import cache
+from softgen.tuning import cache
 from tests.cpu.test_cache import make_entry
 
 first, count, step = map(int, sys.argv[1:])

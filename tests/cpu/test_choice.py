@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from softgen import api, policy
-from softgen.arch import arch_named
+from softgen.call import api
 from softgen.errors import CompileError, LaunchError
-from softgen.policy import NOMINAL_ROWS, choose_invariant, others
-from softgen.problem import Problem
-from softgen.render import Source
-from softgen.table import winner, winner_for_any_rows
-from softgen.variants import Variant, best_guess, candidates
+from softgen.source.render import Source
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant, best_guess, candidates
+from softgen.strategies.winners import winner, winner_for_any_rows
+from softgen.tuning import policy
+from softgen.tuning.policy import NOMINAL_ROWS, choose_invariant, others
 
 H200 = arch_named("sm_90")
 

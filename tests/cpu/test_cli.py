@@ -96,7 +96,7 @@ def test_usage_errors_exit_with_2_and_are_json_when_asked(
 
 
 def test_a_command_that_needs_a_gpu_exits_with_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: "there is none")
+    monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: "there is none")
     for words in (("tune", "--shape", "64x64"), ("run", "--device", "cuda")):
         assert "there is none" in refused(group.NO_DEVICE, *words)
     assert "there is none" in refused(group.NO_DEVICE, "verify", "--device", "cuda")
@@ -117,7 +117,7 @@ def test_a_bug_keeps_its_traceback_and_is_still_one_document(
     def broken() -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("softgen.folders.directory", broken)
+    monkeypatch.setattr("softgen.disk.folders.directory", broken)
     result = cli("cache", "path", "--json")
     assert result.exit_code == group.FAILED
     assert document(result) == {"error": "a bug", "kind": "ZeroDivisionError"}

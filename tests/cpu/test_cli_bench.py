@@ -24,8 +24,8 @@ from softgen.bench.record import (
 from softgen.bench.suites import Shape
 from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
-from softgen.device import unavailable_reason
-from softgen.problem import DType
+from softgen.devices.gpu.device import unavailable_reason
+from softgen.spec.problem import DType
 from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
@@ -56,7 +56,7 @@ def fake_run(
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU, and that measuring on it is quick."""
-    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: None)
+    monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: None)
     monkeypatch.setattr("softgen.bench.runner.run", fake_run)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen import doctor
+from softgen.cli import checks as doctor
 from softgen.cli import group
 from tests.cpu.cli_helpers import cli, document, ok
 

@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from softgen import policy, table
-from softgen.arch import arch_named
 from softgen.cli import group, output
 from softgen.errors import MissingDependencyError
-from softgen.gallery import gallery
-from softgen.generator import generate
-from softgen.problem import Algorithm, DType, Problem
-from softgen.select import untimed
-from softgen.strategies import all_strategies
-from softgen.table import winner, winner_for_any_rows
-from softgen.variants import best_guess, candidates, parse_name
+from softgen.source.gallery import gallery
+from softgen.source.generate import generate
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies import winners
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.select import untimed
+from softgen.strategies.variants import best_guess, candidates, parse_name
+from softgen.strategies.winners import winner, winner_for_any_rows
+from softgen.tuning import policy
 from tests.cpu.cli_helpers import cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256"
@@ -380,7 +381,7 @@ def test_show_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyP
     def absent(*arguments: object) -> None:
         raise MissingDependencyError("NVRTC cannot be loaded; install it with pip")
 
-    monkeypatch.setattr("softgen.compile.compile_offline", absent)
+    monkeypatch.setattr("softgen.devices.gpu.compile.compile_offline", absent)
     result = ok("show", SAFE)
     assert result.stdout.startswith(f"// {SAFE}\n")
     assert "install it with pip" in result.stderr
@@ -524,7 +525,7 @@ def test_what_is_emitted_is_what_a_call_runs(monkeypatch: pytest.MonkeyPatch) ->
     H200 = arch_named("sm_90")
     monkeypatch.setattr(policy, "arch_of", lambda device: H200)
     monkeypatch.setattr(policy, "environment", lambda device: {"device": "NVIDIA H200"})
-    for problem, rows in table._winners("NVIDIA H200"):
+    for problem, rows in winners._winners("NVIDIA H200"):
         called = policy.choose(problem, rows, 0, "cached")
         emitted = untimed(problem, rows, H200).variant
         assert emitted == called

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from softgen.gallery import gallery
-from softgen.generator import generate
+from softgen.source.gallery import gallery
+from softgen.source.generate import generate
 from tests.cpu.cli_helpers import subprocess_cli
 
 ABSENT = """

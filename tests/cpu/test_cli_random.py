@@ -20,19 +20,19 @@ import numpy as np
 import pytest
 from typer.testing import Result
 
-from softgen import cache as cache_module
-from softgen import numerics
 from softgen.bench.record import Finding, Machine, Status, records_of, to_csv
 from softgen.bench.suites import Shape
 from softgen.cli import app, group
 from softgen.cli import cache as cache_commands
-from softgen.entry import Entry, Key, Timing
 from softgen.errors import MissingDependencyError
-from softgen.problem import DType, Problem
-from softgen.render import Source
+from softgen.source.render import Source
+from softgen.spec import numerics
+from softgen.spec.problem import DType, Problem
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant
-from softgen.verify import Report
+from softgen.strategies.variants import Variant
+from softgen.tuning import cache as cache_module
+from softgen.tuning.entry import Entry, Key, Timing
+from softgen.verify.verify import Report
 from tests.cpu.cli_helpers import cli
 
 LINES = 300
@@ -155,12 +155,12 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_nvrtc(*_: object) -> None:
         raise MissingDependencyError("no NVRTC in this test")
 
-    monkeypatch.setattr("softgen.device.available", lambda: False)
-    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: "there is none")
-    monkeypatch.setattr("softgen.emulator.run", emulate)
-    monkeypatch.setattr("softgen.compile.compile_offline", no_nvrtc)
-    monkeypatch.setattr("softgen.verify.verify", lambda **_: Report())
-    monkeypatch.setattr("softgen.doctor.examine", lambda: [])
+    monkeypatch.setattr("softgen.devices.gpu.device.available", lambda: False)
+    monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: "there is none")
+    monkeypatch.setattr("softgen.devices.emulator.run", emulate)
+    monkeypatch.setattr("softgen.devices.gpu.compile.compile_offline", no_nvrtc)
+    monkeypatch.setattr("softgen.verify.verify.verify", lambda **_: Report())
+    monkeypatch.setattr("softgen.cli.checks.examine", lambda: [])
 
 
 @pytest.fixture

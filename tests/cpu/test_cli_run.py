@@ -15,7 +15,7 @@ from rich.console import Console
 
 from softgen.cli import group, output
 from softgen.cli import run as run_module
-from softgen.generator import generate
+from softgen.source.generate import generate
 from tests.cpu.cli_helpers import cli, document, ok, refused, subprocess_cli
 
 CPU = ("run", "--device", "cpu")
@@ -79,7 +79,7 @@ def test_sixteen_bits_are_measured_in_steps_of_their_type() -> None:
 
 
 def test_without_a_gpu_auto_says_that_it_emulates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("softgen.device.available", lambda: False)
+    monkeypatch.setattr("softgen.devices.gpu.device.available", lambda: False)
     result = ok("run", "--rows", 2, "--cols", 8, "--variant", "safe")
     assert "no GPU can be used: the emitted kernel runs on the CPU emulator" in result.stderr
 

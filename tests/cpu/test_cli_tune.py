@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
-from softgen import cache
-from softgen.arch import arch_named
 from softgen.cli import group
 from softgen.cli.tune import parse_shape, read_shapes
-from softgen.entry import Entry, Key, Timing
 from softgen.errors import InvalidValueError
-from softgen.problem import Problem
-from softgen.tune import Progress
-from softgen.variants import candidates
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import candidates
+from softgen.tuning import cache
+from softgen.tuning.entry import Entry, Key, Timing
+from softgen.tuning.tune import Progress
 from tests.cpu.cli_helpers import cli, document, ok, refused
 
 INTERRUPTING_ROWS, INTERRUPTING_COLS = 64, 4096
@@ -47,8 +47,8 @@ def fake_tune(
 @pytest.fixture(autouse=True)
 def _fake_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU, and that tuning on it is quick."""
-    monkeypatch.setattr("softgen.device.unavailable_reason", lambda: None)
-    monkeypatch.setattr("softgen.tune.tune", fake_tune)
+    monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: None)
+    monkeypatch.setattr("softgen.tuning.tune.tune", fake_tune)
 
 
 @pytest.mark.parametrize("text", ["4096x1024", "4096 x 1024", " 4096,1024 ", "4096*1024"])

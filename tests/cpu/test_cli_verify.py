@@ -33,10 +33,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         failures += seen.pop("others", [])
         return SimpleNamespace(**{**REPORT, "failed": len(failures), "failures": failures})
 
-    module = ModuleType("softgen.verify")
+    module = ModuleType("softgen.verify.verify")
     vars(module)["verify"] = verify
-    monkeypatch.setitem(sys.modules, "softgen.verify", module)
-    monkeypatch.setattr("softgen.device.available", lambda: False)
+    monkeypatch.setitem(sys.modules, "softgen.verify.verify", module)
+    monkeypatch.setattr("softgen.devices.gpu.device.available", lambda: False)
     return seen
 
 

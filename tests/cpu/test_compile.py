@@ -22,17 +22,17 @@ from typing import Any
 
 import pytest
 
-from softgen import compile as compiling
-from softgen.arch import DEFAULT_ARCH, KNOWN, Arch, arch_named
-from softgen.compile import Compiled, compile_offline, toolkit_headers
+from softgen.devices.gpu import compile as compiling
+from softgen.devices.gpu.compile import Compiled, compile_offline, toolkit_headers
 from softgen.errors import CompileError, MissingDependencyError
-from softgen.gallery import gallery
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import Source, render
-from softgen.strategies import all_strategies
+from softgen.source.gallery import gallery
+from softgen.source.render import Source, render
+from softgen.spec.arch import DEFAULT_ARCH, KNOWN, Arch, arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
 from softgen.strategies.online import Online
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant, best_guess, candidates
+from softgen.strategies.variants import Variant, best_guess, candidates
 from tests import spill_grid
 
 H200 = arch_named("sm_90")

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from softgen import cost as model
-from softgen.arch import KNOWN, arch_named
 from softgen.bench.suites import SUITES
-from softgen.cost import MOST, cost, elements_held, worth_timing
-from softgen.problem import DType, Problem
-from softgen.strategies import Strategy, all_strategies
+from softgen.spec.arch import KNOWN, arch_named
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.online import Online
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess, candidates, parse_name
+from softgen.tuning import cost as model
+from softgen.tuning.cost import MOST, cost, elements_held, worth_timing
 
 H200 = arch_named("sm_90")
 PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"

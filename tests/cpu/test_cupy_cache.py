@@ -12,11 +12,11 @@ from types import ModuleType
 
 import pytest
 
-from softgen import cupy_cache
+from softgen.devices.gpu import cupy_cache
 
 IMPORT = """
 import os
-from softgen.device import require_cupy
+from softgen.devices.gpu.device import require_cupy
 cupy = require_cupy()
 print(os.environ.get("CUPY_CACHE_IN_MEMORY"), os.environ.get("CUPY_CACHE_DIR"))
 """

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from softgen.drift import Difference, check
-from softgen.emit import owns_none, write
 from softgen.errors import InvalidValueError
-from softgen.generator import generate
+from softgen.source.drift import Difference, check
+from softgen.source.emit import owns_none, write
+from softgen.source.generate import generate
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 

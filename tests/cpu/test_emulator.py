@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import Job, build, run
-from softgen.emulator.compiler import Compiler, find_compiler
+from softgen.devices.emulator import Job, build, run
+from softgen.devices.emulator.compiler import Compiler, find_compiler
 from softgen.errors import (
     CompileError,
     EmulationError,
@@ -18,10 +17,11 @@ from softgen.errors import (
     InvalidValueError,
     MissingDependencyError,
 )
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
+from softgen.source.render import render
+from softgen.spec import numerics
+from softgen.spec.problem import Algorithm, DType, Problem
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.cli_helpers import refused
 from tests.cpu.emulator_helpers import (
     broken,
@@ -143,7 +143,7 @@ def test_an_error_does_not_stop_the_jobs_after_it() -> None:
 def test_the_second_build_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     source = source_of("safe", 48)
     built = build([source]).path
-    monkeypatch.setattr("softgen.emulator.program._compile", None)
+    monkeypatch.setattr("softgen.devices.emulator.program._compile", None)
     assert build([source]).path == built
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import Problem
 from softgen.strategies.cluster import Cluster
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 
 PUSH = "push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);"

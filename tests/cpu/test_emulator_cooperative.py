@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError
-from softgen.problem import DType, Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import DType, Problem
 from softgen.strategies.cooperative import Cooperative
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 
 # Two warps that work in each block, beside four that help.

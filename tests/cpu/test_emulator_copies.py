@@ -10,13 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from softgen.arch import Arch
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError, InvalidValueError
-from softgen.problem import Problem
-from softgen.render import Source
-from softgen.strategies.base import Launch, Strategy, knob
-from softgen.variants import Variant
+from softgen.source.render import Source
+from softgen.spec.arch import Arch
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.launch import Launch
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, share_programs
 
 COLS = 256

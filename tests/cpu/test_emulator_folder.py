@@ -13,12 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softgen import cache, owned
-from softgen.emulator import build
-from softgen.emulator.compiler import Compiler
-from softgen.emulator.folder import MAX_BYTES, keep_small, program_folder
-from softgen.emulator.program import Program
-from softgen.render import Source
+from softgen.devices.emulator import build
+from softgen.devices.emulator.compiler import Compiler
+from softgen.devices.emulator.folder import MAX_BYTES, keep_small, program_folder
+from softgen.devices.emulator.program import Program
+from softgen.disk import owned
+from softgen.source.render import Source
+from softgen.tuning import cache
 from tests.cpu.emulator_helpers import input_of, source_of
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +47,7 @@ def folder(built: Path, own_cache: Path) -> Path:
 @pytest.fixture
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that every compiled unit is added to from now on."""
-    from softgen.emulator import program
+    from softgen.devices.emulator import program
 
     found = []
     real = program._compile
@@ -185,7 +186,7 @@ def test_a_killed_compile_stops_no_later_one(own_cache: Path, tmp_path: Path) ->
     compiler.write_text('#!/bin/sh\n[ "$1" = --version ] && exec c++ --version\nkill -9 $PPID\n')
     compiler.chmod(0o700)
     program = (
-        "from softgen.emulator import build\n"
+        "from softgen.devices.emulator import build\n"
         "from tests.cpu.test_emulator_folder import SOURCE\n"
         "build([SOURCE])\n"
     )

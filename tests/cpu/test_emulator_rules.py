@@ -7,7 +7,7 @@ import re
 import pytest
 
 from softgen.errors import EmulationError
-from softgen.render import Source
+from softgen.source.render import Source
 from tests.cpu.emulator_helpers import broken, run_rows, share_programs, source_of, written
 
 

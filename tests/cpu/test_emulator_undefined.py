@@ -7,12 +7,12 @@ import re
 import numpy as np
 import pytest
 
-from softgen.emulator import Job, build
+from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec.problem import Problem
 from softgen.strategies.split import Split
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import (
     broken,
     input_of,

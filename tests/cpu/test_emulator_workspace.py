@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError, InvalidValueError
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 
 ROWS = 3

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.compile import compile_offline
-from softgen.emulator import run
+from softgen.devices.emulator import run
+from softgen.devices.gpu.compile import compile_offline
 from softgen.errors import EmulationError
-from softgen.problem import DType, Problem
-from softgen.render import Source, render
-from softgen.strategies import Strategy
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.split import Split
+from softgen.strategies.variants import Variant, best_guess
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess
 from tests.cpu.emulator_helpers import ARCH, broken, share_programs
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
@@ -159,8 +159,8 @@ def test_packs_wider_than_the_alignment_need_lanes_that_exchange() -> None:
 
 
 def _candidates(problem: Problem) -> list[tuple[type[Strategy], list[Variant]]]:
-    from softgen.strategies import all_strategies
-    from softgen.variants import candidates
+    from softgen.strategies.registry import all_strategies
+    from softgen.strategies.variants import candidates
 
     return [(kind, list(candidates(problem, 64, ARCH, kind.name))) for kind in all_strategies()]
 

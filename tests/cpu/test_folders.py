@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from softgen import cache, folders, owned
+from softgen.disk import folders, owned
+from softgen.tuning import cache
 from tests.cpu.cli_helpers import document, ok
 from tests.cpu.test_cache import ENTRY, H200
 

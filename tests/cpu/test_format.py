@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from softgen.arch import arch_named
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
-from softgen.strategies import all_strategies
-from softgen.variants import Variant, candidates
+from softgen.source.render import render
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant, candidates
 
 STYLE = Path(__file__).parents[2] / ".clang-format"
 

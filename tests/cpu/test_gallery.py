@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from softgen.drift import check
-from softgen.gallery import EXHIBITS, gallery
-from softgen.problem import Algorithm, DType
-from softgen.strategies import all_strategies
+from softgen.source.drift import check
+from softgen.source.gallery import EXHIBITS, gallery
+from softgen.spec.problem import Algorithm, DType
+from softgen.strategies.registry import all_strategies
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.arch import arch_named
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.problem import Problem
-from softgen.strategies import Launch
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.launch import Launch
 from softgen.strategies.online import Online
-from softgen.variants import candidates
+from softgen.strategies.variants import candidates
 
 
 def test_the_text_is_the_variant_that_was_asked_for() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import re
 import subprocess
 import sys
 
 import pytest
 
 import softgen
+from softgen import moved
 
 HEAVY = ("cupy", "numpy", "jinja2", "typer", "rich", "torch")
 
@@ -40,11 +43,11 @@ def test_the_command_line_loads_no_cupy_numpy_or_jinja() -> None:
 
 
 def test_a_call_loads_no_jinja_before_it_emits() -> None:
-    assert loaded_after("import softgen.api") & {"jinja2", "typer", "rich"} == set()
+    assert loaded_after("import softgen.call.api") & {"jinja2", "typer", "rich"} == set()
 
 
 def test_generate_stays_a_function_whatever_is_imported_first() -> None:
-    code = "import softgen.generator, softgen; assert callable(softgen.generate)"
+    code = "import softgen.source.generate, softgen; assert callable(softgen.generate)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -67,3 +70,23 @@ def test_every_error_class_is_public() -> None:
 def test_unknown_names_are_attribute_errors() -> None:
     with pytest.raises(AttributeError, match="module 'softgen' has no attribute 'sotfmax'"):
         _ = softgen.sotfmax
+
+
+def test_an_old_place_of_a_module_names_the_new_one() -> None:
+    for old, new in (
+        ("softgen.arch", "softgen.spec.arch"),
+        ("softgen.emulator", "softgen.devices.emulator"),
+        ("softgen.texts", "softgen.source.store"),
+        ("softgen.strategies.serial", "softgen.strategies.lessons.serial"),
+    ):
+        with pytest.raises(
+            ModuleNotFoundError, match=re.escape(f"{old} has moved; it is {new} now")
+        ):
+            importlib.import_module(old)
+    with pytest.raises(ModuleNotFoundError, match=r"No module named 'softgen\.nothing'"):
+        importlib.import_module("softgen.nothing")
+
+
+def test_every_module_that_was_renamed_is_where_the_error_says() -> None:
+    for place in moved.RENAMED.values():
+        assert (moved.PACKAGE / f"{place}.py").is_file()

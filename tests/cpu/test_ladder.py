@@ -7,21 +7,21 @@ import re
 import numpy as np
 import pytest
 
-from softgen.arch import KNOWN, Arch, arch_named
-from softgen.emulator import Job, build
+from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
-from softgen.ladder import ARTICLES, LADDER, step
-from softgen.numerics import check, encode
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
-from softgen.select import NAMED, select
-from softgen.strategies import all_strategies
+from softgen.source.render import render
+from softgen.spec.arch import KNOWN, Arch, arch_named
+from softgen.spec.numerics import check, encode
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
+from softgen.strategies.lessons.recurrence import Recurrence
+from softgen.strategies.lessons.serial import Serial
+from softgen.strategies.lessons.threepass import Threepass
 from softgen.strategies.online import Online
-from softgen.strategies.recurrence import Recurrence
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
-from softgen.strategies.serial import Serial
-from softgen.strategies.threepass import Threepass
-from softgen.variants import Variant, candidates
+from softgen.strategies.select import NAMED, select
+from softgen.strategies.variants import Variant, candidates
 from tests.cpu.emulator_helpers import share_programs
 
 H200 = arch_named("sm_90")

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import run
-from softgen.problem import Problem
-from softgen.render import Source, render
-from softgen.strategies import Strategy
+from softgen.devices.emulator import run
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
+from softgen.strategies.lessons.serial import Serial
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
-from softgen.strategies.serial import Serial
 from softgen.strategies.shared import PLAIN, Shared
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, share_programs
 
 THREADS = 64

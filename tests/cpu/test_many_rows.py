@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.emulator import Job, build
+from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
-from softgen.numerics import check
-from softgen.problem import Problem
-from softgen.render import Source, render
-from softgen.strategies import all_strategies
+from softgen.source.render import Source, render
+from softgen.spec.numerics import check
+from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.split import Split
-from softgen.variants import Variant, candidates
-from softgen.verify_matrix import layouts
+from softgen.strategies.variants import Variant, candidates
+from softgen.verify.matrix import layouts
 from tests.cpu.emulator_helpers import ARCH, broken, input_of, share_programs
 
 ROWS = 9

@@ -7,13 +7,13 @@ import decimal
 import numpy as np
 import pytest
 
-from softgen.arch import arch_named
-from softgen.emulator import run
-from softgen.numerics import Float64, check, decode, encode, reference, storage_dtype
-from softgen.problem import Algorithm, DType, Problem
-from softgen.regimes import REGIMES, Slices
-from softgen.render import render
-from softgen.variants import best_guess
+from softgen.devices.emulator import run
+from softgen.source.render import render
+from softgen.spec.arch import arch_named
+from softgen.spec.numerics import Float64, check, decode, encode, reference, storage_dtype
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.variants import best_guess
+from softgen.verify.regimes import REGIMES, Slices
 from tests.cpu.emulator_helpers import share_programs
 
 SOFTMAX, LOG = Algorithm.SOFTMAX, Algorithm.LOG_SOFTMAX

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.arch import arch_named
-from softgen.occupancy import blocks_per_multiprocessor
-from softgen.strategies import Launch
+from softgen.spec.arch import arch_named
+from softgen.strategies.launch import Launch
+from softgen.strategies.occupancy import blocks_per_multiprocessor
 
 
 @pytest.mark.parametrize(

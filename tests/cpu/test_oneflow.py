@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.arch import KNOWN, Arch, arch_named
-from softgen.oneflow import oneflow_dispatch
-from softgen.problem import Problem
+from softgen.spec.arch import KNOWN, Arch, arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.oneflow import oneflow_dispatch
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.warp import Warp

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from softgen.arch import arch_named
 from softgen.errors import StrategyError
-from softgen.faults import SHIPPED
-from softgen.problem import Problem
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.faults import SHIPPED
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant, candidates
+from softgen.strategies.variants import Variant, candidates
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -117,7 +117,11 @@ def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "instead", "message"),
     [
-        ("from softgen.arch import", "from softgen.archs import", "ModuleNotFoundError: .*archs"),
+        (
+            "from softgen import Arch",
+            "from softgen.archs import Arch",
+            "ModuleNotFoundError: .*archs",
+        ),
         ("def check(self", "def check(self,,", "SyntaxError"),
         ('name = "thread"', 'name = "thread" + 1', "TypeError"),
         ('"a row a thread, two passes"', "1 / 0", "ZeroDivisionError"),
@@ -170,6 +174,7 @@ def test_a_bug_of_softgen_keeps_its_own_error(
 
 
 def test_the_modules_that_come_with_softgen_are_known() -> None:
-    there = {path.stem for path in (ROOT / "softgen" / "strategies").glob("*.py")}
+    strategies = ROOT / "softgen" / "strategies"
+    there = {path.stem for path in strategies.rglob("*.py")} | {"lessons"}
     assert there >= SHIPPED
     assert issubclass(StrategyError, RuntimeError)

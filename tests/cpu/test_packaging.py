@@ -15,7 +15,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import softgen
-from softgen.render import digest
+from softgen.source.render import digest
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,7 +76,11 @@ def test_the_wheel_holds_the_package_and_the_templates(wheel: Path) -> None:
     templates = files_of(ROOT / "templates", "softgen/templates/")
     assert names - info == source | templates
     assert {"softgen/py.typed", "softgen/templates/kernel.cu.j2"} <= names
-    assert {name for name in names if name.startswith("softgen/emulator/") and name.endswith(".h")}
+    assert {
+        name
+        for name in names
+        if name.startswith("softgen/devices/emulator/") and name.endswith(".h")
+    }
     assert f"softgen-{softgen.__version__}.dist-info/licenses/LICENSE" in info
 
 
@@ -116,7 +120,7 @@ def test_an_extra_takes_the_toolkit_that_pytorch_brought(
 
 GENERATE = """
 import softgen
-from softgen.render import digest
+from softgen.source.render import digest
 print(softgen.__file__)
 print(digest())
 print(softgen.generate("softmax", "float32", 1000).text, end="")
@@ -146,7 +150,7 @@ def test_the_installed_command_emits_a_kernel(installed: Path, tmp_path: Path) -
 
 
 def test_the_installed_package_finds_its_emulators_headers(installed: Path, tmp_path: Path) -> None:
-    code = "import softgen.emulator as e; print(*e.__path__)"
+    code = "import softgen.devices.emulator as e; print(*e.__path__)"
     (folder,) = python(installed, tmp_path, "-c", code).split()
-    assert Path(folder) == installed / "softgen" / "emulator"
-    assert files_of(Path(folder)) == files_of(ROOT / "softgen" / "emulator")
+    assert Path(folder) == installed / "softgen" / "devices" / "emulator"
+    assert files_of(Path(folder)) == files_of(ROOT / "softgen" / "devices" / "emulator")

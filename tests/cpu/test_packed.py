@@ -8,16 +8,16 @@ import re
 import numpy as np
 import pytest
 
-from softgen import verify as verify_module
-from softgen.arch import arch_named
 from softgen.errors import IllegalVariantError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
-from softgen.variants import Variant, candidates, parse_name
-from softgen.verify import Report, verify
+from softgen.strategies.variants import Variant, candidates, parse_name
+from softgen.verify import verify as verify_module
+from softgen.verify.verify import Report, verify
 from tests.cpu.emulator_helpers import broken, run_rows, share_programs
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from softgen import cache, policy, table
-from softgen.arch import Arch, arch_named
-from softgen.entry import Entry, Key, Timing
 from softgen.errors import InvalidValueError, VerificationError
-from softgen.policy import MODES, batch_invariant_default, choose, tune_budget, tune_mode
-from softgen.problem import Problem
+from softgen.spec.arch import Arch, arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies import winners
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant, best_guess
+from softgen.strategies.variants import Variant, best_guess
+from softgen.tuning import cache, policy, table
+from softgen.tuning.entry import Entry, Key, Timing
+from softgen.tuning.policy import MODES, batch_invariant_default, choose, tune_budget, tune_mode
 
 H200 = arch_named("sm_90")
 T4 = arch_named("sm_75")
@@ -96,7 +97,7 @@ def test_batch_invariance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeTuner:
-    """Stands for softgen.tune.tune: stores `winner` as the real one does."""
+    """Stands for softgen.tuning.tune.tune: stores `winner` as the real one does."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Problem, int, float | None]] = []
@@ -143,9 +144,9 @@ def fake_arch(device: int) -> Arch:
 @pytest.fixture
 def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path) -> Iterator[FakeTuner]:
     fake = FakeTuner()
-    monkeypatch.setattr(table, "DIRECTORY", tmp_path)  # no table, unless a test ships one
-    table._winners.cache_clear()
-    monkeypatch.setattr("softgen.tune.tune", fake)
+    monkeypatch.setattr(winners, "DIRECTORY", tmp_path)  # no table, unless a test ships one
+    winners._winners.cache_clear()
+    monkeypatch.setattr("softgen.tuning.tune.tune", fake)
     monkeypatch.setattr(policy, "environment", fake_environment)
     monkeypatch.setattr(policy, "arch_of", fake_arch)
     policy._locks.clear()
@@ -154,7 +155,7 @@ def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path) -> I
     yield fake
     policy._locks.clear()
     cache._memory.clear()
-    table._winners.cache_clear()
+    winners._winners.cache_clear()
 
 
 def stored(rows: int = 4096, device: int = 0, strategy: Safe | None = None) -> None:
@@ -248,7 +249,7 @@ def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> N
         raise AssertionError("off must not read the cache")
 
     monkeypatch.setattr(cache, "load", look)
-    monkeypatch.setattr(table, "winner", look)
+    monkeypatch.setattr(winners, "winner", look)
     monkeypatch.setattr(policy, "environment", look)
     assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
     assert tuner.calls == []

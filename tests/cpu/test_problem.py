@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.problem import MAX_COLS, MAX_INT32_COLS, Algorithm, DType, Problem, natural_alignment
+from softgen.spec.problem import (
+    MAX_COLS,
+    MAX_INT32_COLS,
+    Algorithm,
+    DType,
+    Problem,
+    natural_alignment,
+)
 from tests.cpu.drawn import alignments, problems, widths
 
 

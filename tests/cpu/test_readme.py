@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.device import unavailable_reason
+from softgen.devices.gpu.device import unavailable_reason
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

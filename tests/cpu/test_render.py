@@ -14,12 +14,10 @@ import jinja2
 import pytest
 from hypothesis import given, settings
 
-from softgen import render as rendering
-from softgen.arch import KNOWN, Arch, arch_named
-from softgen.arrays import usable_alignment
+from softgen.call.library import usable_alignment
 from softgen.errors import SoftgenError
-from softgen.problem import MAX_INT32_COLS, Algorithm, DType, Problem, natural_alignment
-from softgen.render import (
+from softgen.source import render as rendering
+from softgen.source.render import (
     COMPILE_OPTIONS,
     _spell,
     aligned_bytes,
@@ -28,13 +26,14 @@ from softgen.render import (
     flush_rule,
     render,
 )
-from softgen.strategies import all_strategies
-from softgen.strategies.base import MAX_GRID
+from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
+from softgen.spec.problem import MAX_INT32_COLS, Algorithm, DType, Problem, natural_alignment
 from softgen.strategies.online import Online
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.sliced import Sliced
+from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess, candidates, parse_name
 from tests.cpu.drawn import archs, problems
 
 ROOT = Path(__file__).parents[2]
@@ -380,14 +379,16 @@ def test_the_digest_changes_with_every_template_and_only_then(own_templates: Pat
     assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in digests)
 
 
-@pytest.mark.parametrize("part", ["strategies/safe.py", "render.py", "problem.py", "variants.py"])
+@pytest.mark.parametrize(
+    "part", ["strategies/safe.py", "source/render.py", "spec/problem.py", "strategies/variants.py"]
+)
 def test_the_digest_changes_with_the_code_that_decides_the_text(
     part: str, own_templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = rendering.digest()
     package = tmp_path / "softgen"
     shutil.copytree(ROOT / "softgen", package)
-    monkeypatch.setattr(rendering, "__file__", str(package / "render.py"))
+    monkeypatch.setattr(rendering, "PACKAGE", package)
     rendering.digest.cache_clear()
     assert rendering.digest() == before
     with (package / part).open("a") as file:
@@ -399,7 +400,7 @@ def test_the_digest_changes_with_the_code_that_decides_the_text(
 def test_missing_templates_say_where_they_should_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "__file__", str(tmp_path / "softgen" / "render.py"))
+    monkeypatch.setattr(rendering, "PACKAGE", tmp_path / "softgen")
     with pytest.raises(SoftgenError, match=r"no templates in .*softgen/templates nor .*install"):
         rendering.template_directory()
 
@@ -407,7 +408,7 @@ def test_missing_templates_say_where_they_should_be(
 def test_templates_of_an_installed_package_come_before_a_neighbours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rendering, "__file__", str(tmp_path / "softgen" / "render.py"))
+    monkeypatch.setattr(rendering, "PACKAGE", tmp_path / "softgen")
     for folder in (tmp_path / "templates", tmp_path / "softgen" / "templates"):
         folder.mkdir(parents=True)
         (folder / "kernel.cu.j2").touch()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.requirements import conflicts
+from softgen.cli.requirements import conflicts
 from tests.cpu.cli_helpers import document, ok
 
 TORCH = ("torch", "2.15.0", "cuda-toolkit[cudart,nvrtc]==13.2.2; platform_system != 'None'")

@@ -7,13 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from softgen.emulator import build
-from softgen.numerics import Float64, decode, encode
-from softgen.problem import DType, Problem
-from softgen.render import Source, render
-from softgen.strategies import all_strategies
-from softgen.variants import candidates
-from softgen.verify_matrix import layouts
+from softgen.devices.emulator import build
+from softgen.source.render import Source, render
+from softgen.spec.numerics import Float64, decode, encode
+from softgen.spec.problem import DType, Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import candidates
+from softgen.verify.matrix import layouts
 from tests.cpu.emulator_helpers import ARCH, broken, share_programs
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)

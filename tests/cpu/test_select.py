@@ -6,15 +6,15 @@ from typing import Any, cast
 
 import pytest
 
-from softgen.arch import arch_named
 from softgen.errors import IllegalVariantError, InvalidTypeError, InvalidValueError
-from softgen.problem import Problem
-from softgen.select import select
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.select import select
 from softgen.strategies.shared import PLAIN, Shared
+from softgen.strategies.variants import Variant, best_guess
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)

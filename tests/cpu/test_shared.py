@@ -7,14 +7,14 @@ import re
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.arch import KNOWN, Arch, arch_named
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError, IllegalVariantError
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.arch import KNOWN, Arch, arch_named
+from softgen.spec.problem import Problem
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
-from softgen.variants import Variant, candidates, parse_name
+from softgen.strategies.variants import Variant, candidates, parse_name
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 
 H200 = arch_named("sm_90")

@@ -9,16 +9,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen import numerics
-from softgen.emulator import run
+from softgen.devices.emulator import run
 from softgen.errors import EmulationError
-from softgen.problem import Problem
-from softgen.render import Source, render
+from softgen.source.render import Source, render
+from softgen.spec import numerics
+from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.split import Split
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, share_programs
 
 ROWS = 33

@@ -14,17 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from softgen.arch import KNOWN, Arch, arch_named
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.strategies import Strategy, all_strategies, strategy_named
-from softgen.strategies.base import MAX_GRID
+from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.online import Online
+from softgen.strategies.registry import all_strategies, strategy_named
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.split import Split
+from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.warp import Warp
-from softgen.variants import candidates, parse_name
 from tests.cpu.drawn import archs, problems, row_counts
 
 ROOT = Path(__file__).parents[2]
@@ -309,9 +309,10 @@ TWICE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
-from softgen.problem import Problem
-from softgen.strategies.base import Launch, Strategy, knob
+from softgen.spec.arch import Arch
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.launch import Launch
 
 
 @dataclass(frozen=True)
@@ -342,10 +343,10 @@ class Twice(Strategy):
 
 USE_TWICE = """
 import softgen
-from softgen.arch import arch_named
-from softgen.problem import Problem
-from softgen.render import render
-from softgen.variants import best_guess, candidates, parse_name
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.source.render import render
+from softgen.strategies.variants import best_guess, candidates, parse_name
 
 problem = Problem.of("softmax", "float32", 1000)
 first = best_guess(problem, 1, arch_named("sm_75"))

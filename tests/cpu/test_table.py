@@ -10,28 +10,29 @@ from typing import Any
 
 import pytest
 
-from softgen import table
-from softgen.arch import KNOWN, arch_named
-from softgen.entry import Entry, Key, Timing, rows_bucket
 from softgen.errors import InvalidValueError
-from softgen.problem import Problem
+from softgen.spec.arch import KNOWN, arch_named
+from softgen.spec.problem import Problem, rows_bucket
+from softgen.strategies import winners
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant, parse_name
+from softgen.strategies.variants import Variant, parse_name
+from softgen.tuning import table
+from softgen.tuning.entry import Entry, Key, Timing
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
 ENVIRONMENT: dict[str, str | int] = {"device": "NVIDIA H200", "nvrtc": "13.0", "sources": "0123"}
-SHIPPED = sorted(table.DIRECTORY.glob("*.json"))
+SHIPPED = sorted(winners.DIRECTORY.glob("*.json"))
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Let an empty folder be that of the tables."""
-    monkeypatch.setattr(table, "DIRECTORY", tmp_path)
-    table._winners.cache_clear()
+    monkeypatch.setattr(winners, "DIRECTORY", tmp_path)
+    winners._winners.cache_clear()
     yield tmp_path
-    table._winners.cache_clear()
+    winners._winners.cache_clear()
 
 
 def entry(problem: Problem = THOUSAND, rows: int = 4096, block_size: int = 512) -> Entry:
@@ -45,16 +46,16 @@ def ship(folder: Path, *entries: Entry) -> None:
 
 
 def test_files_are_named_after_the_device(folder: Path) -> None:
-    assert table.path_of("NVIDIA H200") == folder / "nvidia_h200.json"
-    assert table.path_of("NVIDIA GeForce RTX 4090") == folder / "nvidia_geforce_rtx_4090.json"
-    assert table.path_of("../NVIDIA H200 MIG 1g.18gb") == folder / "nvidia_h200_mig_1g_18gb.json"
+    assert winners.path_of("NVIDIA H200") == folder / "nvidia_h200.json"
+    assert winners.path_of("NVIDIA GeForce RTX 4090") == folder / "nvidia_geforce_rtx_4090.json"
+    assert winners.path_of("../NVIDIA H200 MIG 1g.18gb") == folder / "nvidia_h200_mig_1g_18gb.json"
 
 
 def test_what_is_shipped_is_found(folder: Path) -> None:
     ship(folder, entry(), entry(rows=64, block_size=128))
-    assert table.winner(THOUSAND, 4096, H200) == Variant(THOUSAND, Safe(512))
-    assert table.winner(THOUSAND, 2049, H200) == Variant(THOUSAND, Safe(512))
-    assert table.winner(THOUSAND, 50, H200) == Variant(THOUSAND, Safe(128))
+    assert winners.winner(THOUSAND, 4096, H200) == Variant(THOUSAND, Safe(512))
+    assert winners.winner(THOUSAND, 2049, H200) == Variant(THOUSAND, Safe(512))
+    assert winners.winner(THOUSAND, 50, H200) == Variant(THOUSAND, Safe(128))
 
 
 @pytest.mark.parametrize(
@@ -73,28 +74,28 @@ def test_nothing_is_found_for_another_key(
     problem: Problem, rows: int, device: str, folder: Path
 ) -> None:
     ship(folder, entry())
-    assert table.winner(problem, rows, replace(H200, device=device)) is None
+    assert winners.winner(problem, rows, replace(H200, device=device)) is None
 
 
 def test_log_softmax_takes_softmaxs_winner_where_it_has_none(folder: Path) -> None:
     log_form = Problem.of("log_softmax", "float32", 1000)
     ship(folder, entry())
-    assert table.winner(log_form, 4096, H200) == Variant(log_form, Safe(512))
-    table._winners.cache_clear()
+    assert winners.winner(log_form, 4096, H200) == Variant(log_form, Safe(512))
+    winners._winners.cache_clear()
     ship(folder, entry(), entry(log_form, block_size=64))
-    assert table.winner(log_form, 4096, H200) == Variant(log_form, Safe(64))
-    assert table.winner(THOUSAND, 4096, H200) == Variant(THOUSAND, Safe(512))
+    assert winners.winner(log_form, 4096, H200) == Variant(log_form, Safe(64))
+    assert winners.winner(THOUSAND, 4096, H200) == Variant(THOUSAND, Safe(512))
 
 
 def test_softmax_does_not_take_log_softmaxs(folder: Path) -> None:
     ship(folder, entry(Problem.of("log_softmax", "float32", 1000)))
-    assert table.winner(THOUSAND, 4096, H200) is None
+    assert winners.winner(THOUSAND, 4096, H200) is None
 
 
 def test_a_device_without_a_table_has_no_winners(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert table.winner(THOUSAND, 4096, H200) is None
+    assert winners.winner(THOUSAND, 4096, H200) is None
     assert caplog.records == []
 
 
@@ -104,8 +105,8 @@ def test_a_name_that_no_longer_parses_is_passed_by(
     ship(folder, entry(), entry(rows=64))
     path = folder / "nvidia_h200.json"
     path.write_text(path.read_text().replace("safe_b512", "vanished_b512", 1))
-    assert table.winner(THOUSAND, 64, H200) is None
-    assert table.winner(THOUSAND, 4096, H200) is not None
+    assert winners.winner(THOUSAND, 64, H200) is None
+    assert winners.winner(THOUSAND, 4096, H200) is not None
     assert caplog.records == []
 
 
@@ -115,15 +116,15 @@ def test_a_winner_must_be_legal_on_the_device(
     problem = Problem.of("softmax", "float16", 4096)
     variant = Variant(problem, Online(8, 4, 1024))
     ship(folder, Entry(Key.of(problem, 8, ENVIRONMENT), variant, ()))
-    assert table.winner(problem, 8, H200) == variant
-    assert table.winner(problem, 8, replace(H200, registers_per_multiprocessor=32768)) is None
+    assert winners.winner(problem, 8, H200) == variant
+    assert winners.winner(problem, 8, replace(H200, registers_per_multiprocessor=32768)) is None
     assert caplog.records == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '"text"', '{"schema": 99}'])
 def test_a_damaged_table_is_no_table(text: str, folder: Path) -> None:
     (folder / "nvidia_h200.json").write_text(text)
-    assert table.winner(THOUSAND, 4096, H200) is None
+    assert winners.winner(THOUSAND, 4096, H200) is None
 
 
 @pytest.mark.parametrize("change", [{"schema": 2}, {"device": "NVIDIA H100"}])
@@ -132,7 +133,7 @@ def test_a_table_of_another_schema_or_device_is_no_table(
 ) -> None:
     data = json.loads(table.text_of([entry()]))
     (folder / "nvidia_h200.json").write_text(json.dumps({**data, **change}))
-    assert table.winner(THOUSAND, 4096, H200) is None
+    assert winners.winner(THOUSAND, 4096, H200) is None
 
 
 def test_the_text_is_a_line_an_entry_in_order() -> None:
@@ -165,14 +166,14 @@ def test_every_shipped_winner_can_be_used(path: Path) -> None:
     """None has gone stale: those that changed strategies would only be passed by in silence."""
     data = json.loads(path.read_text())
     arch = next(known for known in KNOWN.values() if known.device == data["device"])
-    assert table.path_of(data["device"]) == path
-    assert data["schema"] == table.SCHEMA
+    assert winners.path_of(data["device"]) == path
+    assert data["schema"] == winners.SCHEMA
     keys = set()
     for item in data["entries"]:
         variant = parse_name(item["variant"])
         variant.check(arch)
         assert rows_bucket(item["rows"]) == item["rows"]
         assert item["microseconds"] > 0
-        assert table.winner(variant.problem, item["rows"], arch) == variant
+        assert winners.winner(variant.problem, item["rows"], arch) == variant
         keys.add((variant.problem, item["rows"]))
     assert len(keys) == len(data["entries"])

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from softgen import cache, owned, texts
-from softgen.render import Source, digest, render
+from softgen.disk import owned
+from softgen.source import store as texts
+from softgen.source.render import Source, digest, render
+from softgen.source.store import source_of
 from softgen.strategies.safe import Safe
-from softgen.texts import source_of
-from softgen.variants import Variant, parse_name
+from softgen.strategies.variants import Variant, parse_name
+from softgen.tuning import cache
 
 VARIANT = parse_name("log_softmax_bf16_4096_block_p8_c32_g128_b128_m8")
 
@@ -55,8 +57,8 @@ def test_a_kept_text_is_the_emitted_one(kept: Path, emitted: list[Variant]) -> N
 def test_another_process_with_kept_texts_loads_no_jinja(kept: Path) -> None:
     program = (
         "import sys\n"
-        "from softgen.texts import source_of\n"
-        "from softgen.variants import parse_name\n"
+        "from softgen.source.store import source_of\n"
+        "from softgen.strategies.variants import parse_name\n"
         f"print(source_of(parse_name({VARIANT.name!r})).sha256, 'jinja2' in sys.modules)"
     )
     ran = subprocess.run(

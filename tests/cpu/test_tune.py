@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from softgen import cache
-from softgen import tune as tuner
-from softgen.arch import arch_named
-from softgen.cost import worth_timing
-from softgen.entry import Timing
-from softgen.measure import Buffers
-from softgen.problem import Problem
-from softgen.render import Source
-from softgen.tune import LEAST_FINALISTS, MOST_FINALISTS, NOISE, _finalists, choose_finalist
-from softgen.variants import best_guess
+from softgen.source.render import Source
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import best_guess
+from softgen.tuning import cache
+from softgen.tuning import tune as tuner
+from softgen.tuning.cost import worth_timing
+from softgen.tuning.entry import Timing
+from softgen.tuning.measure import Buffers
+from softgen.tuning.tune import LEAST_FINALISTS, MOST_FINALISTS, NOISE, _finalists, choose_finalist
 
 ROUNDS = 8
 H200 = arch_named("sm_90")

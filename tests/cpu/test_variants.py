@@ -7,15 +7,15 @@ import re
 import pytest
 from hypothesis import given, settings
 
-from softgen.arch import Arch, arch_named
 from softgen.errors import InvalidValueError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.strategies import all_strategies, strategy_named
+from softgen.spec.arch import Arch, arch_named
+from softgen.spec.problem import Algorithm, DType, Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
+from softgen.strategies.registry import all_strategies, strategy_named
 from softgen.strategies.safe import Safe
+from softgen.strategies.variants import Variant, best_guess, candidates, parse_label, parse_name
 from softgen.strategies.warp import Warp
-from softgen.variants import Variant, best_guess, candidates, parse_label, parse_name
 from tests.cpu.drawn import archs, problems, row_counts
 
 H200 = arch_named("sm_90")

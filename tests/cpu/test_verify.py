@@ -7,16 +7,16 @@ import os
 import numpy as np
 import pytest
 
-from softgen import verify as verify_module
 from softgen.errors import EmulationError, InvalidValueError
-from softgen.numerics import Storage, decode, encode, reference
-from softgen.problem import Algorithm, DType
-from softgen.regimes import REGIMES
-from softgen.render import Source, render
-from softgen.strategies import all_strategies
-from softgen.variants import Variant
-from softgen.verify import Step, verify
-from softgen.verify_matrix import MOST_VARIANTS, covering, matrix, problems
+from softgen.source.render import Source, render
+from softgen.spec.numerics import Storage, decode, encode, reference
+from softgen.spec.problem import Algorithm, DType
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant
+from softgen.verify import verify as verify_module
+from softgen.verify.matrix import MOST_VARIANTS, covering, matrix, problems
+from softgen.verify.regimes import REGIMES
+from softgen.verify.verify import Step, verify
 from tests.cpu.emulator_helpers import broken, share_programs
 
 

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen import arrays, launcher, warm, warm_run
-from softgen.arrays import CupyLibrary, Library, TorchLibrary
+from softgen.call import cupy_library, library, torch_library, warm, warm_run
+from softgen.call.cupy_library import CupyLibrary
+from softgen.call.library import Library
+from softgen.call.outputs import Output
+from softgen.call.torch_library import TorchLibrary
+from softgen.call.warm import MOST_CALLS, WarmCalls
+from softgen.call.warm_run import never
+from softgen.devices.gpu import launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.outputs import Output
-from softgen.problem import DType
-from softgen.strategies import Launch
-from softgen.warm import MOST_CALLS, WarmCalls
-from softgen.warm_run import never
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import DType
+from softgen.strategies.launch import Launch
 
 CONTEXT = 0x555
 FRESH = 1 << 20
@@ -175,7 +179,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
             get_current_stream=lambda device: SimpleNamespace(ptr=Array.world.current),
         ),
     )
-    for module in (arrays, launcher, warm, warm_run):
+    for module in (cupy_library, library, torch_library, launcher, warm, warm_run):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
     monkeypatch.setattr(launcher, "workspace", fake)
     return fake
@@ -547,7 +551,7 @@ def test_cupy_allocates_nothing_in_a_capture(world: World, driver: FakeDriver) -
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_results_of_every_dtype(dtype: DType, world: World) -> None:
-    result = Array((6, 8), 0x2000, dtype=arrays.numpy_dtype(dtype))
+    result = Array((6, 8), 0x2000, dtype=numpy_dtype(dtype))
     world.target = result
     world.call(X, result, -1, dtype, None, None, None)
     assert world.call(X, result, -1, dtype, None, None, None) is result
@@ -572,7 +576,7 @@ def test_a_0d_cupy_array_is_not_copied(driver: FakeDriver) -> None:
 
 
 def test_dim_is_another_name_of_axis(monkeypatch: pytest.MonkeyPatch) -> None:
-    from softgen import api
+    from softgen.call import api
 
     for name in ("softmax", "log_softmax"):
         monkeypatch.setattr(api, f"_{name}", {str: lambda *request: request})

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from softgen.verify import on_emulator
+from softgen.verify.verify import on_emulator
 from tests.mutation import subjects
 
 COUNTS = Path(__file__).with_name("work.json")

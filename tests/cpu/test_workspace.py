@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softgen import workspace
+from softgen.devices.gpu import workspace
 from softgen.errors import CaptureError
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from softgen.arrays import numpy_dtype
-from softgen.problem import Algorithm, DType
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import Algorithm, DType
 
 CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
 
@@ -77,6 +77,6 @@ def _bound(wanted: Any, algorithm: Algorithm, out: DType) -> Any:
     if algorithm is Algorithm.LOG_SOFTMAX:
         return relative * size + relative
     tiny = 1e-30 if out is DType.FLOAT32 else 1e-300  # below it only the magnitude counts
-    if out is DType.FLOAT64:  # see softgen/numerics.py
+    if out is DType.FLOAT64:  # see softgen/spec/numerics.py
         relative = relative * (1 + cupy.abs(cupy.log(cupy.maximum(size, tiny))) / 90)
     return cupy.where(size > tiny, relative * size, tiny)

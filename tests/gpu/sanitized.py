@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from softgen.problem import Problem
-from softgen.variants import Variant
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
 
 # Widths at which each strategy is at home; those of `split` and `cooperative` cut rows often.
 COLS = {
@@ -34,9 +34,9 @@ MISTAKES = {
 
 def chosen(name: str) -> tuple[Variant, str]:
     """Return a variant and the text to compile for it."""
-    from softgen.arch import arch_named
-    from softgen.render import render
-    from softgen.variants import candidates
+    from softgen.source.render import render
+    from softgen.spec.arch import arch_named
+    from softgen.strategies.variants import candidates
 
     strategy, good, bad = MISTAKES.get(name, (name, "", ""))
     problem = Problem.of("softmax", "float32", COLS[strategy])
@@ -49,8 +49,8 @@ def chosen(name: str) -> tuple[Variant, str]:
 def main(name: str) -> None:
     import cupy
 
-    from softgen.compile import compile_source
-    from softgen.render import render
+    from softgen.devices.gpu.compile import compile_source
+    from softgen.source.render import render
 
     cupy.cuda.set_allocator(None)  # a pool would hide what lies behind an array
     variant, text = chosen(name)

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen import tune as tuner
-from softgen.device import arch_of
-from softgen.policy import choose_invariant
-from softgen.problem import Algorithm, DType, Problem
+from softgen.devices.gpu.device import arch_of
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.tuning import tune as tuner
+from softgen.tuning.policy import choose_invariant
 from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu

@@ -21,8 +21,8 @@ from softgen.bench.peers import (
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.suites import Shape
-from softgen.measure import COLD_BYTES
-from softgen.problem import DType
+from softgen.spec.problem import DType
+from softgen.tuning.measure import COLD_BYTES
 from tests.cpu.cli_helpers import document, ok
 
 # Other libraries warn about what they please when they are imported.

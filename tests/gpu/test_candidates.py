@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from softgen.compile import compile_many
-from softgen.device import arch_of
+from softgen.devices.gpu.compile import compile_many
+from softgen.devices.gpu.device import arch_of
 from softgen.errors import CompileError
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
-from softgen.variants import candidates
+from softgen.source.render import render
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.variants import candidates
 from tests.gpu.device_reference import SMALLEST_NORMAL, device_normal, in_float64
 
 pytestmark = pytest.mark.gpu

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen.device import arch_of
-from softgen.problem import Algorithm, DType
-from softgen.strategies import strategy_named
+from softgen.devices.gpu.device import arch_of
+from softgen.spec.problem import Algorithm, DType
+from softgen.strategies.registry import strategy_named
 from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
@@ -182,7 +182,7 @@ def test_tuning_measures_all_of_the_device(own_cache: Any) -> None:
         checked((*driver().cuCtxSetCurrent(green.context), None))
         softgen.softmax(x, out=x)
         assert int(checked(driver().cuCtxGetCurrent())) == int(green.context)
-    from softgen import cache
+    from softgen.tuning import cache
 
     (entry,) = cache.entries()
     floor = 2 * x.nbytes / 5e6  # us at 5 TB/s

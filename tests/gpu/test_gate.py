@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
-from softgen.compile import compile_source
-from softgen.gate import Gate
-from softgen.kernel import Kernel
-from softgen.measure import Buffers
-from softgen.problem import DType, Problem
-from softgen.render import render
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.source.render import render
+from softgen.spec.problem import DType, Problem
 from softgen.strategies.safe import Safe
-from softgen.variants import Variant
+from softgen.strategies.variants import Variant
+from softgen.tuning.gate import Gate
+from softgen.tuning.measure import Buffers
 
 pytestmark = pytest.mark.gpu
 
@@ -21,7 +21,7 @@ ROWS, COLS = 77, 1001
 STORE = "row_y[col] = "
 
 
-def kernel(dtype: DType, old: str = "", new: str = "") -> Kernel:
+def kernel(dtype: DType, old: str = "", new: str = "") -> LoadedKernel:
     """Return the kernel that the gate compares with, or one that is broken in one place."""
     source = render(Variant(Problem.of("softmax", dtype, COLS), Safe(128)))
     assert old in source.text

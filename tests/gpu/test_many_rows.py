@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from softgen.compile import compile_source
-from softgen.device import arch_of
-from softgen.problem import Algorithm, DType, Problem
-from softgen.render import render
-from softgen.strategies import all_strategies
-from softgen.variants import candidates
-from softgen.verify_matrix import layouts
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.device import arch_of
+from softgen.source.render import render
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import candidates
+from softgen.verify.matrix import layouts
 from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu

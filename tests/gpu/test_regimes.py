@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.problem import DType
-from softgen.strategies import all_strategies
-from softgen.verify import Report, verify
+from softgen.spec.problem import DType
+from softgen.strategies.registry import all_strategies
+from softgen.verify.verify import Report, verify
 from tests.mutation import subjects
 
 pytestmark = pytest.mark.gpu

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 import softgen
-from softgen import cache, policy
-from softgen import tune as tuner
-from softgen.device import arch_of, environment
-from softgen.entry import Key
-from softgen.gate import Gate
-from softgen.kernel import Kernel
-from softgen.measure import Buffers
-from softgen.problem import Algorithm, DType, Problem
-from softgen.variants import candidates
+from softgen.call.kernel import Kernel
+from softgen.devices.gpu.device import arch_of, environment
+from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.strategies.variants import candidates
+from softgen.tuning import cache, policy
+from softgen.tuning import tune as tuner
+from softgen.tuning.entry import Key
+from softgen.tuning.gate import Gate
+from softgen.tuning.measure import Buffers
 from tests.gpu.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
@@ -110,7 +110,7 @@ def timed(*args, **kwargs): raise SystemExit("the second process tuned again")
 softgen.policy.tune = timed
 x = cupy.ones((4096, 1024), "float32")
 softgen.softmax(x)
-from softgen.api import _kernels
+from softgen.call.api import _kernels
 (kernel,) = _kernels.values()
 print(kernel.variant.name)
 """
@@ -159,8 +159,8 @@ def test_an_entry_with_an_illegal_parameter_is_a_miss(own_cache: Path) -> None:
 def test_the_gate_stops_a_wrong_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     import dataclasses
 
-    from softgen.compile import compile_source
-    from softgen.render import render
+    from softgen.devices.gpu.compile import compile_source
+    from softgen.source.render import render
 
     problem = Problem.of("softmax", "float32", 1000)
     buffers = Buffers.allocate(problem, 128)

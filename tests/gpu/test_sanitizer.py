@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.strategies import all_strategies
+from softgen.strategies.registry import all_strategies
 from tests.gpu.sanitized import COLS
 
 SANITIZER = shutil.which("compute-sanitizer", path="/usr/local/cuda/bin") or shutil.which(

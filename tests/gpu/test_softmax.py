@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.arrays import numpy_dtype
-from softgen.numerics import reference
-from softgen.problem import Algorithm, DType
+from softgen.spec.numerics import numpy_dtype, reference
+from softgen.spec.problem import Algorithm, DType
 from tests.gpu.device_reference import device_normal, error_over_bound, in_float64
 
 pytestmark = pytest.mark.gpu

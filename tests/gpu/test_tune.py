@@ -11,17 +11,18 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen import cache, table
-from softgen.api import _kernels
-from softgen.compile import compile_source
-from softgen.cost import worth_timing
-from softgen.device import arch_of, environment
-from softgen.entry import Entry, Key
-from softgen.measure import Buffers, Stopwatch
-from softgen.problem import DType, Problem
-from softgen.render import render
-from softgen.tune import Progress, tune
-from softgen.variants import Variant, candidates
+from softgen.call.api import _kernels
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.device import arch_of, environment
+from softgen.source.render import render
+from softgen.spec.problem import DType, Problem
+from softgen.strategies import winners
+from softgen.strategies.variants import Variant, candidates
+from softgen.tuning import cache, table
+from softgen.tuning.cost import worth_timing
+from softgen.tuning.entry import Entry, Key
+from softgen.tuning.measure import Buffers, Stopwatch
+from softgen.tuning.tune import Progress, tune
 from tests.gpu.device_reference import device_normal
 
 pytestmark = pytest.mark.gpu
@@ -30,11 +31,11 @@ pytestmark = pytest.mark.gpu
 @pytest.fixture
 def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Let an empty folder be that of the shipped tables, and no kernel be loaded."""
-    monkeypatch.setattr(table, "DIRECTORY", tmp_path)
-    table._winners.cache_clear()
+    monkeypatch.setattr(winners, "DIRECTORY", tmp_path)
+    winners._winners.cache_clear()
     _kernels.clear()
     yield tmp_path
-    table._winners.cache_clear()
+    winners._winners.cache_clear()
     _kernels.clear()
 
 
@@ -48,8 +49,8 @@ def test_a_shipped_winner_is_not_tuned_for(
     arch = arch_of(0)
     winner = list(candidates(problem, 128, arch))[3]  # no best guess
     made = Entry(Key.of(problem, 128, environment(0)), winner, ())
-    table.path_of(arch.device).write_text(table.text_of([made]))
-    monkeypatch.setattr("softgen.tune.tune", timed)
+    winners.path_of(arch.device).write_text(table.text_of([made]))
+    monkeypatch.setattr("softgen.tuning.tune.tune", timed)
     for rows in (65, 128):
         softgen.softmax(device_normal(rows, 1000, DType.FLOAT32))
     softgen.log_softmax(device_normal(100, 1000, DType.FLOAT32))

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen import api
-from softgen.arrays import numpy_dtype
+from softgen.call import api
+from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
-from softgen.problem import Algorithm, DType
-from softgen.warm import WarmCalls
+from softgen.spec.numerics import numpy_dtype
+from softgen.spec.problem import Algorithm, DType
 from tests.gpu.device_reference import device_normal, error_over_bound
 from tests.gpu.test_softmax import as_torch
 

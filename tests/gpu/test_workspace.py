@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen import workspace
-from softgen.arrays import library_of
-from softgen.device import require_device
-from softgen.kernel import Kernel
+from softgen.call.kernel import Kernel
+from softgen.call.library import library_of
+from softgen.devices.gpu import workspace
+from softgen.devices.gpu.device import require_device
 
 pytestmark = pytest.mark.gpu
 
@@ -51,7 +51,7 @@ def test_threads_on_their_own_default_streams(rows: int, cols: int) -> None:
     def work(i: int) -> None:
         try:
             cupy.cuda.runtime.setDevice(0)
-            launch = kernel.launcher(rows)
+            launch = kernel.loaded.launcher(rows)
             for _ in range(200):
                 together.wait()
                 for y in outputs[i]:
@@ -228,7 +228,7 @@ def test_a_launch_that_did_not_end_well_spoils_no_other(failure: type[BaseExcept
     cupy = require_device()
     kernel, x, wanted = two_inputs(1, ODD)
     stream = cupy.cuda.get_current_stream().ptr
-    launch, y = kernel.launcher(1), cupy.empty_like(x[0])
+    launch, y = kernel.loaded.launcher(1), cupy.empty_like(x[0])
     launch(x[0].data.ptr, y.data.ptr, stream)
     start, arguments = launch.start, launch.make()
 

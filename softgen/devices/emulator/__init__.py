@@ -7,6 +7,6 @@ EmulationError with a report in words. Memory order between blocks, timing and t
 approximations are not modelled: the GPU stays the oracle for them.
 """
 
-from softgen.emulator.program import SECONDS, Job, Program, Work, build, run
+from softgen.devices.emulator.program import SECONDS, Job, Program, Work, build, run
 
 __all__ = ["SECONDS", "Job", "Program", "Work", "build", "run"]

@@ -14,8 +14,8 @@ import os
 import tempfile
 from pathlib import Path
 
-from softgen import folders, owned
-from softgen.files import read_regular
+from softgen.disk import folders, owned
+from softgen.disk.files import read_regular
 
 KIND = "emulator"
 

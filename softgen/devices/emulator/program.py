@@ -13,14 +13,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.emulator.compiler import HOST_FLAGS, LINK_FLAGS, PACKAGE, Compiler, find_compiler
-from softgen.emulator.folder import keep, keep_small, kept, program_folder, work_folder
-from softgen.emulator.report import error_of
-from softgen.emulator.unit import unit_text
+from softgen.devices.emulator.compiler import (
+    HOST_FLAGS,
+    LINK_FLAGS,
+    PACKAGE,
+    Compiler,
+    find_compiler,
+)
+from softgen.devices.emulator.folder import keep, keep_small, kept, program_folder, work_folder
+from softgen.devices.emulator.report import error_of
+from softgen.devices.emulator.unit import unit_text
 from softgen.errors import EmulationError, InvalidTypeError, InvalidValueError
-from softgen.numerics import storage_dtype
-from softgen.problem import DType
-from softgen.render import Source
+from softgen.source.render import Source
+from softgen.spec.numerics import storage_dtype
+from softgen.spec.problem import DType
 
 Storage = npt.NDArray[Any]
 

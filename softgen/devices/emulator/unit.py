@@ -6,7 +6,7 @@ import itertools
 import re
 from collections.abc import Sequence
 
-from softgen.render import Source
+from softgen.source.render import Source
 
 # `extern __shared__ alignas(16) T name[];` cannot be a macro's work: `static` and `extern` exclude
 # each other. It is the one declaration that is not compiled as it was written.

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from softgen import cupy_cache
-from softgen.arch import Arch
-from softgen.device import INSTALL_CUPY, require_device
-from softgen.driver import on_device, primary_context, resident_clusters
+from softgen.devices.gpu import cupy_cache
+from softgen.devices.gpu.device import INSTALL_CUPY, require_device
+from softgen.devices.gpu.driver import on_device, primary_context, resident_clusters
+from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, MissingDependencyError
-from softgen.kernel import Kernel
-from softgen.render import Source
-from softgen.strategies import Launch
+from softgen.source.render import Source
+from softgen.spec.arch import Arch
+from softgen.strategies.launch import Launch
 
 # CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
 NVRTC_ONLY = ("--device-as-default-execution-space",)
@@ -51,7 +51,7 @@ class Compiled:
     log: str
 
 
-def compile_source(source: Source) -> Kernel:
+def compile_source(source: Source) -> LoadedKernel:
     """Compile `source` for the current device and load it; CuPy keeps the result on disk.
 
     Raises NoDeviceError or MissingDependencyError without a GPU, and CompileError with NVRTC's log.
@@ -68,7 +68,7 @@ def compile_source(source: Source) -> Kernel:
             _opt_in(source.variant.launch, raw.kernel.ptr)
     except cupy.cuda.compiler.CompileException as error:
         raise CompileError(f"NVRTC refused {source.name}: {error}") from error
-    return Kernel(
+    return LoadedKernel(
         source.variant,
         source,
         device,
@@ -97,7 +97,7 @@ def _opt_in(launch: Launch, function: int) -> None:
         raise CompileError(f"this device holds no cluster of {launch.cluster_size} blocks")
 
 
-def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
+def compile_many(sources: Iterable[Source]) -> Iterator[LoadedKernel | CompileError]:
     """Compile sources in parallel threads (NVRTC releases the GIL) and yield them in order.
 
     A failure is yielded as its error. Closing the iterator drops what has not begun.
@@ -107,7 +107,7 @@ def compile_many(sources: Iterable[Source]) -> Iterator[Kernel | CompileError]:
     cupy = require_device()
     device = cupy.cuda.runtime.getDevice()
 
-    def one(source: Source) -> Kernel | CompileError:
+    def one(source: Source) -> LoadedKernel | CompileError:
         with on_device(device):
             try:
                 return compile_source(source)

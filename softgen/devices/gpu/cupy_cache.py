@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from softgen.files import require_writable
+from softgen.disk.files import require_writable
 
 VARIABLE = "CUPY_CACHE_DIR"
 HOW_TO_MEND = f"set {VARIABLE} to a folder of your own"

@@ -9,9 +9,9 @@ import functools
 import importlib.util
 from typing import Any
 
-from softgen import cupy_cache
-from softgen.arch import Arch
+from softgen.devices.gpu import cupy_cache
 from softgen.errors import MissingDependencyError, NoDeviceError
+from softgen.spec.arch import Arch
 
 INSTALL_CUPY = "install it with `pip install 'softgen[cuda13]'` (CUDA 12: 'softgen[cuda12]')"
 
@@ -89,7 +89,7 @@ def environment(device: int) -> dict[str, str | int]:
     """Return what a tuned choice depends on besides the problem: device, compiler, own text."""
     from cupy_backends.cuda.libs import nvrtc
 
-    from softgen.render import digest
+    from softgen.source.render import digest
 
     cupy = require_device()
     arch = arch_of(device)

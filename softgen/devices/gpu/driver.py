@@ -7,9 +7,9 @@ import ctypes
 import functools
 from collections.abc import Iterator
 
-from softgen.device import require_device
+from softgen.devices.gpu.device import require_device
 from softgen.errors import NoDeviceError
-from softgen.strategies import Launch
+from softgen.strategies.launch import Launch
 
 # What cuLaunchKernel and cuLaunchCooperativeKernel return where a grid does not fit the SMs of its
 # stream: fewer blocks can be resident than have to be, or no cluster of that size. Both were seen

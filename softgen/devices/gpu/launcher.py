@@ -7,11 +7,11 @@ from array import array
 from collections.abc import Callable
 from typing import Any
 
-from softgen import workspace
-from softgen.device import require_device
-from softgen.driver import DOES_NOT_FIT
+from softgen.devices.gpu import workspace
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.driver import DOES_NOT_FIT
 from softgen.errors import LaunchError
-from softgen.strategies import Launch
+from softgen.strategies.launch import Launch
 
 # The values x, y, rows and workspace (not every kernel takes one); where their addresses are; what
 # is lent for the launch under way; what has to live as long: the array that holds the addresses,

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from softgen.device import require_device
+from softgen.devices.gpu.device import require_device
 
 GRAPH_MICROSECONDS = 400.0  # long enough that the two events' overhead (about 2 us) is lost in it
 WARM_UP_SECONDS = 0.01

@@ -15,8 +15,8 @@ import threading
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from softgen.device import require_device
-from softgen.driver import capture_id, stream_id
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.driver import capture_id, stream_id
 from softgen.errors import CaptureError
 
 # Programs that make streams without end would fill the memory. One that is dropped goes back to the

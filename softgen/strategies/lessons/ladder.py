@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softgen.errors import InvalidValueError
-from softgen.problem import DType, Problem
+from softgen.spec.problem import DType, Problem
 from softgen.strategies.base import Strategy
+from softgen.strategies.lessons.recurrence import Recurrence
+from softgen.strategies.lessons.serial import Serial
+from softgen.strategies.lessons.threepass import Threepass
 from softgen.strategies.online import Online
-from softgen.strategies.recurrence import Recurrence
 from softgen.strategies.safe import Safe
-from softgen.strategies.serial import Serial
-from softgen.strategies.threepass import Threepass
 
 # Registers of elements that a thread has in flight where loads are unrolled: four packs of float32.
 # They fit every element type and block without a spill.

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.arch import Arch
-from softgen.problem import Problem
-from softgen.strategies.base import WARP_SIZE, Launch, Lesson, Strategy, knob
+from softgen.spec.arch import WARP_SIZE, Arch
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Lesson, Strategy, knob
+from softgen.strategies.launch import Launch
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""The calls people make, on arrays of CuPy and PyTorch."""

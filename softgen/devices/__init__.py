@@ -1,0 +1,1 @@
+"""What runs a kernel: a GPU, or the emulator on the CPU."""

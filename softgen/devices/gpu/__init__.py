@@ -1,0 +1,1 @@
+"""A kernel on a GPU: compiled, loaded, launched."""

@@ -1,0 +1,69 @@
+"""A compiled variant, loaded on one device: launched on addresses."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.driver import resident_clusters
+from softgen.devices.gpu.launcher import Launcher
+from softgen.devices.gpu.workspace import Allocator, DriverMemory
+from softgen.source.render import Source
+from softgen.strategies.variants import Variant
+
+
+@dataclass(frozen=True)
+class LoadedKernel:
+    """A variant compiled and loaded for one device.
+
+    Attributes:
+        variant: the problem and the strategy with its knobs.
+        source: the emitted text.
+        device: number of the device that it is loaded on.
+        handle: CuPy's handle of the loaded kernel.
+        registers: 32-bit registers of a thread.
+        local_bytes: local memory of a thread in bytes; above 0, registers were spilled.
+    """
+
+    variant: Variant
+    source: Source
+    device: int
+    handle: Any
+    registers: int
+    local_bytes: int
+
+    def launcher(self, rows: int, scratch: Allocator | int | None = None) -> Launcher:
+        """Return the launch on `rows` rows; the device must be current.
+
+        Args:
+            rows: number of rows.
+            scratch: the library that a workspace comes from, by default the driver; or the address
+                of one that is the caller's own, zero, and used by no launch at the same time.
+        """
+        cuda = require_device().cuda
+        if not cuda.driver.ctxGetCurrent():
+            cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
+        where = DriverMemory() if scratch is None else scratch
+        return Launcher(self.handle, self.variant.launch, rows, self.device, where)
+
+    def fitting_launcher(self, rows: int, stream: int, scratch: Allocator) -> Launcher | None:
+        """Return the launch for a stream that may have fewer SMs than the device, or None.
+
+        A grid whose blocks have to be resident together is cut to the rows that are at once.
+        """
+        launch = self.variant.launch
+        if launch.cooperative or launch.cluster_size > 1:
+            resident = resident_clusters(self.handle.ptr, launch, stream)
+            at_once = resident // launch.blocks_per_row
+            if at_once == 0:
+                return None
+            if launch.cooperative:
+                most = min(launch.most_blocks, at_once * launch.blocks_per_row)
+                launch = dataclasses.replace(launch, most_blocks=most)
+        return Launcher(self.handle, launch, rows, self.device, scratch)
+
+    def launch(self, x: int, y: int, rows: int, stream: int) -> None:
+        """Launch on device addresses and a stream's handle, unchecked; the device is current."""
+        self.launcher(rows)(x, y, stream)

@@ -1,0 +1,1 @@
+"""What softgen keeps on disk: whole files, folders that are its own."""

@@ -1,0 +1,52 @@
+"""Where a module went: an import of its old place fails with an error that names the new one."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+PACKAGE = Path(__file__).parent
+
+# Those that have another name in their new room.
+RENAMED = {
+    "arrays": "call/library",
+    "doctor": "cli/checks",
+    "generator": "source/generate",
+    "strategies/recurrence": "strategies/lessons/recurrence",
+    "strategies/serial": "strategies/lessons/serial",
+    "strategies/threepass": "strategies/lessons/threepass",
+    "texts": "source/store",
+    "verify_gpu": "verify/gpu",
+    "verify_matrix": "verify/matrix",
+}
+
+
+class Finder(MetaPathFinder):
+    """Asked last, for what no other finder knows."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return None; raise ModuleNotFoundError if `name` is an old place of softgen's."""
+        package, _, old = name.partition(".")
+        if package != "softgen":
+            return None
+        place = RENAMED.get(old.replace(".", "/"), "")
+        found = [PACKAGE / place] if place else _places(old)
+        if len(found) == 1:
+            new = ".".join(found[0].relative_to(PACKAGE.parent).parts)
+            raise ModuleNotFoundError(f"{name} has moved; it is {new} now", name=name)
+        return None
+
+
+def _places(old: str) -> list[Path]:
+    """Return where modules and packages of that name are, without their suffix."""
+    modules = [path.with_suffix("") for path in PACKAGE.glob(f"*/**/{old}.py")]
+    return modules + [path.parent for path in PACKAGE.glob(f"*/**/{old}/__init__.py")]
+
+
+sys.meta_path.append(Finder())

@@ -1,0 +1,1 @@
+"""From a variant to its CUDA text, and to folders of texts."""

@@ -1,0 +1,1 @@
+"""What is asked for: problems, architectures, and how exact a result has to be."""

@@ -1,0 +1,1 @@
+"""Which variant is the fastest, found by timing and remembered."""
