@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     )
     from softgen.source.generate import generate
     from softgen.spec.arch import Arch
-    from softgen.spec.problem import Algorithm, DType, Problem
+    from softgen.spec.dtypes import DType
+    from softgen.spec.functions.base import Function
+    from softgen.spec.problem import Problem
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "Algorithm",
     "Arch",
     "CaptureError",
     "CompileError",
     "DType",
     "EmulationError",
+    "Function",
     "IllegalVariantError",
     "InvalidTypeError",
     "InvalidValueError",
@@ -56,7 +58,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "Algorithm": "softgen.spec.problem",
+    "Function": "softgen.spec.problem",
     "Arch": "softgen.spec.arch",
     "DType": "softgen.spec.problem",
     "Problem": "softgen.spec.problem",

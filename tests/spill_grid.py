@@ -18,7 +18,11 @@ from typing import NamedTuple
 from softgen.devices.gpu.compile import compile_offline
 from softgen.source.render import render
 from softgen.spec.arch import KNOWN
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess
 
 ROWS = 4096
@@ -52,7 +56,7 @@ those of 300 requests. Texts compiled:
 class Case(NamedTuple):
     """A request on an architecture."""
 
-    algorithm: Algorithm
+    algorithm: Function
     dtype: DType
     out_dtype: DType
     cols: int
@@ -72,9 +76,9 @@ def cases() -> list[Case]:
     That is log_softmax, and few rows; the same cases each time.
     """
     axes = (tuple(DType), tuple(DType), WIDTHS, tuple(KNOWN))
-    usual = [Case(Algorithm.SOFTMAX, *point) for point in itertools.product(*axes)]
+    usual = [Case(SOFTMAX, *point) for point in itertools.product(*axes)]
     draw = random.Random(1)
-    logs = [case._replace(algorithm=Algorithm.LOG_SOFTMAX) for case in draw.sample(usual, PART)]
+    logs = [case._replace(algorithm=LOG_SOFTMAX) for case in draw.sample(usual, PART)]
     few = [case._replace(rows=draw.choice(FEW_ROWS)) for case in draw.sample(usual, PART)]
     return usual + logs + few
 

@@ -10,8 +10,9 @@ from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player
 from softgen.spec.arch import Arch
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import DType, Problem
+from softgen.spec.problem import Problem
 from softgen.tuning.measure import Buffers
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 from softgen.tuning.gate import TINY
 
 CHUNK = 1 << 25  # elements at a time: 256 MB in float64

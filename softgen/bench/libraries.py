@@ -12,7 +12,7 @@ from typing import Any
 
 from softgen.bench.arena import Arena
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
 

@@ -9,7 +9,7 @@ from random import Random
 
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 CUSTOM = "custom"
 

@@ -16,8 +16,8 @@ from softgen.call.warm_run import (
 )
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import DType
 
 
 class CupyLibrary:
@@ -89,6 +89,10 @@ class CupyLibrary:
         element = numpy_dtype(dtype)
         # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes.
         return (element if dtype is DType.BFLOAT16 else element.type), element
+
+    def fill(self, x: Any, value: float) -> None:
+        """Set every element on the caller's stream."""
+        x.fill(value)
 
     def alike(self, x: Any) -> Callable[[Any], bool]:
         """Return `never`: CuPy has no such comparison."""
@@ -179,6 +183,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 make,
                 prepare,
                 start,
+                y_shape,
                 scalar,
                 y_dtype,
                 x_bytes,
@@ -202,7 +207,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 elif stream <= LAST_LEGACY_STREAM or not is_capturing(stream):
                     y = new(kind)
                     # Without "C" to be parsed, and with a scalar type: 0.2 us less.
-                    y._init(shape, scalar, None, None, None)
+                    y._init(y_shape, scalar, None, None, None)
                     y_pointer = y.data.ptr
                     fits = not y_pointer & ALIGNMENT_MASK
                 if fits:

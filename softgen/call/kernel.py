@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
+from softgen.call.full import finished
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import resolve_output
 from softgen.call.warm import WarmCalls
@@ -77,35 +79,42 @@ class Kernel:
 
     def _on_its_device(self, library: Library, x: Any, out: Any, key: Hashable) -> Any:
         problem = self.variant.problem
-        y = resolve_output(library, x, out, problem.out_dtype)
-        if y.size_is_zero:
-            return y.result
+        first, *more = [
+            resolve_output(library, x, given, operand.dtype, operand.extent)
+            for operand, given in zip(problem.results, self._given(out), strict=True)
+        ]
+        rows = math.prod(x.shape) // problem.cols
+        if rows == 0:
+            return finished(library, [first, *more])
         natural = natural_alignment(problem.dtype, problem.cols)
-        x_pointer, y_pointer = library.pointer(x), library.pointer(y.target)
-        alignment = usable_alignment(
-            natural, problem.dtype, problem.out_dtype, x_pointer, y_pointer
-        )
+        pointers = [library.pointer(array) for array in (x, *(y.target for y in [first, *more]))]
+        alignment = usable_alignment(natural, problem.operands, pointers)
         if alignment < problem.alignment:
             raise InvalidValueError(
                 f"the plan needs rows that start on {problem.alignment} elements; these start on "
                 f"{alignment}. Plan with alignment={alignment}, or call "
-                f"softgen.{problem.algorithm.value}"
+                f"softgen.{problem.function.name}"
             )
-        rows, stream = y.elements // problem.cols, library.stream(self.device)
+        stream = library.stream(self.device)
         launch = self.loaded.launcher(rows, library)
         try:
-            launch(x_pointer, y_pointer, stream)
+            launch(pointers, stream)
         except LaunchError as error:
             fewer = self.loaded.fitting_launcher(rows, stream, library)
             if fewer is None:
                 raise LaunchError(
                     f"{self.variant.name} needs more SMs at once than its stream has ({error}); "
-                    f"call softgen.{problem.algorithm.value}, which then takes another variant"
+                    f"call softgen.{problem.function.name}, which then takes another variant"
                 ) from error
-            fewer(x_pointer, y_pointer, stream)
+            fewer(pointers, stream)
         else:
-            self._warm.remember(key, library, x, out, y, launch)
-        return y.finish(library)
+            if not more:
+                self._warm.remember(key, library, x, out, first, launch)
+        return finished(library, [first, *more])
+
+    def _given(self, out: Any) -> list[Any]:
+        """Return the caller's array for each result, or None: `out` is for the first."""
+        return [out, *[None] * (len(self.variant.problem.results) - 1)]
 
     def _check(self, library: Library, x: Any) -> None:
         problem = self.variant.problem
@@ -127,5 +136,5 @@ class Kernel:
         if not library.is_contiguous(x):
             raise InvalidValueError(
                 "a plan takes C-contiguous arrays; make x contiguous, or call "
-                f"softgen.{problem.algorithm.value}, which copies when it must"
+                f"softgen.{problem.function.name}, which copies when it must"
             )

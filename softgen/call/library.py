@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from softgen.call.cupy_library import CupyLibrary
@@ -12,7 +12,8 @@ from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.operands import Extent, Operand
 
 ACCEPTED = (
     "a CuPy array, a PyTorch CUDA tensor, or an object with __cuda_array_interface__ or __dlpack__ "
@@ -75,6 +76,9 @@ class Library(Protocol):
     def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         """Return what a run makes results of that shape with, and their dtype."""
 
+    def fill(self, x: Any, value: float) -> None:
+        """Set every element on the caller's stream."""
+
     def alike(self, x: Any) -> Callable[[Any], bool]:
         """Return what tells whether an array is one for which the same launch is right.
 
@@ -129,21 +133,22 @@ def library_of(x: Any) -> tuple[Library, Any]:
     )
 
 
-def usable_alignment(
-    natural: int, dtype: DType, out_dtype: DType, x_pointer: int, y_pointer: int
-) -> int:
-    """Return the alignment in elements, at most `natural`, that both base pointers have.
+def usable_alignment(natural: int, operands: Sequence[Operand], pointers: Sequence[int]) -> int:
+    """Return the alignment in elements, at most `natural`, that all base pointers have.
+
+    Only those of operands with an element a column count.
 
     Raises InvalidValueError if a pointer is not even a multiple of its element size.
     """
-    if x_pointer % dtype.itemsize or y_pointer % out_dtype.itemsize:
-        raise InvalidValueError(
-            "an array starts at an address that is no multiple of its element size; copy it first"
-        )
     alignment = natural
-    while alignment > 1 and (
-        x_pointer % (alignment * dtype.itemsize)
-        or y_pointer % min(16, alignment * out_dtype.itemsize)
-    ):
-        alignment //= 2
+    for operand, pointer in zip(operands, pointers, strict=True):
+        size = operand.dtype.itemsize
+        if pointer % size:
+            raise InvalidValueError(
+                "an array starts at an address that is no multiple of its element size; copy it "
+                "first"
+            )
+        if operand.extent is Extent.ELEMENT:
+            while alignment > 1 and pointer % min(MAX_PACK_BYTES, alignment * size):
+                alignment //= 2
     return alignment

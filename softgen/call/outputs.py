@@ -8,7 +8,8 @@ from typing import Any
 
 from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
+from softgen.spec.operands import Extent
 
 
 @dataclass(frozen=True)
@@ -18,23 +19,16 @@ class Output:
     Attributes:
         target: C-contiguous array that the kernel writes.
         result: what the caller gets; `target` or the caller's strided array.
-        elements: number of elements.
     """
 
     target: Any
     result: Any
-    elements: int
-
-    @property
-    def size_is_zero(self) -> bool:
-        """Whether there is nothing to compute."""
-        return self.elements == 0
 
     def elsewhere(self, library: Library) -> Output:
         """Return this output with another scratch array in place of the target."""
         dtype, device = library.dtype(self.target), library.device(self.target)
         target = library.empty(tuple(self.target.shape), dtype, device)
-        return Output(target, self.result, self.elements)
+        return Output(target, self.result)
 
     def finish(self, library: Library) -> Any:
         """Copy the scratch array into the caller's, if there is one, and return the result."""
@@ -43,7 +37,9 @@ class Output:
         return self.result
 
 
-def resolve_output(library: Library, x: Any, out: Any, dtype: DType) -> Output:
+def resolve_output(
+    library: Library, x: Any, out: Any, dtype: DType, extent: Extent = Extent.ELEMENT
+) -> Output:
     """Return where the result of `x` goes.
 
     Args:
@@ -52,18 +48,19 @@ def resolve_output(library: Library, x: Any, out: Any, dtype: DType) -> Output:
         out: the caller's array or None. x itself is fine (in place), a partial overlap is
             not. One that is not contiguous costs a scratch array and a copy.
         dtype: of the result.
+        extent: whether the result has x's shape, or that of its rows.
 
     Raises InvalidTypeError or InvalidValueError if `out` does not fit.
     """
-    shape = tuple(x.shape)
+    shape = tuple(x.shape) if extent is Extent.ELEMENT else tuple(x.shape[:-1])
     elements = math.prod(shape)
     if out is None:
         fresh = library.empty(shape, dtype, library.device(x))
-        return Output(fresh, fresh, elements)
+        return Output(fresh, fresh)
     _check_out(library, x, out, dtype, shape, elements)
     if elements and not library.is_contiguous(out):
-        return Output(library.empty(shape, dtype, library.device(x)), out, elements)
-    return Output(out, out, elements)
+        return Output(library.empty(shape, dtype, library.device(x)), out)
+    return Output(out, out)
 
 
 def _check_out(
@@ -96,9 +93,9 @@ def _check_out(
     # contiguous ones can meet in memory.
     if library.is_contiguous(x) and library.is_contiguous(out):
         x_start, y_start = library.pointer(x), library.pointer(out)
-        x_end = x_start + elements * library.dtype(x).itemsize
+        x_end = x_start + math.prod(x.shape) * library.dtype(x).itemsize
         y_end = y_start + elements * dtype.itemsize
-        in_place = (x_start, x_end) == (y_start, y_end)
+        in_place = (x_start, x_end) == (y_start, y_end) and shape == tuple(x.shape)
         if not in_place and x_start < y_end and y_start < x_end:
             raise InvalidValueError(
                 "out overlaps x without being x; pass x itself (in place) or an array of its own "

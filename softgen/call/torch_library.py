@@ -10,7 +10,7 @@ from typing import Any
 
 from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, look_up, never
 from softgen.devices.gpu.device import require_device
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 
 class TorchLibrary:
@@ -96,6 +96,10 @@ class TorchLibrary:
         if direct is not None:
             return functools.partial(direct, shape, strides, element), element
         return functools.partial(self.torch.empty, shape, dtype=element, device="cuda"), element
+
+    def fill(self, x: Any, value: float) -> None:
+        """Set every element on the caller's stream."""
+        x.fill_(value)
 
     def alike(self, x: Any) -> Callable[[Any], bool]:
         """Return the comparison that guards what torch.compile made; 0.3 us less than to ask."""
@@ -188,6 +192,7 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 make,
                 prepare,
                 start,
+                _,
                 allocate,
                 y_dtype,
                 x_bytes,

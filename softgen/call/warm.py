@@ -7,6 +7,7 @@ Python beside the allocation and the launch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from typing import Any
 
@@ -62,10 +63,10 @@ class WarmCalls(dict[type, Run]):
             return
         if out is None and library.pointer(y.target) & ALIGNMENT_MASK:
             return
-        dtype = library.dtype(y.target)
+        dtype, shape = library.dtype(y.target), tuple(y.target.shape)
         if len(self.entries) >= MOST_CALLS:
             self.entries.clear()
-        self.entries[key] = (
+        self.entries[key] = Entry(
             require_device().cuda.driver.ctxGetCurrent(),
             library.device(x),
             launch.take,
@@ -73,8 +74,9 @@ class WarmCalls(dict[type, Run]):
             launch.make,
             launch.prepare,
             launch.start,
-            *library.result_maker(tuple(x.shape), dtype),
-            y.elements * library.dtype(x).itemsize,
-            y.elements * dtype.itemsize,
+            shape,
+            *library.result_maker(shape, dtype),
+            math.prod(x.shape) * library.dtype(x).itemsize,
+            math.prod(shape) * dtype.itemsize,
             library.alike(x),
         )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.devices.gpu.device import require_device
 
@@ -19,10 +19,38 @@ Run = Callable[..., Any]
 # full(x, out, axis, dtype, tune, variant, batch_invariant, key) returns it by the full path. The
 # key is None if the request cannot be kept.
 Full = Callable[..., Any]
-# The context of the device, which the calling thread must have current (one that has not used the
-# device yet has none), and its number; the parts of a Launcher; what makes a result; its dtype; the
-# sizes of x and of the result in bytes; whether an array is like this x, if the library tells.
-Entry = tuple[int, int, Any, Any, Any, Any, Any, Any, Any, int, int, Callable[[Any], bool]]
+
+
+class Entry(NamedTuple):
+    """What the full path found out about a request.
+
+    Attributes:
+        context: of the device; a thread that has not used the device yet has none current.
+        device: its number.
+        take, put_back, make, prepare, start: the parts of a Launcher.
+        shape: of the result.
+        allocate: what makes a result (see Library.result_maker).
+        dtype: of the result, as the library has it.
+        x_bytes: size of x.
+        y_bytes: size of the result.
+        alike: whether an array is like this x, if the library tells.
+    """
+
+    context: int
+    device: int
+    take: Any
+    put_back: Any
+    make: Any
+    prepare: Any
+    start: Any
+    shape: tuple[int, ...]
+    allocate: Any
+    dtype: Any
+    x_bytes: int
+    y_bytes: int
+    alike: Callable[[Any], bool]
+
+
 Find = Callable[[Hashable], Entry | None]
 
 # What os.environ.get reads; it decodes at each look, 0.9 us, and this dict takes 0.03.

@@ -13,7 +13,7 @@ from softgen.cli import bench_table, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.tune import parse_shape
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
     from softgen.bench.race import Settings

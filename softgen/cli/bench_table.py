@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softgen.cli import output
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
     from softgen.bench.record import Record

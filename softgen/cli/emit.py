@@ -12,7 +12,10 @@ from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem
 from softgen.strategies.select import DEFAULT_ROWS, Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
 
@@ -31,7 +34,7 @@ def emit(
     ] = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,
-    algorithm: options.AnyAlgorithm = None,
+    function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
@@ -55,8 +58,8 @@ def emit(
     Without options: the gallery. With --cols: one kernel, added to the folder. It is the winner
     that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), where there is
     one, else the best guess; what is printed says which. With --all --cols:
-    every candidate of every strategy for that width, for all dtypes and both algorithms unless
-    --dtype, --algorithm or --variant narrow it.
+    every candidate of every strategy for that width, for all dtypes and all functions unless
+    --dtype, --function or --variant narrow it.
 
     The gallery and --all are whole sets: their files of an earlier run that are no longer produced
     are deleted, unless they were edited. Nothing else in the folder is touched.
@@ -64,7 +67,7 @@ def emit(
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
-        *(cols, dtype, algorithm, out_dtype, alignment, rows, arch, sms, variant),
+        *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
         *(batch_invariant, every),
     )
     sources, owns = wanted.sources(), wanted.owns()
@@ -83,7 +86,7 @@ class Selection:
         self,
         cols: int | None,
         dtype: DType | None,
-        algorithm: Algorithm | None,
+        function: Function | None,
         out_dtype: DType | None,
         alignment: int | None,
         rows: int,
@@ -94,11 +97,11 @@ class Selection:
         every: bool,
     ) -> None:
         flags = (batch_invariant or None, every or None)
-        narrowing = (dtype, algorithm, out_dtype, alignment, variant, *flags)
+        narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
-            described = (cols, dtype, algorithm, out_dtype, alignment, batch_invariant)
+            described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
             named = options.problem_of(variant, *described)
-            cols, dtype, algorithm = named.cols, named.dtype, named.algorithm
+            cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant = named.fixed_order
         elif cols is None and any(value is not None for value in narrowing):
@@ -113,7 +116,7 @@ class Selection:
                 "--cols"
             )
         self.cols, self.rows, self.arch, self.variant = cols, rows, known, variant
-        self.dtype, self.algorithm = dtype, algorithm
+        self.dtype, self.function = dtype, function
         self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
         self.batch_invariant = batch_invariant
 
@@ -140,7 +143,7 @@ class Selection:
 
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
-        described = (self.cols, self.dtype, self.algorithm, self.out_dtype, self.alignment)
+        described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
         return options.problem_of(None, *described, self.batch_invariant)
 
     def _every_candidate(self, cols: int) -> list[Source]:
@@ -148,10 +151,10 @@ class Selection:
         from softgen.source.render import render
 
         found = []
-        for algorithm in [self.algorithm] if self.algorithm else list(Algorithm):
+        for function in [self.function] if self.function else all_functions():
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
-                    *(algorithm, dtype, cols),
+                    *(function, dtype, cols),
                     out_dtype=self.out_dtype,
                     alignment=self.alignment,
                     fixed_order=self.batch_invariant,
@@ -179,7 +182,10 @@ class Selection:
         return (
             problem.get("cols") == self.cols
             and problem.get("out_dtype") == out_dtype
-            and (self.algorithm is None or problem.get("algorithm") == self.algorithm.value)
+            and (
+                self.function is None
+                or problem.get("function", problem.get("algorithm")) == self.function.name
+            )
             and (self.dtype is None or problem.get("dtype") == self.dtype.value)
             and (self.variant is None or entry.get("strategy") == self.variant)
             and problem.get("fixed_order", False) == self._is_fixed(problem.get("dtype"))
@@ -190,7 +196,7 @@ class Selection:
         if self.cols is None or dtype not in [known.value for known in DType]:
             return False
         problem = Problem.of(
-            *(Algorithm.SOFTMAX, dtype, self.cols),
+            *("softmax", dtype, self.cols),
             alignment=self.alignment,
             fixed_order=self.batch_invariant,
         )

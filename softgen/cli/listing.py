@@ -26,7 +26,7 @@ def list_variants(
         ),
     ] = None,
     dtype: options.AnyDType = None,
-    algorithm: options.AnyAlgorithm = None,
+    function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
@@ -44,7 +44,7 @@ def list_variants(
     if cols is None and not (variant and is_full_name(variant)):
         cols = EXAMPLE_COLS
     problem = options.problem_of(
-        variant, cols, dtype, algorithm, out_dtype, alignment, batch_invariant
+        variant, cols, dtype, function, out_dtype, alignment, batch_invariant
     )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, variant)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,7 +11,10 @@ import typer
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.names import likely
 from softgen.spec.arch import MOST_MULTIPROCESSORS
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
@@ -26,9 +29,34 @@ def parse_dtype(text: str | DType) -> DType:
 
 DTYPES = f"[{'|'.join(member.value for member in DType)}]"  # in the help
 
-AlgorithmOption = Annotated[Algorithm, typer.Option("--algorithm", help="Function of each row.")]
-AnyAlgorithm = Annotated[
-    Algorithm | None, typer.Option("--algorithm", help="Function of each row. \\[default: softmax]")
+FUNCTIONS = f"[{'|'.join(function.name for function in all_functions())}]"  # in the help
+
+
+def parse_function(text: str | Function) -> Function:
+    """Return the function of that name."""
+    try:
+        return Function.of(text)
+    except InvalidValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+FunctionOption = Annotated[
+    Function,
+    typer.Option(
+        *("--function", "--algorithm"),
+        parser=parse_function,
+        metavar=FUNCTIONS,
+        help="Function of each row.",
+    ),
+]
+AnyFunction = Annotated[
+    Function | None,
+    typer.Option(
+        *("--function", "--algorithm"),
+        parser=parse_function,
+        metavar=FUNCTIONS,
+        help="Function of each row. \\[default: softmax]",
+    ),
 ]
 DTypeOption = Annotated[
     DType,
@@ -106,7 +134,7 @@ def problem_of(
     variant: str | None,
     cols: int | None,
     dtype: DType | None,
-    algorithm: Algorithm | None,
+    function: Function | None,
     out_dtype: DType | None,
     alignment: int | None,
     batch_invariant: bool,
@@ -118,13 +146,13 @@ def problem_of(
     if variant is not None and is_full_name(variant):
         named = parse_name(variant)
         require_agreement(
-            named, cols, dtype, algorithm, out_dtype, alignment, batch_invariant=batch_invariant
+            named, cols, dtype, function, out_dtype, alignment, batch_invariant=batch_invariant
         )
         return named.problem
     if cols is None:
         raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
     return Problem.of(
-        algorithm or Algorithm.SOFTMAX,
+        function or "softmax",
         dtype or DType.FLOAT32,
         cols,
         out_dtype=out_dtype,
@@ -137,7 +165,7 @@ def require_agreement(
     named: Variant,
     cols: int | None,
     dtype: DType | None,
-    algorithm: Algorithm | None,
+    function: Function | None,
     out_dtype: DType | None,
     alignment: int | None = None,
     batch_invariant: bool = False,
@@ -145,7 +173,7 @@ def require_agreement(
     """Raise InvalidValueError if an option that was given differs from what a name says."""
     own = named.problem
     asked = Problem.of(
-        *(own.algorithm, own.dtype, own.cols),
+        *(own.function, own.dtype, own.cols),
         out_dtype=own.out_dtype,
         alignment=own.alignment if alignment is None else alignment,
         fixed_order=batch_invariant or own.fixed_order,
@@ -153,7 +181,7 @@ def require_agreement(
     for option, value, said in (
         ("--cols", cols, own.cols),
         ("--dtype", dtype and dtype.value, own.dtype.value),
-        ("--algorithm", algorithm and algorithm.value, own.algorithm.value),
+        ("--function", function and function.name, own.function.name),
         ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
         ("--alignment", asked.alignment, own.alignment),
     ):

@@ -1,8 +1,9 @@
-"""`softgen run`: the softmax of real input, on a GPU or the CPU emulator, and how exact it is."""
+"""`softgen run`: a function of real input, on a GPU or the CPU emulator, and how exact it is."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +13,12 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
-from softgen.cli.run_input import Request, save_npy
+from softgen.cli.run_input import Files, Request, save_npy
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 if TYPE_CHECKING:
@@ -32,12 +36,12 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 
 @dataclass(frozen=True)
 class Computed:
-    """A result and where it came from; y is in storage form. Nothing is timed on the CPU.
+    """Results and where they came from, in storage form. Nothing is timed on the CPU.
 
     `arch` is what the variant was chosen for.
     """
 
-    y: NDArray[Any]
+    results: tuple[NDArray[Any], ...]
     variant: Variant
     device: str
     arch: Arch
@@ -65,14 +69,28 @@ def run(
         ),
     ] = None,
     out_dtype: options.OutDType = None,
-    algorithm: options.AnyAlgorithm = None,
+    function: options.AnyFunction = None,
     source: Annotated[
         Path | None,
         typer.Option("--input", help="A .npy file of floats; the last axis is the row."),
     ] = None,
+    operands: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operand",
+            metavar="NAME=FILE",
+            help="A .npy file for another input of the function, for example m=m.npy.",
+        ),
+    ] = None,
     target: Annotated[
         Path | None,
         typer.Option("--output", help="Where to write the result as .npy; bfloat16 as float32."),
+    ] = None,
+    results: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--result", metavar="NAME=FILE", help="The same for another result, as in lse=lse.npy."
+        ),
     ] = None,
     device: Annotated[
         options.Device, typer.Option("--device", help="auto takes a GPU if one can be used.")
@@ -81,19 +99,19 @@ def run(
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
 ) -> None:
-    """Compute the softmax of a file or of random numbers, and compare it with float64.
+    """Compute softmax, or another function, of a file or of random numbers; compare with float64.
 
     On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
     guess's kernel on the CPU emulator.
     """
-    if target is not None:
-        options.require_new_file("--output", target, ".npy")
     named = parse_name(variant) if variant is not None and is_full_name(variant) else None
     if named is not None:
-        options.require_agreement(named, cols, dtype, algorithm, out_dtype)
-        dtype, algorithm = named.problem.dtype, named.problem.algorithm
+        options.require_agreement(named, cols, dtype, function, out_dtype)
+        dtype, function = named.problem.dtype, named.problem.function
         out_dtype = named.problem.out_dtype
         cols = named.problem.cols if source is None else None
+    function = function or Function.of("softmax")
+    files = Files.of(function, operands or [], target, results or [])
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
     try:
@@ -103,8 +121,8 @@ def run(
             output.note(f"{reason}the emitted kernel runs on the CPU emulator")
         with _progress(where, values.size, json):
             report = _run(
-                *(where, algorithm or Algorithm.SOFTMAX, values, x_type, out_dtype),
-                *(named or variant, target),
+                *(where, function, values, x_type, out_dtype),
+                *(named or variant, files, source is None),
             )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
@@ -135,40 +153,47 @@ def _progress(
 
 def _run(
     where: options.Device,
-    algorithm: Algorithm,
+    function: Function,
     values: NDArray[Any],
     x_type: DType,
     out_dtype: DType | None,
     choice: Variant | str | None,
-    target: Path | None,
+    files: Files,
+    random: bool,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
-    import numpy as np
-
     from softgen.cli.run_accuracy import Closeness, measure
     from softgen.spec import numerics
 
     y_type = out_dtype or x_type
     cols = values.shape[-1] if values.ndim else 1  # a 0-d array is one row of one element
-    report: dict[str, Any] = {"shape": list(values.shape), "algorithm": algorithm.value}
+    report: dict[str, Any] = {"shape": list(values.shape), "function": function.name}
     report |= {"dtype": x_type.value, "out_dtype": y_type.value}
     if cols == 0:
-        y, accuracy = np.zeros(values.shape, np.float32), Closeness()
+        arrays, accuracy = _of_nothing(function, values), Closeness()
         report |= {"variant": None, "strategy": None, "parameters": {}}
         report |= {"device": where.value, "source": None}
     else:
-        problem = Problem.of(algorithm, x_type, cols, out_dtype=y_type)
+        problem = Problem.of(function, x_type, cols, out_dtype=y_type)
         if isinstance(choice, Variant) and choice.problem.cols == cols:
             problem = choice.problem  # with its alignment, and its order of summation
         x = numerics.encode(values.reshape(-1, cols), x_type)
-        made = compute(where, problem, x, choice)
-        accuracy = measure(problem, x, made.y)
-        y = _for_people(numerics.decode(made.y, y_type), y_type).reshape(values.shape)
+        inputs = (x, *files.load_inputs(problem, x, random))
+        made = compute(where, problem, inputs, choice)
+        accuracy = measure(problem, inputs, made.results)
+        arrays = [
+            _for_people(numerics.decode(each, operand.dtype), operand.dtype).reshape(
+                values.shape if operand.extent is Extent.ELEMENT else values.shape[:-1]
+            )
+            for each, operand in zip(made.results, problem.results, strict=True)
+        ]
         report |= describe(made, problem, x.shape[0])
     report |= accuracy.to_json()
-    if target is not None:
-        save_npy(target, y)
-        report["output"] = str(target)
+    for path, array in zip(files.results, arrays, strict=True):
+        if path is not None:
+            save_npy(path, array)
+    if files.results[0] is not None:
+        report["output"] = str(files.results[0])
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
@@ -176,14 +201,17 @@ def _run(
 
 
 def compute(
-    where: options.Device, problem: Problem, x: NDArray[Any], choice: Variant | str | None
+    where: options.Device,
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
 ) -> Computed:
-    """Compute (rows, cols) in storage form on the GPU, or the same text on the emulator."""
+    """Compute inputs in storage form on the GPU, or with the same text on the emulator."""
     if where is options.Device.CUDA:
         from softgen.cli.run_gpu import run_on_gpu
 
-        made = run_on_gpu(problem, x, choice)
-        return Computed(made.y, made.variant, made.arch.device, made.arch, made.microseconds)
+        made = run_on_gpu(problem, inputs, choice)
+        return Computed(made.results, made.variant, made.arch.device, made.arch, made.microseconds)
 
     from softgen.devices import emulator
     from softgen.source.render import render
@@ -191,8 +219,25 @@ def compute(
     from softgen.strategies.select import select
 
     arch = arch_named(DEFAULT_ARCH)
+    x, *others = inputs
     variant = select(problem, x.shape[0], arch, choice)
-    return Computed(emulator.run(render(variant), x), variant, "cpu emulator", arch)
+    results = emulator.run_each(render(variant), x, others=tuple(others))
+    return Computed(results, variant, "cpu emulator", arch)
+
+
+def _of_nothing(function: Function, values: NDArray[Any]) -> list[NDArray[Any]]:
+    """Return the results for rows without elements."""
+    import numpy as np
+
+    operands = Problem.of(function, "float32", 1).results
+    rows = np.full((1, 1), -np.inf)
+    exact = function.reference(rows, *function.other_inputs(rows))
+    return [
+        np.zeros(values.shape, np.float32)
+        if operand.extent is Extent.ELEMENT
+        else np.full(values.shape[:-1], value[0], np.float32)
+        for operand, value in zip(operands, exact, strict=True)
+    ]
 
 
 def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
@@ -254,7 +299,7 @@ def _print(report: dict[str, Any]) -> None:
     if report["out_dtype"] != types:
         types += f" to {report['out_dtype']}"
     shape = " x ".join(map(str, report["shape"])) or "one number"
-    output.result(f"{report['algorithm']} of {types}, {shape}, on {report['device']}")
+    output.result(f"{report['function']} of {types}, {shape}, on {report['device']}")
     if report["variant"] is None:
         output.result("no elements: nothing was launched")
     else:

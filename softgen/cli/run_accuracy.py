@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.operands import Measure
+from softgen.spec.problem import Problem
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,39 +50,55 @@ class Closeness:
         }
 
 
-def measure(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> Closeness:
-    """Compare y with the float64 result of x, both (rows, cols) in storage form."""
+def measure(
+    problem: Problem, inputs: Sequence[NDArray[Any]], results: Sequence[NDArray[Any]]
+) -> Closeness:
+    """Compare results with float64's, all in storage form and in operands' order."""
     from softgen.spec.numerics import check
 
     step = max(1, CHUNK // problem.cols)
-    worst = check(y[:0], x[:0], problem)
+    nothing = slice(0, 0)
+    worst = check(_rows(results, nothing), _rows(inputs, nothing), problem)
     first_wrong, relative = "", 0.0
-    for first in range(0, len(x), step):
+    for first in range(0, len(inputs[0]), step):
         rows = slice(first, first + step)
-        found = check(y[rows], x[rows], problem)
+        found = check(_rows(results, rows), _rows(inputs, rows), problem)
         worst = max(worst, found, key=lambda accuracy: accuracy.worst)
         if not found.ok and not first_wrong:
             start = f"from row {first}: " if first else ""
             first_wrong = start + found.message
         in_rows = found.worst
         if found.unit != "relative":
-            in_rows = _relative_error(problem, x[rows], y[rows]) if found.ok else math.inf
+            in_rows = math.inf
+            if found.ok:
+                in_rows = _relative_error(problem, _rows(inputs, rows), _rows(results, rows))
         relative = max(relative, in_rows)
     return Closeness(relative, worst.worst, worst.bound, worst.unit, first_wrong)
 
 
-def _relative_error(problem: Problem, x: NDArray[Any], y: NDArray[Any]) -> float:
-    """Return the largest relative error of a 16-bit result whose special values are right."""
+def _rows(arrays: Sequence[NDArray[Any]], rows: slice) -> list[NDArray[Any]]:
+    return [array[rows] for array in arrays]
+
+
+def _relative_error(
+    problem: Problem, inputs: Sequence[NDArray[Any]], results: Sequence[NDArray[Any]]
+) -> float:
+    """Return the largest relative error of 16-bit results whose special values are right."""
     import numpy as np
 
     from softgen.spec.numerics import decode, reference
 
-    exact = reference(problem.algorithm, decode(x, problem.dtype))
-    size = np.abs(exact)
-    if problem.algorithm is Algorithm.SOFTMAX:
-        scale = np.maximum(size, _TINY[problem.out_dtype])
-    else:
-        scale = 1 + size
-    with np.errstate(invalid="ignore"):
-        error = np.abs(decode(y, problem.out_dtype) - exact) / scale
-    return float(np.max(error[np.isfinite(error)], initial=0.0))
+    values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
+    largest = 0.0
+    for operand, result, exact in zip(
+        problem.results, results, reference(problem.function, *values), strict=True
+    ):
+        size = np.abs(exact)
+        if operand.measure is Measure.LOGARITHM:
+            scale = 1 + size
+        else:
+            scale = np.maximum(size, _TINY.get(operand.dtype, 0.0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            error = np.abs(decode(result, operand.dtype) - exact) / scale
+        largest = max(largest, float(np.max(error[np.isfinite(error)], initial=0.0)))
+    return largest

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,54 +19,49 @@ TIMING_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class GpuRun:
-    """A result from the GPU.
+    """Results from the GPU.
 
     Attributes:
-        y: the result in storage form, of x's shape.
+        results: in storage form and operands' order.
         variant: what the tuner, or the caller, chose.
         arch: the GPU.
         microseconds: median device time of a launch, input not in L2.
     """
 
-    y: NDArray[Any]
+    results: tuple[NDArray[Any], ...]
     variant: Variant
     arch: Arch
     microseconds: float
 
 
-def run_on_gpu(problem: Problem, x: NDArray[Any], choice: Variant | str | None) -> GpuRun:
-    """Compute `x`, a host array in storage form of shape (rows, cols), on the current GPU."""
-    import cupy
-
+def run_on_gpu(
+    problem: Problem, inputs: Sequence[NDArray[Any]], choice: Variant | str | None
+) -> GpuRun:
+    """Compute host arrays in storage form, in operands' order, on the current GPU."""
     from softgen.call.api import plan
     from softgen.devices.gpu.device import current_arch
-    from softgen.spec.numerics import numpy_dtype
     from softgen.tuning.measure import Buffers, Stopwatch, summarize
+    from softgen.verify.gpu import run_on_storage
 
     arch = current_arch()
+    rows = inputs[0].shape[0]
     kernel = plan(
-        problem.algorithm,
+        problem.function,
         problem.dtype,
         problem.cols,
-        rows=max(1, x.shape[0]),
+        rows=max(1, rows),
         out_dtype=problem.out_dtype,
         alignment=problem.alignment,
         variant=choice,
         # Otherwise SOFTGEN_BATCH_INVARIANT says.
         batch_invariant=True if problem.fixed_order else None,
-    )
-    y = cupy.asnumpy(kernel(cupy.asarray(x.view(numpy_dtype(problem.dtype)))))
-    if not x.size:
-        return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, 0.0)
-    buffers = Buffers.allocate(problem, x.shape[0])
+    ).loaded
+    results = run_on_storage(kernel, inputs)
+    if not rows:
+        return GpuRun(results, kernel.variant, arch, 0.0)
+    buffers = Buffers.allocate(problem, rows)
     stopwatch = Stopwatch(buffers)
-    stopwatch.warm_up(kernel.loaded)
-    timing = summarize(kernel.loaded, stopwatch.samples(kernel.loaded, TIMING_SECONDS))
+    stopwatch.warm_up(kernel)
+    timing = summarize(kernel, stopwatch.samples(kernel, TIMING_SECONDS))
     # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
-    microseconds = timing.microseconds * x.shape[0] / buffers.rows
-    return GpuRun(y.view(_storage_type(y)), kernel.variant, arch, microseconds)
-
-
-def _storage_type(y: NDArray[Any]) -> Any:
-    """Return the dtype that the CPU side reads: bfloat16 travels as its bits."""
-    return "uint16" if y.dtype.name == "bfloat16" else y.dtype
+    return GpuRun(results, kernel.variant, arch, timing.microseconds * rows / buffers.rows)

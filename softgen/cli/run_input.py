@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
+from softgen.cli.options import require_new_file
 from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -65,6 +69,84 @@ class Request:
 
         wide = np.float64 if self.dtype is DType.FLOAT64 else np.float32
         return np.random.default_rng(self.seed).standard_normal((rows, cols), wide) * wide(SPREAD)
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where the other inputs are, and where results go.
+
+    Attributes:
+        inputs: a file for each input but the first, or None.
+        results: a file for each result, or None.
+    """
+
+    inputs: tuple[Path | None, ...]
+    results: tuple[Path | None, ...]
+
+    @classmethod
+    def of(
+        cls, function: Function, operands: list[str], target: Path | None, results: list[str]
+    ) -> Files:
+        """Return the files of the command line; raise InvalidValueError before anything is read."""
+        problem = Problem.of(function, "float32", 1)
+        inputs = _by_name("--operand", operands, [o.name for o in problem.inputs[1:]], function)
+        first, *rest = [operand.name for operand in problem.results]
+        written = _by_name("--result", results, [first, *rest], function)
+        if target is not None and first in written:
+            raise InvalidValueError(f"--output and --result {first}= name the same result")
+        if target is not None:
+            written[first] = target
+        for name, path in written.items():
+            option = "--output" if path is target else f"--result {name}="
+            require_new_file(option, path, ".npy")
+        return cls(
+            tuple(inputs.get(operand.name) for operand in problem.inputs[1:]),
+            tuple(written.get(name) for name in (first, *rest)),
+        )
+
+    def load_inputs(
+        self, problem: Problem, x: NDArray[Any], random: bool
+    ) -> tuple[NDArray[Any], ...]:
+        """Return the other inputs in storage form: from files, or those that belong to `x`."""
+        from softgen.spec.numerics import encode, other_inputs
+
+        if not any(self.inputs) and random:
+            return other_inputs(x, problem)
+        found = []
+        for operand, path in zip(problem.inputs[1:], self.inputs, strict=True):
+            if path is None:
+                raise InvalidValueError(
+                    f"{problem.function.name} takes {operand.name} too; give --operand "
+                    f"{operand.name}=FILE.npy"
+                )
+            values = read_npy(path, MAX_ELEMENTS)
+            shape = operand.shape(x.shape[0], problem.cols)
+            if values.size != math.prod(shape):
+                raise InvalidValueError(
+                    f"{path} has {values.size} elements, and {operand.name} of {x.shape[0]} rows "
+                    f"has {math.prod(shape)}"
+                )
+            found.append(encode(values.reshape(shape), operand.dtype))
+        return tuple(found)
+
+
+def _by_name(
+    option: str, given: list[str], names: list[str], function: Function
+) -> dict[str, Path]:
+    """Return the files of NAME=FILE options."""
+    found: dict[str, Path] = {}
+    for text in given:
+        name, _, path = text.partition("=")
+        if not path or name not in names:
+            known = ", ".join(names) or "none"
+            raise InvalidValueError(
+                f"{option} {text}: {function.name} has {known} for {option}; write "
+                f"{option} NAME=FILE.npy"
+            )
+        if name in found:
+            raise InvalidValueError(f"{option} {name}= is given twice")
+        found[name] = Path(path)
+    return found
 
 
 def save_npy(path: Path, values: NDArray[np.floating[Any]]) -> None:

@@ -22,7 +22,7 @@ def show(
     ] = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,
-    algorithm: options.AnyAlgorithm = None,
+    function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
@@ -43,7 +43,7 @@ def show(
         raise typer.BadParameter("give VARIANT or --variant, not both")
     choice = variant if name is None else name
     problem = options.problem_of(
-        choice, cols, dtype, algorithm, out_dtype, alignment, batch_invariant
+        choice, cols, dtype, function, out_dtype, alignment, batch_invariant
     )
     found = untimed(problem, rows, known, batch_invariant) if choice is None else None
     chosen = found.variant if found else select(problem, rows, known, choice)

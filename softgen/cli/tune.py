@@ -12,7 +12,9 @@ from softgen.bench.suites import shapes_of
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 
 if TYPE_CHECKING:
     from softgen.tuning.entry import Entry
@@ -33,7 +35,7 @@ def tune(
         typer.Option("--suite", help="Suite of `softgen bench`, in its dtype; may be repeated."),
     ] = None,
     dtype: options.DTypeOption = DType.FLOAT32,
-    algorithm: options.AlgorithmOption = Algorithm.SOFTMAX,
+    function: options.FunctionOption = Function.of("softmax"),
     out_dtype: options.OutDType = None,
     budget: Annotated[
         float | None,
@@ -52,8 +54,7 @@ def tune(
     if not wanted:
         raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
     problems = [
-        (Problem.of(algorithm, kind, cols, out_dtype=out_dtype), rows)
-        for kind, rows, cols in wanted
+        (Problem.of(function, kind, cols, out_dtype=out_dtype), rows) for kind, rows, cols in wanted
     ]
     options.require_gpu()
 
@@ -103,7 +104,7 @@ def describe(entry: Entry, rows: int) -> dict[str, Any]:
     # An imported entry may lack the winner's time.
     time = next((t.microseconds for t in entry.timings if t.variant == name), None)
     return {
-        "algorithm": problem.algorithm.value,
+        "function": problem.function.name,
         "dtype": problem.dtype.value,
         "rows": rows,
         "cols": problem.cols,

@@ -12,7 +12,7 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
     from softgen.verify.verify import Report, Step

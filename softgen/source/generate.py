@@ -5,12 +5,13 @@ from __future__ import annotations
 from softgen.errors import InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.problem import MAX_ROWS, Algorithm, Problem, whole_number
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import DEFAULT_ROWS, Choice, select, untimed
 
 
 def generate(
-    algorithm: Algorithm | str,
+    algorithm: Function | str,
     dtype: object,
     cols: int,
     *,

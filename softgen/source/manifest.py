@@ -12,10 +12,14 @@ from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.source.render import Source
+from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent, Operand
+from softgen.spec.problem import Problem
 
 MANIFEST = "manifest.json"
 GENERATOR = "softgen"
-SCHEMA = 1
+SCHEMA = 2
+READABLE = (1, SCHEMA)
 
 # Names come from variants and are of this form by construction. A manifest is read from a folder
 # that anybody may have filled, so its names are held against it before a file is touched.
@@ -52,7 +56,8 @@ def describe(source: Source) -> dict[str, Any]:
         "problem": problem,
         "strategy": variant.strategy.name,
         "parameters": variant.strategy.knobs,
-        "arguments": list(variant.launch.arguments),
+        "arguments": list(variant.parameters),
+        "operands": [_operand(operand, variant.problem) for operand in variant.problem.operands],
         "grid": variant.launch.grid_rule,
         "launch": dataclasses.asdict(variant.launch),
         "options": list(source.options),
@@ -79,7 +84,7 @@ def read(folder: Path) -> Entries:
         if not path.is_file():
             raise ValueError("it is no regular file")
         document = json.loads(path.read_text())
-        if document["generator"] != GENERATOR or document["schema"] != SCHEMA:
+        if document["generator"] != GENERATOR or document["schema"] not in READABLE:
             raise ValueError("another program's, or another version's")
         entries = dict(document["files"])
         for name, entry in entries.items():
@@ -112,5 +117,18 @@ def by_file(sources: Sequence[Source]) -> dict[str, Source]:
     return dict(sorted(found.items()))
 
 
+def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
+    of_a_row = operand.elements_per_row(problem.cols)
+    return {
+        "name": operand.name,
+        "dtype": operand.dtype.value,
+        "shape": ["rows", of_a_row] if operand.extent is Extent.ELEMENT else ["rows"],
+        "result": operand.result,
+        "may_be": operand.may_be or None,
+    }
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Function):
+        return value.name
     return value.value if isinstance(value, Enum) else value

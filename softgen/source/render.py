@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.errors import SoftgenError, StrategyError
 from softgen.spec.arch import Arch
-from softgen.spec.problem import MAX_PACK_BYTES, Algorithm, DType, Problem
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.operands import Measure
+from softgen.spec.problem import Problem
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.variants import Variant
 
@@ -126,7 +128,7 @@ def constant_lines(variant: Variant) -> list[str]:
 
 def signature(variant: Variant, symbol: str) -> str:
     """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
-    parameters = variant.launch.arguments
+    parameters = variant.parameters
     opening = f"    {symbol}("
     lines = [opening + parameters[0]]
     for parameter in parameters[1:]:
@@ -156,7 +158,10 @@ def flush_rule(problem: Problem) -> str:
     """
     single = problem.compute_dtype is DType.FLOAT32
     flushing = (DType.FLOAT32, DType.BFLOAT16) if single else (DType.FLOAT32,)
-    flushed = problem.algorithm is Algorithm.SOFTMAX and problem.out_dtype in flushing
+    flushed = any(
+        operand.measure is Measure.VALUE and operand.dtype in flushing
+        for operand in problem.results
+    )
     effect = "makes 0 of results below 1.2e-38" if flushed else "changes no result"
     return f"{effect}, and saves instructions" if single else effect
 

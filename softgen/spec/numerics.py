@@ -6,13 +6,17 @@ and float64 as themselves, bfloat16 as uint16 holding its bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.problem import Problem
 
 Storage = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -45,7 +49,7 @@ class Accuracy:
         bound: the largest error allowed.
         unit: "relative" (log_softmax: to 1 + |y|; float64's softmax: to y (1 + |ln y| / 90)) or
             "ulp".
-        index: (row, col) of the largest error; None for an empty result.
+        index: of the largest error, (row, col) or (row,); None for an empty result.
         ok: whether every element is within the bound.
         message: what is wrong there, in words; empty if ok.
     """
@@ -53,7 +57,7 @@ class Accuracy:
     worst: float
     bound: float
     unit: str
-    index: tuple[int, int] | None
+    index: tuple[int, ...] | None
     ok: bool
     message: str = ""
 
@@ -102,95 +106,118 @@ def _bfloat16_bits(wide: Float64) -> Storage:
     return np.where(np.isnan(wide), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
-def reference(algorithm: Algorithm, x: Float64, out_dtype: DType | None = None) -> Float64:
-    """Return the function of each row of `x` in float64, by torch's rules for NaN and infinity.
-
-    A row with NaN or +inf, or with nothing but -inf, gives NaN everywhere. Elsewhere -inf gives
-    exactly 0, or -inf for log_softmax.
+def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple[Float64, ...]:
+    """Return the results of each row in float64, by torch's rules for NaN and infinity.
 
     Args:
-        algorithm: the function.
-        x: exact values, shape (rows, cols).
-        out_dtype: the type that results will have. For float64 they are computed in long double
-            and rounded once. Where that is no wider than float64 (of Linux, it is on x86 and Arm)
-            they are off by up to |x - max| 2^-53, as a kernel's are.
+        function: what is computed.
+        inputs: exact values; the first of shape (rows, cols).
+        wide: compute in long double and round once, as is needed to judge results of float64.
+            Where that is no wider than float64 (of Linux, it is on x86 and Arm) results are off by
+            up to |x - max| 2^-53, as a kernel's are.
     """
-    if x.size == 0:
-        return x.copy()
-    wide = x.astype(np.longdouble) if out_dtype is DType.FLOAT64 else x
+    if inputs[0].size == 0:
+        inputs = tuple(np.zeros((0, 1) if each.ndim == 2 else 0) for each in inputs)
+    kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
-        # NaN wins the maximum and inf - inf is NaN: no kind of row needs a case of its own.
-        shifted = wide - wide.max(axis=-1, keepdims=True)
-        terms = np.exp(shifted)
-        total = terms.sum(axis=-1, keepdims=True)
-        y = terms / total if algorithm is Algorithm.SOFTMAX else shifted - np.log(total)
-        return np.where(np.isnan(total), np.nan, y).astype(np.float64)
+        results = function.reference(*(each.astype(kind) for each in inputs))
+    return tuple(np.asarray(each, np.float64) for each in results)
 
 
-def unit_of(out_dtype: DType) -> str:
+def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:
+    """Return what belongs to x among a function's inputs, in storage form, for tests."""
+    with np.errstate(all="ignore"):
+        values = problem.function.other_inputs(decode(x, problem.dtype))
+    return tuple(
+        encode(v, operand.dtype) for v, operand in zip(values, problem.inputs[1:], strict=True)
+    )
+
+
+def unit_of(dtype: DType) -> str:
     """Return what errors of results of that type are counted in, "ulp" or "relative"."""
-    return "ulp" if out_dtype.itemsize == 2 else "relative"
+    return "ulp" if dtype.itemsize == 2 else "relative"
 
 
-def check(result: Storage, x: Storage, problem: Problem) -> Accuracy:
-    """Compare `result` with the reference of `x`; both in storage form, shape (rows, cols)."""
-    y_type = problem.out_dtype
-    unit = unit_of(y_type)
-    bound = _ULPS if unit == "ulp" else _BOUND[y_type]
+def check(results: Sequence[Storage], inputs: Sequence[Storage], problem: Problem) -> Accuracy:
+    """Compare `results` with the reference of `inputs`, all in storage form, in operands' order.
+
+    Returns the accuracy of the result that is the furthest from its bound.
+    """
+    exact_inputs = [
+        decode(v, operand.dtype) for v, operand in zip(inputs, problem.inputs, strict=True)
+    ]
+    wide = DType.FLOAT64 in [operand.dtype for operand in problem.results]
+    exact = reference(problem.function, *exact_inputs, wide=wide)
+    found = [
+        _check(operand, result, wanted, exact_inputs[0], problem)
+        for operand, result, wanted in zip(problem.results, results, exact, strict=True)
+    ]
+    return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
+
+
+def _check(
+    operand: Operand, result: Storage, exact: Float64, x: Float64, problem: Problem
+) -> Accuracy:
+    unit = unit_of(operand.dtype)
+    bound = _ULPS if unit == "ulp" else _BOUND[operand.dtype]
     if result.size == 0:
         return Accuracy(0.0, bound, unit, None, ok=True)
-    x64 = decode(x, problem.dtype)
-    exact = reference(problem.algorithm, x64, y_type)
-    rounded = decode(encode(exact, y_type), y_type)
-    got = decode(result, y_type)
+    rounded = decode(encode(exact, operand.dtype), operand.dtype)
+    got = decode(result, operand.dtype)
     with np.errstate(all="ignore"):
         if unit == "ulp":
-            error = _ulp_error(result, got, exact, problem)
+            error = _ulp_error(operand, result, got, exact, problem.compute_dtype)
         else:
-            error = _relative_error(got, exact, problem)
+            error = _relative_error(operand, got, exact)
         # What overflows the result's type is right as that type's infinity.
         error = np.where((got == rounded) & np.isinf(error), 0.0, error)
     error[np.isnan(exact) != np.isnan(got)] = np.inf
     error[np.isnan(exact) & np.isnan(got)] = 0
-    exactly = np.isneginf(x64) & ~np.isnan(exact)
-    error[exactly] = np.where(got[exactly] == exact[exactly], 0, np.inf)
+    if operand.extent is Extent.ELEMENT:
+        exactly = np.isneginf(x) & ~np.isnan(exact)
+        error[exactly] = np.where(got[exactly] == exact[exactly], 0, np.inf)
     worst_at = int(np.argmax(error))
-    row, col = divmod(worst_at, result.shape[-1])
+    index = tuple(int(i) for i in np.unravel_index(worst_at, result.shape))
     worst = float(error.flat[worst_at])
     if worst <= bound:
-        return Accuracy(worst, bound, unit, (row, col), ok=True)
+        return Accuracy(worst, bound, unit, index, ok=True)
     count = int(np.count_nonzero(~(error <= bound)))
+    place = ", ".join(map(str, index))
     message = (
         f"{count} of {error.size} elements are off by more than {bound:g} ({unit}); the worst is "
-        f"y[{row}, {col}] = {got.flat[worst_at]!r}, wanted {exact.flat[worst_at]!r}, "
-        f"error {worst:.3g}"
+        f"{operand.name}[{place}] = {float(got.flat[worst_at])!r}, wanted "
+        f"{float(exact.flat[worst_at])!r}, error {worst:.3g}"
     )
-    return Accuracy(worst, bound, unit, (row, col), ok=False, message=message)
+    return Accuracy(worst, bound, unit, index, ok=False, message=message)
 
 
-def _relative_error(got: Float64, exact: Float64, problem: Problem) -> Float64:
+def _relative_error(operand: Operand, got: Float64, exact: Float64) -> Float64:
     """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite."""
-    if problem.algorithm is Algorithm.SOFTMAX:
-        scale = np.maximum(np.abs(exact), _FLOOR[problem.out_dtype])
-        if problem.out_dtype is DType.FLOAT64:
+    if operand.measure is Measure.VALUE:
+        scale = np.maximum(np.abs(exact), _FLOOR[operand.dtype])
+        if operand.dtype is DType.FLOAT64:
             scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP
-    else:
+    elif operand.measure is Measure.LOGARITHM:
         scale = 1 + np.abs(exact)
+    else:
+        scale = np.zeros_like(exact)
     error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)
     return np.where(np.isnan(error), np.inf, error)
 
 
-def _ulp_error(result: Storage, got: Float64, exact: Float64, problem: Problem) -> Float64:
+def _ulp_error(
+    operand: Operand, result: Storage, got: Float64, exact: Float64, compute: DType
+) -> Float64:
     """Return the distance of 16-bit results from the correctly rounded ones, in steps of the type.
 
     float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below float32's smallest
     normal number (or rounded up to it) may be 0.
     """
-    wanted = _steps(encode(exact, problem.out_dtype))
+    wanted = _steps(encode(exact, operand.dtype))
     error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)
-    if problem.algorithm is Algorithm.LOG_SOFTMAX:
+    if operand.measure is Measure.LOGARITHM:
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32]
-    elif problem.compute_dtype is DType.FLOAT32:
+    elif compute is DType.FLOAT32:
         excused = (got == 0) & (exact < _FLOAT32_TINY * (1 + 2**-8))
     else:
         return error

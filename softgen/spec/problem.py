@@ -1,17 +1,15 @@
-"""What is asked for: the compile-time part of a softmax request."""
+"""What is asked for: the compile-time part of a request."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.names import likely, unknown
-
-# The widest load or store of one thread (LDG.128 / STG.128) moves this many bytes.
-MAX_PACK_BYTES = 16
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
 # the row by one pack of every thread of a block before it is compared with the width.
@@ -24,78 +22,6 @@ MAX_ROWS = 2**40
 
 # Of any number that is given; a range of its own comes after that.
 MOST_BITS = 128
-
-
-class Algorithm(str, Enum):
-    """The function applied to each row."""
-
-    SOFTMAX = "softmax"
-    LOG_SOFTMAX = "log_softmax"
-
-    @classmethod
-    def of(cls, value: Algorithm | str) -> Algorithm:
-        """Return the member named by `value`; InvalidValueError names the choices."""
-        try:
-            return cls(value)
-        except ValueError:
-            known = [member.value for member in cls]
-            raise InvalidValueError(unknown("algorithm", str(value), known)) from None
-
-
-class DType(str, Enum):
-    """An element type, by NumPy's name for it."""
-
-    FLOAT16 = "float16"
-    BFLOAT16 = "bfloat16"
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-
-    @classmethod
-    def of(cls, value: object) -> DType:
-        """Return the member for a name or a dtype object that ends in one (np.float32, torch.half).
-
-        Raises InvalidTypeError naming the accepted dtypes.
-        """
-        if isinstance(value, cls):
-            return value
-        name = value if isinstance(value, str) else getattr(value, "__name__", str(value))
-        name = name.rpartition(".")[2]
-        try:
-            return cls(name)
-        except ValueError:
-            known = [member.value for member in cls]
-            raise InvalidTypeError(
-                f"dtype {name!r} is not supported;{likely(name, known)} softgen computes "
-                f"{', '.join(known)}. Cast the input first, for example x.astype('float32')"
-            ) from None
-
-    @property
-    def itemsize(self) -> int:
-        """Size of one element in bytes."""
-        return _FACTS[self][0]
-
-    @property
-    def short(self) -> str:
-        """Abbreviation used in kernel names."""
-        return _FACTS[self][1]
-
-    @property
-    def cuda(self) -> str:
-        """The CUDA C++ type."""
-        return _FACTS[self][2]
-
-    @property
-    def max_pack(self) -> int:
-        """Elements in the widest access of one thread."""
-        return MAX_PACK_BYTES // self.itemsize
-
-
-_FACTS = {
-    DType.FLOAT16: (2, "f16", "__half"),
-    DType.BFLOAT16: (2, "bf16", "__nv_bfloat16"),
-    DType.FLOAT32: (4, "f32", "float"),
-    DType.FLOAT64: (8, "f64", "double"),
-}
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -125,9 +51,9 @@ class Problem:
     """The compile-time part of a request: one Problem and one Strategy make one source text.
 
     Attributes:
-        algorithm: softmax or log_softmax of each row.
+        function: what is computed of each row.
         dtype: element type of the input x.
-        out_dtype: element type of the output y.
+        out_dtype: element type of the result that has a type of its own (see Function.operands).
         cols: elements in a row; rows are contiguous and `cols` elements apart.
         alignment: every row of x and of y starts on a multiple of this many elements of its own
             type (of 16 bytes, where that is less). A power of two.
@@ -138,7 +64,7 @@ class Problem:
     `Problem.of` takes names and fills in the defaults.
     """
 
-    algorithm: Algorithm
+    function: Function
     dtype: DType
     out_dtype: DType
     cols: int
@@ -148,7 +74,7 @@ class Problem:
     @classmethod
     def of(
         cls,
-        algorithm: Algorithm | str,
+        function: Function | str,
         dtype: object,
         cols: int,
         *,
@@ -159,7 +85,7 @@ class Problem:
         """Return the problem for the given names.
 
         Args:
-            algorithm: "softmax" or "log_softmax".
+            function: its name, for example "softmax".
             dtype: float16, bfloat16, float32 or float64, as a name or a NumPy / PyTorch dtype.
             cols: elements in a row, from 1 to 2**40.
             out_dtype: element type of the result; `dtype` by default.
@@ -185,7 +111,7 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack
-        return cls(Algorithm.of(algorithm), x_type, y_type, cols, alignment, fixed_order)
+        return cls(Function.of(function), x_type, y_type, cols, alignment, fixed_order)
 
     @property
     def compute_dtype(self) -> DType:
@@ -200,21 +126,46 @@ class Problem:
 
     @property
     def bytes_per_row(self) -> int:
-        """The fewest bytes a row must move: one read and one write of each element."""
-        return self.cols * (self.dtype.itemsize + self.out_dtype.itemsize)
+        """The fewest bytes a row must move: each operand's once."""
+        return sum(operand.bytes_per_row(self.cols) for operand in self.operands)
 
     @property
-    def function(self) -> str:
-        """The algorithm with its types, for example softmax_f32 or log_softmax_bf16_to_f32."""
+    def operands(self) -> tuple[Operand, ...]:
+        """The arrays, inputs first, in the order of the kernel's signature."""
+        return self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
+
+    @property
+    def inputs(self) -> tuple[Operand, ...]:
+        """The operands that the kernel only reads."""
+        return tuple(operand for operand in self.operands if not operand.result)
+
+    @property
+    def results(self) -> tuple[Operand, ...]:
+        """The operands that the kernel writes."""
+        return tuple(operand for operand in self.operands if operand.result)
+
+    @property
+    def row_results(self) -> tuple[Operand, ...]:
+        """The results of one element a row."""
+        return tuple(operand for operand in self.results if operand.extent is Extent.ROW)
+
+    @property
+    def writes_elements(self) -> bool:
+        """Whether there is a result of one element a column."""
+        return any(operand.extent is Extent.ELEMENT for operand in self.results)
+
+    @property
+    def stem(self) -> str:
+        """The function with its types, for example softmax_f32 or log_softmax_bf16_to_f32."""
         types = self.dtype.short
         if self.out_dtype is not self.dtype:
             types += f"_to_{self.out_dtype.short}"
-        return f"{self.algorithm.value}_{types}"
+        return f"{self.function.name}_{types}"
 
     @property
     def label(self) -> str:
         """Readable and unique: the first part of a variant's name."""
-        label = f"{self.function}_{self.cols}"
+        label = f"{self.stem}_{self.cols}"
         if self.alignment != natural_alignment(self.dtype, self.cols):
             label += f"_align{self.alignment}"
         if self.fixed_order:

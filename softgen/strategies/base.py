@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
 PACK_SIZES = (1, 2, 4, 8, 16)

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob

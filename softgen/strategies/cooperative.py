@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
-from softgen.spec.problem import MAX_PACK_BYTES, DType, Problem
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
 from softgen.strategies.launch import Launch
 

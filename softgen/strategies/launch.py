@@ -80,12 +80,6 @@ class Launch:
             return f"at least {self.multiprocessors} at once"
         return f"any, sized for {self.multiprocessors}"
 
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The kernel's parameters in C++."""
-        three = ("const X* x", "Y* y", "long long rows")
-        return (*three, "unsigned char* workspace") if self.workspace_bytes_per_row else three
-
     def reaches(self, rows: int) -> bool:
         """Whether a grid computes that many rows: not if blocks take one step and are too few."""
         if self.strides or self.most_blocks < MAX_GRID:

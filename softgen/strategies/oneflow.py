@@ -6,7 +6,8 @@ Source: oneflow/core/cuda/softmax.cuh of Oneflow-Inc/oneflow (DispatchSoftmax an
 from __future__ import annotations
 
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared, resident_blocks

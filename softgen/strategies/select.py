@@ -107,7 +107,7 @@ def describe(problem: Problem) -> str:
         types += f" to {problem.out_dtype.value}"
     order = ", batch-invariant" if problem.fixed_order else ""
     return (
-        f"{problem.algorithm.value} of {types} with {problem.cols} columns, "
+        f"{problem.function.name} of {types} with {problem.cols} columns, "
         f"alignment {problem.alignment}{order}"
     )
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, Arch
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line

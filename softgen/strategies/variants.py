@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +11,9 @@ from typing import cast
 
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError
 from softgen.spec.arch import KNOWN, Arch
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
@@ -33,6 +36,13 @@ class Variant:
     def launch(self) -> Launch:
         """The launch shape."""
         return self.strategy.launch(self.problem)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The kernel's parameters in C++: its operands, the number of rows, a workspace if any."""
+        arrays = [operand.parameter for operand in self.problem.operands]
+        workspace = ["unsigned char* workspace"] if self.launch.workspace_bytes_per_row else []
+        return (*arrays, "long long rows", *workspace)
 
     @property
     def oldest_arch(self) -> str:
@@ -121,11 +131,16 @@ def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) ->
     return ""
 
 
-_NAME = re.compile(
-    r"(?P<algorithm>softmax|log_softmax)_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
-    r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?_(?P<strategy>[a-z]+)"
-    r"(?P<knobs>(?:_[a-z]+\d{0,9})*)"
-)
+@functools.cache
+def _name_pattern() -> re.Pattern[str]:
+    # The longest first: softmax_lse begins with softmax.
+    functions = sorted((function.name for function in all_functions()), key=len, reverse=True)
+    return re.compile(
+        rf"(?P<function>{'|'.join(functions)})"
+        r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
+        r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?_(?P<strategy>[a-z]+)"
+        r"(?P<knobs>(?:_[a-z]+\d{0,9})*)"
+    )
 
 
 def parse_name(name: str) -> Variant:
@@ -133,12 +148,12 @@ def parse_name(name: str) -> Variant:
 
     Raises InvalidValueError if no variant has that name. Legality is not checked.
     """
-    match = _NAME.fullmatch(name)
+    match = _name_pattern().fullmatch(name)
     if match:
         by_short = {dtype.short: dtype for dtype in DType}
         align, out = match["align"], match["out"]
         problem = Problem.of(
-            Algorithm(match["algorithm"]),
+            match["function"],
             by_short[match["dtype"]],
             int(match["cols"]),
             out_dtype=by_short[out] if out else None,
@@ -156,7 +171,7 @@ def parse_name(name: str) -> Variant:
 
 def is_full_name(text: str) -> bool:
     """Whether `text` begins as the name of a variant does: with what its problem computes."""
-    return text.startswith(tuple(f"{algorithm.value}_" for algorithm in Algorithm))
+    return text.startswith(tuple(f"{function.name}_" for function in all_functions()))
 
 
 def parse_label(label: str) -> Strategy:

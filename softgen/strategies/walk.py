@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from softgen.spec.arch import MOST_REGISTERS, Arch
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import Arch
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced

@@ -17,7 +17,8 @@ from typing import Any
 
 from softgen.errors import SoftgenError
 from softgen.spec.arch import MIB, Arch
-from softgen.spec.problem import Algorithm, Problem, rows_bucket
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.base import Strategy
 from softgen.strategies.variants import Variant, parse_name
 
@@ -34,13 +35,13 @@ log = logging.getLogger("softgen")
 def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     """Return the shipped winner for `rows` rows on the device of `arch`; None if there is none.
 
-    Log-softmax moves the same bytes with the same launch as softmax, and takes its winner where it
-    has none of its own.
+    A function that moves the same bytes with the same launch as another takes the other's winner
+    where it has none of its own.
     """
     known = _winners(arch.device)
     bucket = rows_bucket(rows)
-    for algorithm in (problem.algorithm, Algorithm.SOFTMAX):
-        setting = known.get((dataclasses.replace(problem, algorithm=algorithm), bucket))
+    for function in _alike(problem.function):
+        setting = known.get((dataclasses.replace(problem, function=function), bucket))
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
     return None
@@ -49,13 +50,17 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
 def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
     """Return the shipped winner of the most rows, if they are so many that the memory decides."""
     known = _winners(arch.device)
-    for algorithm in (problem.algorithm, Algorithm.SOFTMAX):
-        wanted = dataclasses.replace(problem, algorithm=algorithm)
+    for function in _alike(problem.function):
+        wanted = dataclasses.replace(problem, function=function)
         rows = [r for p, r in known if p == wanted and r * p.bytes_per_row >= LARGE]
         setting = known[wanted, max(rows)] if rows else None
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
     return None
+
+
+def _alike(function: Function) -> tuple[Function, ...]:
+    return (function,) if function.like == function.name else (function, Function.of(function.like))
 
 
 def path_of(device: str) -> Path:

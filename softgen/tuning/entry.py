@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidValueError, SoftgenError
+from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Key:
     def to_json(self) -> dict[str, Any]:
         """Return the key as JSON values."""
         problem = {
-            field.name: getattr(self.problem, field.name)
+            field.name: _plain(getattr(self.problem, field.name))
             for field in dataclasses.fields(self.problem)
         }
         return {"problem": problem, "rows": self.rows, "environment": dict(self.environment)}
@@ -101,7 +102,7 @@ def entry_from_json(data: Any) -> Entry:
             raise InvalidValueError(f"schema {data['schema']!r}, this softgen reads {SCHEMA}")
         fields = dict(data["key"]["problem"])
         problem = Problem.of(
-            fields.pop("algorithm"), fields.pop("dtype"), fields.pop("cols"), **fields
+            fields.pop("function"), fields.pop("dtype"), fields.pop("cols"), **fields
         )
         environment = tuple(sorted(data["key"]["environment"].items()))
         for name, value in environment:
@@ -125,6 +126,10 @@ def entry_from_json(data: Any) -> Entry:
         raise InvalidValueError(str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidValueError(f"not an entry of softgen's cache ({error!r})") from error
+
+
+def _plain(value: Any) -> Any:
+    return value.name if isinstance(value, Function) else value
 
 
 def _timing_from_json(data: Any) -> Timing:

@@ -13,7 +13,9 @@ from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of, require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.source.render import environment, render
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.operands import Measure, Operand
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 from softgen.tuning.measure import Buffers, memory
 
@@ -44,32 +46,47 @@ def _compare_kernel(dtype: DType, device: int) -> Any:
 
 
 class Gate:
-    """Compares candidates with the safe kernel on the first pair of `buffers`."""
+    """Compares candidates with the safe kernel on the first set of `buffers`."""
 
     def __init__(self, problem: Problem, buffers: Buffers) -> None:
         self.cupy = require_device()
         self.problem = problem
         self.buffers = buffers
-        self.size = buffers.rows * problem.cols
-        self.expected = memory(self.size * problem.out_dtype.itemsize)
+        self.expected = [memory(self._size(operand)) for operand in problem.results]
         self.stream = self.cupy.cuda.get_current_stream().ptr
         arch = arch_of(self.cupy.cuda.runtime.getDevice())
         oracle = compile_source(render(best_guess(problem, buffers.rows, arch, "safe")))
-        oracle.launch(buffers.inputs[0], self.expected.data.ptr, buffers.rows, self.stream)
+        arguments = list(buffers.arguments[0])
+        for which, array in zip(buffers.results, self.expected, strict=True):
+            arguments[which] = array.data.ptr
+        oracle.launch(arguments, buffers.rows, self.stream)
+
+    def _size(self, operand: Operand) -> int:
+        return self.buffers.rows * operand.bytes_per_row(self.problem.cols)
 
     def objection(self, kernel: LoadedKernel) -> str | None:
-        """Return how the kernel's result is wrong, or None if it agrees everywhere."""
-        cupy, out = self.cupy, self.problem.out_dtype
-        y = self.buffers.outputs[0]
-        cupy.cuda.runtime.memsetAsync(y, 0xFF, self.expected.nbytes, self.stream)  # NaN
-        kernel.launch(self.buffers.inputs[0], y, self.buffers.rows, self.stream)
-        mismatches = cupy.zeros(1, "uint64")
-        log_form = self.problem.algorithm is Algorithm.LOG_SOFTMAX
-        absolute = TOLERANCE[out] if log_form else TINY[out]
-        _compare_kernel(out, kernel.device)(
+        """Return how the kernel's results are wrong, or None if they agree everywhere."""
+        memset = self.cupy.cuda.runtime.memsetAsync
+        arguments = self.buffers.arguments[0]
+        for which, array in zip(self.buffers.results, self.expected, strict=True):
+            memset(arguments[which], 0xFF, array.nbytes, self.stream)  # NaN
+        kernel.launch(arguments, self.buffers.rows, self.stream)
+        for which, array, operand in zip(
+            self.buffers.results, self.expected, self.problem.results, strict=True
+        ):
+            if objection := self._compare(arguments[which], array, operand, kernel.device):
+                return objection
+        return None
+
+    def _compare(self, found: int, expected: Any, operand: Operand, device: int) -> str | None:
+        dtype = operand.dtype
+        size = expected.nbytes // dtype.itemsize
+        mismatches = self.cupy.zeros(1, "uint64")
+        absolute = TINY[dtype] if operand.measure is Measure.VALUE else TOLERANCE[dtype]
+        _compare_kernel(dtype, device)(
             (4096,),
             (256,),
-            (y, self.expected.data.ptr, self.size, TOLERANCE[out], absolute, mismatches),
+            (found, expected.data.ptr, size, TOLERANCE[dtype], absolute, mismatches),
         )
         wrong = int(mismatches.get()[0])
-        return f"{wrong} of {self.size} results differ from the safe kernel's" if wrong else None
+        return f"{wrong} of {size} results differ from the safe kernel's" if wrong else None

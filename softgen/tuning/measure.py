@@ -16,8 +16,10 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import GIB
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import DType, Problem
+from softgen.spec.operands import Extent
+from softgen.spec.problem import Problem
 from softgen.tuning.entry import Timing
 
 COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
@@ -57,8 +59,9 @@ class Rotation:
 
         Raises InvalidValueError if that is too much, or even one row.
         """
-        # The gate keeps the oracle's output beside.
-        each = problem.bytes_per_row + problem.cols * problem.out_dtype.itemsize
+        # The gate keeps the oracle's results beside.
+        kept = sum(operand.bytes_per_row(problem.cols) for operand in problem.results)
+        each = problem.bytes_per_row + kept
         budget = min(free // SHARE_OF_FREE, MOST_BYTES)
         if whole:
             budget = max(budget, min(rows * each, free // 2))
@@ -70,35 +73,48 @@ class Rotation:
                 f"and {budget} may be taken of the {free} that are free"
             )
         rows = min(rows, fitting)
-        x_bytes = rows * problem.cols * problem.dtype.itemsize
-        y_bytes = rows * problem.cols * problem.out_dtype.itemsize
-        smaller = min(x_bytes, y_bytes)
-        room = (budget - y_bytes) // (x_bytes + y_bytes)
+        # Those of a row are small: what is read and written in whole rows decides what is cold.
+        element = [o for o in problem.operands if o.extent is Extent.ELEMENT]
+        smaller = rows * min(operand.bytes_per_row(problem.cols) for operand in element)
+        pair = rows * problem.bytes_per_row
+        room = (budget - rows * kept) // pair
         wanted = max(LEAST_PAIRS, -(-COLD_BYTES // smaller))
         pairs = max(1, min(wanted, MOST_PAIRS, room))
         rest = 2 * max(0, COLD_BYTES - pairs * smaller) if pairs == MOST_PAIRS else 0
-        return cls(rows, pairs, min(rest, budget - y_bytes - pairs * (x_bytes + y_bytes)))
+        return cls(rows, pairs, min(rest, budget - rows * kept - pairs * pair))
 
 
 @dataclass(frozen=True)
 class Buffers:
-    """Pairs of input and output on the device, each on a 256-byte boundary.
+    """Sets of a function's operands on the device, each array on a 256-byte boundary.
 
     Their memory comes from the driver and goes back to it with the last reference: no pool that
     others use grows by it.
 
     Attributes:
-        rows: rows of each pair: those asked for, or fewer where memory is short.
-        inputs: device address of each input, random values.
-        outputs: device address of each output.
-        rest: other memory that is written between replays; None if the pairs are enough.
+        rows: rows of each set: those asked for, or fewer where memory is short.
+        arguments: device addresses of each set's arrays, in operands' order; inputs hold random
+            values.
+        results: which of them the kernel writes.
+        owners: what keeps the memory.
+        rest: other memory that is written between replays; None if the sets are enough.
     """
 
     rows: int
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
+    arguments: tuple[tuple[int, ...], ...]
+    results: tuple[int, ...]
     owners: tuple[Any, ...]
     rest: Any
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Address of each set's first input."""
+        return tuple(arrays[0] for arrays in self.arguments)
+
+    @property
+    def outputs(self) -> tuple[int, ...]:
+        """Address of each set's first result."""
+        return tuple(arrays[self.results[0]] for arrays in self.arguments)
 
     @classmethod
     def allocate(cls, problem: Problem, rows: int, *, whole: bool = False) -> Buffers:
@@ -109,22 +125,19 @@ class Buffers:
         free, _ = require_device().cuda.runtime.memGetInfo()
         rotation = Rotation.of(problem, rows, free, whole=whole)
         rows, pairs = rotation.rows, rotation.pairs
-        elements = rows * problem.cols
-        x_step = _round_up(elements * problem.dtype.itemsize) + _skew(problem)
-        y_step = _round_up(elements * problem.out_dtype.itemsize) + _skew(problem)
-        x, y = memory(pairs * x_step), memory(pairs * y_step)
         rest = memory(rotation.rest) if rotation.rest else None
-        _fill_random(x, problem.dtype)
-        shift = _shift(problem)
-        x_first = x.data.ptr + shift * problem.dtype.itemsize
-        y_first = y.data.ptr + shift * problem.out_dtype.itemsize
-        return cls(
-            rows,
-            tuple(x_first + i * x_step for i in range(pairs)),
-            tuple(y_first + i * y_step for i in range(pairs)),
-            (x, y),
-            rest,
-        )
+        owners, addresses = [], []
+        for operand in problem.operands:
+            skew = _skew(problem) if operand.extent is Extent.ELEMENT else 0
+            step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
+            array = memory(pairs * step)
+            if not operand.result:
+                _fill_random(array, operand.dtype)
+            shift = _shift(problem) * operand.dtype.itemsize if skew else 0
+            owners.append(array)
+            addresses.append([array.data.ptr + shift + i * step for i in range(pairs)])
+        results = tuple(i for i, operand in enumerate(problem.operands) if operand.result)
+        return cls(rows, tuple(zip(*addresses, strict=True)), results, tuple(owners), rest)
 
     def chill(self, player: Player) -> None:
         """Have the player write the rest between the runs that it times."""
@@ -143,7 +156,7 @@ def memory(size: int) -> Any:
 
 def _shift(problem: Problem) -> int:
     """Return how many elements to move the base so that rows have just the problem's alignment."""
-    natural = Problem.of(problem.algorithm, problem.dtype, problem.cols).alignment
+    natural = Problem.of(problem.function, problem.dtype, problem.cols).alignment
     return problem.alignment if problem.alignment < natural else 0
 
 
@@ -183,7 +196,7 @@ class Stopwatch:
         """Return the kernel's replay; the kernel is kept, because its id is the key."""
         if id(kernel) not in self._replays:
             launch = launch_over(self.buffers, kernel, self._player)
-            pairs = len(self.buffers.inputs)
+            pairs = len(self.buffers.arguments)
             replay = self._player.sized(lambda count: self._player.capture(launch, count), pairs)
             self._replays[id(kernel)] = (kernel, replay)
         return self._replays[id(kernel)][1]
@@ -208,10 +221,10 @@ def launch_over(buffers: Buffers, kernel: LoadedKernel, player: Player) -> Launc
     if workspace is not None:
         player.cupy.cuda.runtime.memsetAsync(workspace.data.ptr, 0, size, player.stream.ptr)
     launcher = kernel.launcher(buffers.rows, workspace.data.ptr if workspace is not None else None)
-    stream, pairs = player.stream.ptr, len(buffers.inputs)
+    stream, pairs = player.stream.ptr, len(buffers.arguments)
 
     def launch(i: int, _keeps: Any = workspace) -> None:
-        launcher(buffers.inputs[i % pairs], buffers.outputs[i % pairs], stream)
+        launcher(buffers.arguments[i % pairs], stream)
 
     return launch
 

@@ -42,4 +42,4 @@ def _line(entry: Entry) -> dict[str, Any]:
 
 def _order(entry: Entry) -> tuple[str, int, int, int]:
     problem = entry.key.problem
-    return problem.function, problem.cols, -problem.alignment, entry.key.rows
+    return problem.stem, problem.cols, -problem.alignment, entry.key.rows

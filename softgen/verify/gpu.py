@@ -12,32 +12,50 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError
 from softgen.source.render import Source
 from softgen.spec.numerics import Storage, storage_dtype
+from softgen.spec.operands import Extent
 
 
-def compiled(sources: Sequence[Source]) -> Callable[[Source, Storage, int, int], Storage]:
+def compiled(
+    sources: Sequence[Source],
+) -> Callable[[Source, Sequence[Storage], int, int], tuple[Storage, ...]]:
     """Compile the sources in parallel and return what runs one of them."""
     kernels = dict(zip((source.name for source in sources), compile_many(sources), strict=True))
 
-    def run(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+    def run(
+        source: Source, inputs: Sequence[Storage], x_offset: int, y_offset: int
+    ) -> tuple[Storage, ...]:
         kernel = kernels[source.name]
         if isinstance(kernel, CompileError):
             raise kernel
-        return _run(kernel, x, x_offset, y_offset)
+        return run_on_storage(kernel, inputs, x_offset, y_offset)
 
     return run
 
 
-def _run(kernel: LoadedKernel, x: Storage, x_offset: int, y_offset: int) -> Storage:
-    """Return y; the arrays start the given number of elements after a 16-byte boundary."""
+def run_on_storage(
+    kernel: LoadedKernel, inputs: Sequence[Storage], x_offset: int = 0, y_offset: int = 0
+) -> tuple[Storage, ...]:
+    """Return the results; those with an element a column start so many elements after 16 bytes."""
     cupy = require_device()
-    y_type = storage_dtype(kernel.variant.problem.out_dtype)
-    x_start, y_start = x_offset * x.itemsize, y_offset * y_type.itemsize
-    y_bytes = x.size * y_type.itemsize
-    # CuPy's memory starts on 512 bytes. y starts as NaN, so that an element not written is seen.
-    x_memory = cupy.empty(x_start + x.nbytes, "uint8")
-    y_memory = cupy.full(y_start + y_bytes, 0xFF, "uint8")
-    x_memory[x_start:] = cupy.asarray(np.ascontiguousarray(x).reshape(-1).view("uint8"))
-    stream = cupy.cuda.get_current_stream().ptr
-    kernel.launch(x_memory.data.ptr + x_start, y_memory.data.ptr + y_start, x.shape[0], stream)
-    y: Storage = cupy.asnumpy(y_memory[y_start:]).view(y_type).reshape(x.shape)
-    return y
+    problem, rows = kernel.variant.problem, inputs[0].shape[0]
+    waiting, memories, addresses = list(inputs), [], []
+    for operand in problem.operands:
+        offset = y_offset if operand.result else x_offset
+        start = offset * operand.dtype.itemsize if operand.extent is Extent.ELEMENT else 0
+        size = rows * operand.bytes_per_row(problem.cols)
+        # CuPy's memory starts on 512 bytes. Results start as NaN, so that what is not written is
+        # seen.
+        memory = cupy.full(start + size, 0xFF, "uint8")
+        if not operand.result:
+            array = np.ascontiguousarray(waiting.pop(0)).reshape(-1)
+            memory[start:] = cupy.asarray(array.view("uint8"))
+        memories.append(memory[start:])
+        addresses.append(memory.data.ptr + start)
+    kernel.launch(addresses, rows, cupy.cuda.get_current_stream().ptr)
+    return tuple(
+        cupy.asnumpy(memory)
+        .view(storage_dtype(operand.dtype))
+        .reshape(operand.shape(rows, problem.cols))
+        for memory, operand in zip(memories, problem.operands, strict=True)
+        if operand.result
+    )

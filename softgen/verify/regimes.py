@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from softgen.spec.arch import WARP_SIZE
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import Float64, Storage, encode
-from softgen.spec.problem import DType, Problem
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 
 _FINFO_MAX = {

@@ -12,17 +12,19 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from softgen.devices.emulator import SECONDS, Job, Work, build
+from softgen.devices.emulator import SECONDS, Job, Results, Work, build
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
 from softgen.source.render import Source, render
-from softgen.spec.numerics import Accuracy, Storage, check
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from softgen.verify.regimes import REGIMES, Slices
 
 # (source, x in storage form, elements that x and y start after a 16-byte boundary) -> y
-Runner = Callable[[Source, Storage, int, int], Storage]
+# run(source, inputs, x_offset, y_offset) returns the results.
+Runner = Callable[[Source, Sequence[Storage], int, int], Results]
 
 # Kernels compiled as one unit: enough to share the headers, few enough for two workers to balance.
 _BATCH = 24
@@ -209,9 +211,10 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     stride over the rows are two, and those that wait for others run before them.
     """
     variant = source.variant
-    x, (offset, y_offset) = _input(variant)[0], _offsets(variant)
-    jobs = [Job(source, x, x_offset=offset, y_offset=y_offset, seconds=seconds)]
-    if variant.problem.dtype is variant.problem.out_dtype:
+    (x, *others), (offset, y_offset) = _inputs(variant), _offsets(variant)
+    rest = tuple(others)
+    jobs = [Job(source, x, rest, x_offset=offset, y_offset=y_offset, seconds=seconds)]
+    if _can_be_in_place(variant.problem):
         launch = variant.launch
         grid = 2 if launch.strides else None
         # Blocks that wait for others find them not there yet, as on a GPU they may.
@@ -221,6 +224,7 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
             Job(
                 source,
                 x,
+                rest,
                 in_place=True,
                 grid=grid,
                 x_offset=offset,
@@ -229,12 +233,17 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
             )
         )
     elif y_offset != offset:
-        jobs.append(Job(source, x, x_offset=offset, y_offset=offset, seconds=seconds))
+        jobs.append(Job(source, x, rest, x_offset=offset, y_offset=offset, seconds=seconds))
     return jobs
 
 
+def _can_be_in_place(problem: Problem) -> bool:
+    dtypes = {operand.name: operand.dtype for operand in problem.inputs}
+    return any(r.may_be and dtypes[r.may_be] is r.dtype for r in problem.results)
+
+
 def _judge_cpu(
-    variant: Variant, jobs: Sequence[Job], results: Sequence[tuple[Storage, Work] | EmulationError]
+    variant: Variant, jobs: Sequence[Job], results: Sequence[tuple[Results, Work] | EmulationError]
 ) -> list[Verdict]:
     verdicts = []
     for job, result in zip(jobs, results, strict=True):
@@ -243,17 +252,21 @@ def _judge_cpu(
         if isinstance(result, EmulationError):
             verdicts.append(Verdict(None, f"{how}{result}"))
             continue
-        y, work = result
-        verdicts.append(dataclasses.replace(_judge(variant, job.x, y, how), work=work))
+        arrays, work = result
+        verdicts.append(dataclasses.replace(_judge(variant, job.inputs, arrays, how), work=work))
         first = results[0]
-        if not isinstance(first, EmulationError) and first[0].tobytes() != y.tobytes():
+        if not isinstance(first, EmulationError) and _bytes(first[0]) != _bytes(arrays):
             objection = f"{how}the result differs in its bits from the one out of place"
             verdicts.append(Verdict(None, objection))
     return verdicts
 
 
-def _judge(variant: Variant, x: Storage, y: Storage, how: str = "") -> Verdict:
-    accuracy = check(y, x, variant.problem)
+def _bytes(arrays: Results) -> list[bytes]:
+    return [array.tobytes() for array in arrays]
+
+
+def _judge(variant: Variant, inputs: Sequence[Storage], results: Results, how: str = "") -> Verdict:
+    accuracy = check(results, inputs, variant.problem)
     if accuracy.ok or accuracy.index is None:
         return Verdict(accuracy)
     regime = _input(variant)[1][accuracy.index[0]]
@@ -265,11 +278,11 @@ def _on_gpu(batch: list[Variant], prepare: Callable[[Sequence[Source]], Runner])
     runner = prepare(sources)
     outcome: _Outcome = []
     for variant, source in zip(batch, sources, strict=True):
-        x, (offset, y_offset) = _input(variant)[0], _offsets(variant)
+        inputs, (offset, y_offset) = _inputs(variant), _offsets(variant)
         verdicts = []
         for other in dict.fromkeys((y_offset, offset)):
             try:
-                verdicts.append(_judge(variant, x, runner(source, x, offset, other)))
+                verdicts.append(_judge(variant, inputs, runner(source, inputs, offset, other)))
             except SoftgenError as error:
                 verdicts.append(Verdict(None, str(error)))
         outcome.append((variant, verdicts))
@@ -284,6 +297,12 @@ def _offsets(variant: Variant) -> tuple[int, int]:
     problem = variant.problem
     offset = problem.alignment if problem.alignment < problem.dtype.max_pack else 0
     return offset, 3 * offset if problem.alignment == 1 else offset
+
+
+def _inputs(variant: Variant) -> tuple[Storage, ...]:
+    """Return the function's inputs: x with rows of every regime, and what belongs to it."""
+    x = _input(variant)[0]
+    return (x, *other_inputs(x, variant.problem))
 
 
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from softgen.spec.arch import KNOWN, Arch
-from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Problem
+from tests.helpers.single import BOTH
 
 # Edges of warps, packs, registers, blocks, 32-bit indices and of what is accepted.
 EDGES = (32, 64, 128, 160, 256, 512, 1000, 1024, 2048, 4096, 5120, 131072, 2**31, MAX_INT32_COLS)
@@ -23,7 +25,7 @@ problems: st.SearchStrategy[Problem] = st.builds(
     lambda algorithm, dtype, cols, out_dtype, alignment: Problem.of(
         algorithm, dtype, cols, out_dtype=out_dtype, alignment=alignment
     ),
-    st.sampled_from(Algorithm),
+    st.sampled_from(BOTH),
     st.sampled_from(DType),
     widths,
     st.one_of(st.none(), st.sampled_from(DType)),

@@ -42,7 +42,8 @@ from softgen.bench.record import (
 from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
 from softgen.errors import CompileError, InvalidValueError
 from softgen.spec.arch import arch_named
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from tests.cpu.cli_helpers import refused
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softgen.call import api
+from softgen.call import kernels as chosen
 from softgen.errors import CompileError, LaunchError
 from softgen.source.render import Source
 from softgen.spec.arch import arch_named
@@ -23,7 +23,7 @@ H200 = arch_named("sm_90")
 @pytest.fixture(autouse=True)
 def on_an_h200(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(policy, "arch_of", lambda device: H200)
-    monkeypatch.setattr(api, "_for_fewer", {})
+    monkeypatch.setattr(chosen, "_for_fewer", {})
 
 
 def problem_of(cols: int, dtype: str = "float32", **options: Any) -> Problem:
@@ -84,8 +84,8 @@ class FakeKernels:
         self.spilling: set[str] = set()
         self.fitting: set[str] = set()
         self.compiled: list[str] = []
-        monkeypatch.setattr(api, "source_of", lambda variant: SimpleNamespace(variant=variant))
-        monkeypatch.setattr(api, "compile_source", self.compile)
+        monkeypatch.setattr(chosen, "source_of", lambda variant: SimpleNamespace(variant=variant))
+        monkeypatch.setattr(chosen, "compile_source", self.compile)
 
     def compile(self, source: Source) -> Any:
         variant = source.variant
@@ -123,33 +123,33 @@ def test_others_are_the_candidates_but_the_first() -> None:
 def test_a_guess_that_spills_gives_way_to_the_next(kernels: FakeKernels) -> None:
     first, second, third, *_ = guesses(problem_of(4096), 4096)
     kernels.spilling = {first.strategy.label, second.strategy.label}
-    assert api._compiled(first, 4096, 0).variant == third
+    assert chosen._compiled(first, 4096, 0).variant == third
 
 
 def test_so_does_one_that_the_device_does_not_hold(kernels: FakeKernels) -> None:
     first, second, *_ = guesses(problem_of(131072), 128)
     assert first.launch.cluster_size == 16
     kernels.refused = {first.strategy.label}
-    assert api._compiled(first, 128, 0).variant == second
+    assert chosen._compiled(first, 128, 0).variant == second
 
 
 def test_where_all_spill_it_is_the_first(kernels: FakeKernels) -> None:
     found = guesses(problem_of(4096), 4096)
     kernels.spilling = {variant.strategy.label for variant in found}
-    assert api._compiled(found[0], 4096, 0).variant == found[0]
-    assert len(kernels.compiled) == api.MOST_GUESSES
+    assert chosen._compiled(found[0], 4096, 0).variant == found[0]
+    assert len(kernels.compiled) == chosen.MOST_GUESSES
 
 
 def test_where_all_are_refused_the_first_refusal_is_raised(kernels: FakeKernels) -> None:
     found = guesses(problem_of(4096), 4096)
     kernels.refused = {variant.strategy.label for variant in found}
     with pytest.raises(CompileError, match=f"holds no {found[0].strategy.label}$"):
-        api._compiled(found[0], 4096, 0)
+        chosen._compiled(found[0], 4096, 0)
 
 
 def fewer(kernels: FakeKernels, first: Variant, choice: str | None = None) -> Any:
     library: Any = None
-    return api._launch_on_fewer(
+    return chosen.launch_on_fewer(
         kernels.of(first), 128, 7, library, choice, LaunchError("too large")
     )
 
@@ -167,7 +167,7 @@ def test_else_the_next_variant_runs_that_fits(kernels: FakeKernels) -> None:
     kernels.fitting = {v.strategy.label for v in rest if v.launch.cluster_size <= 4}
     kernels.fitting -= {v.strategy.label for v in rest if v.launch.cooperative}
     assert fewer(kernels, first) is True
-    sizes = [api._group(v) for v in rest if v.strategy.label in kernels.compiled]
+    sizes = [chosen._group(v) for v in rest if v.strategy.label in kernels.compiled]
     assert len(sizes) == len(set(sizes)) == len(kernels.compiled)
     kernels.compiled.clear()
     assert fewer(kernels, first) is True

@@ -25,7 +25,7 @@ from softgen.bench.suites import Shape
 from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")

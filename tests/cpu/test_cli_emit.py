@@ -12,7 +12,8 @@ from softgen.errors import MissingDependencyError
 from softgen.source.gallery import gallery
 from softgen.source.generate import generate
 from softgen.spec.arch import arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import untimed
@@ -20,6 +21,7 @@ from softgen.strategies.variants import best_guess, candidates, parse_name
 from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy
 from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.helpers.single import BOTH
 
 SAFE = "softmax_f32_1000_safe_b256"
 
@@ -176,7 +178,7 @@ def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> N
     ok("emit", "--all", "--cols", 1000, "--out", "out")
     expected = {
         variant.name
-        for algorithm in Algorithm
+        for algorithm in BOTH
         for dtype in DType
         for variant in candidates(
             Problem.of(algorithm, dtype, 1000), 4096, arch_named("sm_90"), None

@@ -27,13 +27,15 @@ from softgen.cli import cache as cache_commands
 from softgen.errors import MissingDependencyError
 from softgen.source.render import Source
 from softgen.spec import numerics
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.tuning import cache as cache_module
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.verify.verify import Report
 from tests.cpu.cli_helpers import cli
+from tests.helpers.single import reference
 
 LINES = 300
 FILES = 200
@@ -144,7 +146,7 @@ def draw_line(random: Random, options: dict[str, dict[str, Draw]]) -> list[str]:
 def emulate(source: Source, x: Any, **_: Any) -> Any:
     """Compute what the emulator would, from the definition."""
     problem = source.variant.problem
-    exact = numerics.reference(problem.algorithm, numerics.decode(x, problem.dtype))
+    exact = reference(problem.function, numerics.decode(x, problem.dtype))
     return numerics.encode(exact, problem.out_dtype)
 
 

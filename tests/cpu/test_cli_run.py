@@ -224,7 +224,7 @@ def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(*arguments: Any) -> run_module.Computed:
         made = compute(*arguments)
-        made.y[1, 3] *= 1.001
+        made.results[0][1, 3] *= 1.001
         return made
 
     monkeypatch.setattr(run_module, "compute", wrong)

@@ -28,12 +28,14 @@ from softgen.errors import CompileError, MissingDependencyError
 from softgen.source.gallery import gallery
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, KNOWN, Arch, arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess, candidates
 from tests import spill_grid
+from tests.helpers.single import BOTH
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -89,7 +91,7 @@ def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
     """
     known, start = KNOWN[arch], list(KNOWN).index(arch)
     by_algorithm: list[list[Variant]] = [
-        list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in Algorithm
+        list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in BOTH
     ]
     pairs = enumerate(zip(*by_algorithm, strict=True), start)
     chosen = [pair[number % len(pair)] for number, pair in pairs]
@@ -103,7 +105,7 @@ WIDTHS = (1, 7, 33, 256, 2048, 4096, 50257, 131072, 3_000_000_000)
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("cols", WIDTHS)
 def test_first_choices_for_other_widths(cols: int, dtype: DType) -> None:
-    algorithm = list(Algorithm)[cols % 2]
+    algorithm = list(BOTH)[cols % 2]
     assert complaints(firsts(Problem.of(algorithm, dtype, cols), H200), H200) == []
 
 
@@ -132,7 +134,7 @@ def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
     """Rows that no ring holds: registers are nearly full."""
-    problems = [Problem.of(algorithm, dtype, 2**26 // dtype.itemsize) for algorithm in Algorithm]
+    problems = [Problem.of(algorithm, dtype, 2**26 // dtype.itemsize) for algorithm in BOTH]
     by_algorithm = [list(candidates(problem, 4, H200, "cooperative")) for problem in problems]
     chosen = [pair[number % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
     assert chosen[0].strategy.knobs["held"] > 0

@@ -9,7 +9,8 @@ import pytest
 
 from softgen.bench.suites import SUITES
 from softgen.spec.arch import KNOWN, arch_named
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.online import Online

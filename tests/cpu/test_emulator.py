@@ -19,7 +19,10 @@ from softgen.errors import (
 )
 from softgen.source.render import render
 from softgen.spec import numerics
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from tests.cpu.cli_helpers import refused
@@ -31,6 +34,7 @@ from tests.cpu.emulator_helpers import (
     source_of,
     written,
 )
+from tests.helpers.single import BOTH, check
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +46,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 def test_the_emitted_text_computes_softmax(strategy: str) -> None:
     source = source_of(strategy, 1000)
     x = input_of(source, 7)
-    accuracy = numerics.check(run(source, x), x, source.variant.problem)
+    accuracy = check(run(source, x), x, source.variant.problem)
     assert accuracy.ok, accuracy.message
     assert accuracy.worst < 1e-6
 
@@ -53,7 +57,7 @@ def test_every_dtype_travels_in_storage_form(dtype: str) -> None:
     x = input_of(source, 3)
     y = run(source, x)
     assert y.dtype == x.dtype
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
 
 
 @pytest.mark.parametrize("grid", [1, 2, 5])
@@ -72,7 +76,7 @@ def test_bases_may_be_anywhere_if_the_kernel_says_so() -> None:
     source = render(Variant(problem, source_of("online", 100).variant.strategy))
     x = input_of(source, 5)
     for offsets in ({"x_offset": 1, "y_offset": 3}, {"x_offset": 2, "y_offset": 2}):
-        assert numerics.check(run(source, x, **offsets), x, problem).ok
+        assert check(run(source, x, **offsets), x, problem).ok
 
 
 def test_the_portable_switch_of_fibers_works_too(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +130,7 @@ def test_a_program_of_many_kernels_runs_each_of_them() -> None:
     jobs = [Job(source, input_of(source, 3)) for source in sources]
     for job, y in zip(jobs, program.run_all(jobs), strict=True):
         assert not isinstance(y, EmulationError)
-        assert numerics.check(y, job.x, job.source.variant.problem).ok
+        assert check(y, job.x, job.source.variant.problem).ok
 
 
 def test_an_error_does_not_stop_the_jobs_after_it() -> None:
@@ -153,9 +157,9 @@ def test_subnormal_float32_is_flushed_as_ftz_does_on_the_gpu() -> None:
     assert (run(source, x) == 0).all()
 
 
-@pytest.mark.parametrize("algorithm", list(Algorithm))
+@pytest.mark.parametrize("algorithm", list(BOTH))
 @pytest.mark.parametrize("out", ["float32", "bfloat16", "float16"])
-def test_the_header_says_whether_ftz_changes_results(algorithm: Algorithm, out: str) -> None:
+def test_the_header_says_whether_ftz_changes_results(algorithm: Function, out: str) -> None:
     """The type pairs with float32 arithmetic, which is what the emulator flushes."""
     problem = Problem.of(algorithm, "float32", 8, out_dtype=out)
     source = render(Variant(problem, Safe(32)))
@@ -164,7 +168,7 @@ def test_the_header_says_whether_ftz_changes_results(algorithm: Algorithm, out: 
     x = np.array(rows, np.float32)
     alike = np.array_equal(run(source, x), run(unflushed, x))
     assert ("-ftz=true changes no result" in source.text) is alike
-    assert alike is (out == "float16" or algorithm is Algorithm.LOG_SOFTMAX)
+    assert alike is (out == "float16" or algorithm == LOG_SOFTMAX)
 
 
 def test_float64_keeps_its_subnormals() -> None:

@@ -8,11 +8,11 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
-from softgen.spec import numerics
 from softgen.spec.problem import Problem
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.single import check
 
 PUSH = "push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);"
 EXPECT = "mbarrier_expect(&barrier, sizeof(slots));"
@@ -44,7 +44,7 @@ def test_cluster_computes_softmax(size: int, dtype: str) -> None:
     source = cluster(2001, dtype, size)
     x = input_of(source, 5)
     y = run(source, x)
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
     assert np.array_equal(run(source, x, in_place=True), y)
 
 

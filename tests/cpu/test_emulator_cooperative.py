@@ -8,11 +8,12 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
-from softgen.spec import numerics
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.single import check
 
 # Two warps that work in each block, beside four that help.
 BLOCK = 192
@@ -88,7 +89,7 @@ def test_layouts(layout: dict[str, int], dtype: str, algorithm: str) -> None:
     source = cooperative(given.pop("cols"), dtype, algorithm, **given)
     x = input_of(source, 7)
     y = run(source, x)
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
     assert np.array_equal(run(source, x, in_place=True), y)
 
 
@@ -96,7 +97,7 @@ def test_fewer_rows_than_groups() -> None:
     source = cooperative(groups=4)
     x = input_of(source, 2)
     assert source.variant.launch.grid(2) == 4
-    assert numerics.check(run(source, x), x, source.variant.problem).ok
+    assert check(run(source, x), x, source.variant.problem).ok
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
@@ -106,7 +107,7 @@ def test_held_chunks_of_short_slices(dtype: str) -> None:
     source = cooperative(cols, dtype, group=40, stages=2, in_flight=1, held=1, block=96)
     x = input_of(source, 3)
     y = run(source, x)
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
     assert np.array_equal(run(source, x, in_place=True), y)
 
 
@@ -119,7 +120,7 @@ def test_slices_of_minus_infinity(stages: int, held: int) -> None:
         x[row, first:last] = -np.inf
     x[5, 1:] = -np.inf
     y = run(source, x)
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
     assert np.isfinite(y).all()
 
 
@@ -128,7 +129,7 @@ def test_out_in_another_dtype() -> None:
     problem = Problem.of("softmax", "bfloat16", 2000, out_dtype="float32")
     source = render(Variant(problem, setting))
     x = input_of(source, 3)
-    assert numerics.check(run(source, x), x, problem).ok
+    assert check(run(source, x), x, problem).ok
 
 
 def test_a_chunk_that_is_not_waited_for() -> None:
@@ -208,7 +209,7 @@ HOLD_NEXT = "      if (worker.row < rows) worker.hold(held[i]);\n"
 
 def is_right(source: Source) -> bool:
     x = input_of(source, 3)
-    return numerics.check(run(source, x), x, source.variant.problem).ok
+    return check(run(source, x), x, source.variant.problem).ok
 
 
 def test_the_wrong_held_chunk() -> None:

@@ -8,12 +8,12 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
-from softgen.spec import numerics
 from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.single import check
 
 ROWS = 3
 CHUNKS = 4
@@ -42,7 +42,7 @@ def test_split_computes_softmax(cols: int, rows: int, reverse: bool) -> None:
     source = split(cols, reverse=reverse)
     x = input_of(source, rows)
     y = run(source, x)
-    assert numerics.check(y, x, source.variant.problem).ok
+    assert check(y, x, source.variant.problem).ok
     assert np.array_equal(run(source, x, in_place=True), y)
 
 
@@ -132,7 +132,7 @@ def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
     problem = Problem.of("softmax", "float32", 101, alignment=1)
     source = render(Variant(problem, Block(4, 4, 64, 64, 1, False)))
     x = input_of(source, 5)
-    assert numerics.check(run(source, x, in_place=True), x, problem).ok
+    assert check(run(source, x, in_place=True), x, problem).ok
     outside = "if (col + i < 0 || col + i >= kCols) "
     used = broken(source, outside + "elements[i] = minus_infinity_of_x();", "")
     assert np.isnan(run(used, x, in_place=True)).any()
@@ -145,4 +145,4 @@ def test_rows_shorter_than_a_pack_stay_inside_of_the_array(cols: int) -> None:
     source = render(Variant(problem, Block(4, 4, 64, 64, 1, False)))
     x = input_of(source, 5)
     for offset in range(4):
-        assert numerics.check(run(source, x, x_offset=offset, y_offset=offset), x, problem).ok
+        assert check(run(source, x, x_offset=offset, y_offset=offset), x, problem).ok

@@ -10,7 +10,8 @@ from softgen.devices.gpu.compile import compile_offline
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
 from softgen.spec import numerics
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
@@ -18,6 +19,7 @@ from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, best_guess
 from softgen.strategies.warp import Warp
 from tests.cpu.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.single import check
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
 ROWS = 17
@@ -51,7 +53,7 @@ def same_rows(source: Source, rows: int = ROWS, spread: float = 3.0) -> np.ndarr
     row = np.random.default_rng(problem.cols).normal(0, spread, problem.cols)
     x = numerics.encode(np.tile(row, (rows, 1)), problem.dtype)
     y = run(source, x)
-    assert numerics.check(y, x, problem).ok
+    assert check(y, x, problem).ok
     return y
 
 

@@ -11,9 +11,12 @@ import pytest
 
 from softgen.source.render import render
 from softgen.spec.arch import arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates
+from tests.helpers.single import BOTH
 
 STYLE = Path(__file__).parents[2] / ".clang-format"
 
@@ -32,7 +35,7 @@ def check_format(files: list[Path]) -> str:
     return ran.stderr
 
 
-def sample(algorithm: Algorithm) -> list[Variant]:
+def sample(algorithm: Function) -> list[Variant]:
     """Return variants spread over types, widths and knobs: the first, a middle one, the last."""
     found: dict[str, Variant] = {}
     wide = [(8, 1), (1000, None), (1024, 2), (50257, None), (1_000_000_000_000, None)]
@@ -53,8 +56,8 @@ def sample(algorithm: Algorithm) -> list[Variant]:
     return list(found.values())
 
 
-@pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_emitted_files_are_formatted(algorithm: Algorithm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", list(BOTH))
+def test_emitted_files_are_formatted(algorithm: Function, tmp_path: Path) -> None:
     variants = sample(algorithm)
     assert len(variants) >= 60
     assert {v.strategy.name for v in variants} == {kind.name for kind in all_strategies()}

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from softgen.source.drift import check
 from softgen.source.gallery import EXHIBITS, gallery
-from softgen.spec.problem import Algorithm, DType
+from softgen.spec.dtypes import DType
 from softgen.strategies.registry import all_strategies
+from tests.helpers.single import BOTH
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
@@ -33,7 +34,7 @@ def test_the_committed_files_are_what_would_be_emitted() -> None:
 def test_every_strategy_algorithm_and_dtype_is_shown() -> None:
     variants = [source.variant for source in gallery()]
     assert {v.strategy.name for v in variants} == {kind.name for kind in all_strategies()}
-    assert {v.problem.algorithm for v in variants} == set(Algorithm)
+    assert {v.problem.function for v in variants} == set(BOTH)
     assert {v.problem.dtype for v in variants} == set(DType)
     assert 12 <= len(variants) <= 30
 

@@ -11,8 +11,10 @@ from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
 from softgen.spec.arch import KNOWN, Arch, arch_named
-from softgen.spec.numerics import check, encode
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.numerics import encode
+from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.lessons.recurrence import Recurrence
 from softgen.strategies.lessons.serial import Serial
@@ -23,6 +25,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.select import NAMED, select
 from softgen.strategies.variants import Variant, candidates
 from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.single import BOTH, check
 
 H200 = arch_named("sm_90")
 EVERY = (*LADDER, *ARTICLES)
@@ -106,8 +109,8 @@ def rows_for(cols: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("algorithm", list(Algorithm))
-def test_every_step_agrees_with_float64(algorithm: Algorithm) -> None:
+@pytest.mark.parametrize("algorithm", list(BOTH))
+def test_every_step_agrees_with_float64(algorithm: Function) -> None:
     jobs = []
     for cols, alignment in ((1, None), (7, None), (33, 1), (1001, None), (2048, None), (2048, 1)):
         problem = Problem.of(algorithm, "float32", cols, alignment=alignment)

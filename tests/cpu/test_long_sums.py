@@ -7,7 +7,6 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.source.render import Source, render
-from softgen.spec import numerics
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.serial import Serial
@@ -16,6 +15,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, share_programs
+from tests.helpers.single import reference
 
 THREADS = 64
 SETTINGS: list[tuple[Strategy, int]] = [
@@ -38,7 +38,7 @@ def error(source: Source, step: int) -> float:
     x = np.full((2, cols), np.log(0.95 * 2.0**-24 * 0.5), np.float32)
     x[:, : THREADS * step] = 0
     y = run(source, x).astype(np.float64)
-    wanted = numerics.reference(source.variant.problem.algorithm, x.astype(np.float64))
+    wanted = reference(source.variant.problem.function, x.astype(np.float64))
     return float(np.max(np.abs(y - wanted) / wanted))
 
 

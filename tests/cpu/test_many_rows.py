@@ -7,7 +7,6 @@ import pytest
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
-from softgen.spec.numerics import check
 from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.registry import all_strategies
@@ -15,6 +14,7 @@ from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, candidates
 from softgen.verify.matrix import layouts
 from tests.cpu.emulator_helpers import ARCH, broken, input_of, share_programs
+from tests.helpers.single import check
 
 ROWS = 9
 PAST = 2**32  # elements before the first row that is computed

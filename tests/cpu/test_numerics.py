@@ -10,13 +10,18 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.source.render import render
 from softgen.spec.arch import arch_named
-from softgen.spec.numerics import Float64, check, decode, encode, reference, storage_dtype
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.numerics import Float64, decode, encode, storage_dtype
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 from softgen.verify.regimes import REGIMES, Slices
 from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.single import check, reference
 
-SOFTMAX, LOG = Algorithm.SOFTMAX, Algorithm.LOG_SOFTMAX
+SOFTMAX, LOG = SOFTMAX, LOG_SOFTMAX
 SIXTEEN = [DType.FLOAT16, DType.BFLOAT16]
 
 
@@ -67,7 +72,7 @@ def test_encode_takes_signaling_nan_without_a_warning() -> None:
 
 
 @pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
-def test_rows_without_an_answer_are_nan_and_leave_the_others_alone(algorithm: Algorithm) -> None:
+def test_rows_without_an_answer_are_nan_and_leave_the_others_alone(algorithm: Function) -> None:
     inf, nan = np.inf, np.nan
     x = np.array([[0, nan, 1], [0, inf, 1], [-inf, -inf, -inf], [inf, nan, -inf], [0, 1, 2]])
     y = reference(algorithm, x)
@@ -85,7 +90,7 @@ def test_reference_of_known_rows() -> None:
     assert reference(SOFTMAX, np.zeros((0, 4))).shape == (0, 4)
 
 
-def problem(algorithm: Algorithm, dtype: DType) -> Problem:
+def problem(algorithm: Function, dtype: DType) -> Problem:
     return Problem.of(algorithm, DType.FLOAT64, 64, out_dtype=dtype)
 
 
@@ -95,7 +100,7 @@ def rows() -> Float64:
 
 @pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
 @pytest.mark.parametrize("dtype", list(DType))
-def test_the_correctly_rounded_result_is_right(algorithm: Algorithm, dtype: DType) -> None:
+def test_the_correctly_rounded_result_is_right(algorithm: Function, dtype: DType) -> None:
     x = rows()
     result = check(encode(reference(algorithm, x, dtype), dtype), x, problem(algorithm, dtype))
     assert result.ok
@@ -131,14 +136,14 @@ def wide_rows() -> Float64:
 
 @LONG_DOUBLE
 @pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
-def test_the_reference_of_float64_is_rounded_once(algorithm: Algorithm) -> None:
+def test_the_reference_of_float64_is_rounded_once(algorithm: Function) -> None:
     """Compare it with 50 digits."""
     with decimal.localcontext() as context:
         context.prec = 50
         row = [decimal.Decimal(float(value)) for value in wide_rows()[0, :100]]
         terms = [(value - max(row)).exp() for value in row]
         total = sum(terms, decimal.Decimal(0))
-        if algorithm is SOFTMAX:
+        if algorithm == SOFTMAX:
             exact = [term / total for term in terms]
         else:
             exact = [value - max(row) - total.ln() for value in row]
@@ -208,16 +213,16 @@ def test_log_softmax_near_zero_has_the_absolute_bound_of_float32() -> None:
 
 @pytest.mark.parametrize("algorithm", [SOFTMAX, LOG])
 @pytest.mark.parametrize("dtype", list(DType))
-def test_nan_infinity_and_zero_must_be_exact(algorithm: Algorithm, dtype: DType) -> None:
+def test_nan_infinity_and_zero_must_be_exact(algorithm: Function, dtype: DType) -> None:
     x = np.array([[-np.inf, 1.0, 0.0, 1.0] * 16, [0.0] * 63 + [np.nan]])
     right = reference(algorithm, x)
     cases = {(0, 0): 1e-45, (0, 1): np.nan, (1, 3): 0.5}
     for index, value in cases.items():
         wrong = right.copy()
-        wrong[index] = value if algorithm is SOFTMAX or index != (0, 0) else -3e38
+        wrong[index] = value if algorithm == SOFTMAX or index != (0, 0) else -3e38
         stored = encode(wrong, dtype)
         if index == (0, 0) and dtype in SIXTEEN:
-            stored.view(np.uint16)[0, 0] = 1 if algorithm is SOFTMAX else 0xFB00
+            stored.view(np.uint16)[0, 0] = 1 if algorithm == SOFTMAX else 0xFB00
         result = check(stored, x, problem(algorithm, dtype))
         assert not result.ok
         assert result.worst == np.inf

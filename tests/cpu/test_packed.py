@@ -11,7 +11,8 @@ import pytest
 from softgen.errors import IllegalVariantError
 from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
@@ -19,6 +20,7 @@ from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify import verify as verify_module
 from softgen.verify.verify import Report, verify
 from tests.cpu.emulator_helpers import broken, run_rows, share_programs
+from tests.helpers.single import BOTH
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
@@ -50,7 +52,7 @@ def verified(variants: list[Variant], monkeypatch: pytest.MonkeyPatch) -> Report
 def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [
         Problem.of(algorithm, dtype, cols, out_dtype=out)
-        for algorithm in Algorithm
+        for algorithm in BOTH
         for dtype in HALVES
         for out in (dtype, DType.FLOAT32)
         for cols in WIDTHS

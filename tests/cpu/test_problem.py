@@ -11,14 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.problem import (
-    MAX_COLS,
-    MAX_INT32_COLS,
-    Algorithm,
-    DType,
-    Problem,
-    natural_alignment,
-)
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Problem, natural_alignment
 from tests.cpu.drawn import alignments, problems, widths
 
 
@@ -91,15 +88,15 @@ def test_facts_of_the_dtypes() -> None:
 
 
 def test_algorithms_by_name_and_by_member() -> None:
-    assert Algorithm.of("softmax") is Algorithm.SOFTMAX
-    assert Algorithm.of(Algorithm.LOG_SOFTMAX) is Algorithm.LOG_SOFTMAX
-    assert Algorithm.of("log_softmax") is Algorithm.LOG_SOFTMAX
+    assert Function.of("softmax") == SOFTMAX
+    assert Function.of(LOG_SOFTMAX) == LOG_SOFTMAX
+    assert Function.of("log_softmax") == LOG_SOFTMAX
 
 
 @pytest.mark.parametrize("unknown", ["Softmax", "logsoftmax", "", None, 1, ["softmax"]])
 def test_other_algorithms_name_the_known_ones(unknown: Any) -> None:
     with pytest.raises(InvalidValueError, match=r"unknown algorithm.*: softmax, log_softmax$"):
-        Algorithm.of(unknown)
+        Function.of(unknown)
 
 
 @pytest.mark.parametrize("cols", [1.0, True, "8", None, np.float32(8), [8]])

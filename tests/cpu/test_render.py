@@ -27,7 +27,8 @@ from softgen.source.render import (
     render,
 )
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
-from softgen.spec.problem import MAX_INT32_COLS, Algorithm, DType, Problem, natural_alignment
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import MAX_INT32_COLS, Problem, natural_alignment
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
@@ -35,6 +36,7 @@ from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.strategies.warp import Warp
 from tests.cpu.drawn import archs, problems
+from tests.helpers.single import BOTH
 
 ROOT = Path(__file__).parents[2]
 H200 = arch_named("sm_90")
@@ -49,7 +51,7 @@ def firsts_of_strategies(problem: Problem, arch: Arch) -> list[Variant]:
 
 def sample() -> Iterator[Variant]:
     """Yield a few of everything: algorithms, types, alignments, widths, strategies."""
-    for algorithm in Algorithm:
+    for algorithm in BOTH:
         for dtype in DType:
             for out in DType:
                 for cols, alignment in ((1, None), (1000, None), (1024, 1), (2**32, None)):
@@ -156,7 +158,7 @@ def test_the_header_says_what_the_launch_is() -> None:
         assert (sized in head) == ("   SMs:" in head) == (launch.multiprocessors > 0)
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
         assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head
-        assert f"y = {problem.algorithm.value}(x), row by row." in head
+        assert f"y = {problem.function.name}(x), row by row." in head
         assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
         assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head
         assert f"arithmetic in {problem.compute_dtype.value}" in head
@@ -208,7 +210,7 @@ def test_the_header_says_what_addresses_are_multiples_of(
     assert f"//   aligned: {said}" in render(Variant(problem, Safe(256))).text
     x, y = (aligned_bytes(problem, kind) for kind in (problem.dtype, problem.out_dtype))
     natural = natural_alignment(problem.dtype, 1000)
-    assert usable_alignment(natural, problem.dtype, problem.out_dtype, x, y) == alignment
+    assert usable_alignment(natural, problem.operands, (x, y)) == alignment
 
 
 def test_the_header_says_what_the_host_has_to_ask_for() -> None:

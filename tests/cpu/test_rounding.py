@@ -9,8 +9,9 @@ import pytest
 
 from softgen.devices.emulator import build
 from softgen.source.render import Source, render
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import Float64, decode, encode
-from softgen.spec.problem import DType, Problem
+from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts

@@ -10,12 +10,12 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError, IllegalVariantError
 from softgen.source.render import Source, render
-from softgen.spec import numerics
 from softgen.spec.arch import KNOWN, Arch, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.variants import Variant, candidates, parse_name
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.single import check
 
 H200 = arch_named("sm_90")
 KIBI = Problem.of("softmax", "float32", 1024)
@@ -46,7 +46,7 @@ def test_every_way_gives_the_same_bits(dtype: str) -> None:
     problem = Problem.of("log_softmax", dtype, 1040)
     x = input_of(shared(PLAIN, problem=problem), 11)
     first = run(shared(PLAIN, problem=problem), x)
-    assert numerics.check(first, x, problem).ok
+    assert check(first, x, problem).ok
     for copy, stages in WAYS:
         source = shared(copy, stages, problem)
         for in_place in (False, True):
@@ -61,7 +61,7 @@ def test_rows_that_start_anywhere(cols: int) -> None:
     x = input_of(source, 5)
     for offsets in ((0, 0), (1, 1), (1, 3), (2, 0)):
         y = run(source, x, x_offset=offsets[0], y_offset=offsets[1])
-        assert numerics.check(y, x, problem).ok
+        assert check(y, x, problem).ok
 
 
 @pytest.mark.parametrize(("copy", "stages"), WAYS[2:])

@@ -12,7 +12,6 @@ import pytest
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
-from softgen.spec import numerics
 from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
@@ -20,6 +19,7 @@ from softgen.strategies.sliced import Sliced
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, share_programs
+from tests.helpers.single import reference
 
 ROWS = 33
 
@@ -45,7 +45,7 @@ def error(source: Source) -> float:
     draw = np.random.default_rng(3).normal(0, 4, (ROWS, source.variant.problem.cols))
     x = draw.astype(np.float32)
     y = run(source, x).astype(np.float64)
-    wanted = numerics.reference(source.variant.problem.algorithm, x.astype(np.float64))
+    wanted = reference(source.variant.problem.function, x.astype(np.float64))
     return float(np.max(np.abs(y - wanted) / wanted))
 
 

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named
@@ -26,6 +27,7 @@ from softgen.strategies.split import Split
 from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.warp import Warp
 from tests.cpu.drawn import archs, problems, row_counts
+from tests.helpers.single import BOTH
 
 ROOT = Path(__file__).parents[2]
 H200 = arch_named("sm_90")
@@ -382,6 +384,6 @@ def test_algorithms_share_candidates() -> None:
     for dtype in DType:
         settings_of = [
             [v.strategy for v in candidates(Problem.of(algorithm, dtype, 1000), 64, H200)]
-            for algorithm in Algorithm
+            for algorithm in BOTH
         ]
         assert settings_of[0] == settings_of[1]

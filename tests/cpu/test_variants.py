@@ -9,7 +9,8 @@ from hypothesis import given, settings
 
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import Arch, arch_named
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named
@@ -17,6 +18,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_label, parse_name
 from softgen.strategies.warp import Warp
 from tests.cpu.drawn import archs, problems, row_counts
+from tests.helpers.single import BOTH
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -31,7 +33,7 @@ def test_a_name_is_its_variant(problem: Problem, rows: int, arch: Arch) -> None:
 
 def test_names_are_unique_over_thousands() -> None:
     texts: dict[str, Variant] = {}
-    for algorithm in Algorithm:
+    for algorithm in BOTH:
         for dtype in DType:
             for out in DType:
                 for cols in (1, 2, 31, 64, 100, 1000, 1024, 5000):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
+from softgen.devices.emulator import Results
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
-from softgen.spec.numerics import Storage, decode, encode, reference
-from softgen.spec.problem import Algorithm, DType
+from softgen.spec import numerics
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant
 from softgen.verify import verify as verify_module
@@ -25,11 +29,15 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     share_programs(tmp_path_factory, monkeypatch)
 
 
-def exact(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+Inputs = Sequence[Storage]
+
+
+def exact(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Results:
     """Compute like a kernel without error."""
     problem = source.variant.problem
-    y = reference(problem.algorithm, decode(x, problem.dtype))
-    return encode(y, problem.out_dtype)
+    values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
+    results = numerics.reference(problem.function, *values)
+    return tuple(encode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
 
 
 def test_every_strategy_passes_on_the_emulator() -> None:
@@ -81,7 +89,7 @@ def test_a_kernel_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch
 def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def ill(variant: Variant) -> Source:
         source = render(variant)
-        if variant.problem.cols != 7 or variant.problem.algorithm is Algorithm.SOFTMAX:
+        if variant.problem.cols != 7 or variant.problem.function == SOFTMAX:
             return source
         return broken(source, 'extern "C"', '@ extern "C"')
 
@@ -95,11 +103,11 @@ def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPa
 def test_a_runner_stands_for_the_gpu() -> None:
     offsets = set()
 
-    def runner(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
+    def runner(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Results:
         offsets.add((source.variant.problem.alignment == 1, x_offset, y_offset))
         if source.variant.problem.cols == 33:
             raise EmulationError("no such kernel")
-        return exact(source, x, x_offset, y_offset)
+        return exact(source, inputs, x_offset, y_offset)
 
     report = verify(device="cuda", variants=["safe"], runner=runner)
     assert offsets == {(True, 1, 3), (True, 1, 1), (False, 4, 4), (False, 0, 0)}
@@ -109,10 +117,11 @@ def test_a_runner_stands_for_the_gpu() -> None:
 
 
 def test_a_runner_that_loses_a_row_is_caught() -> None:
-    def runner(source: Source, x: Storage, x_offset: int, y_offset: int) -> Storage:
-        y = exact(source, x, x_offset, y_offset)
-        y[-1] = y[-2]
-        return y
+    def runner(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Results:
+        results = exact(source, inputs, x_offset, y_offset)
+        for result in results:
+            result[-1] = result[-2]
+        return results
 
     report = verify(device="cuda", variants=["safe"], dtypes=["float32"], runner=runner)
     assert report.failed == report.checked - sum("_1_safe" in v.name for v in _safe_float32())
@@ -153,7 +162,7 @@ def test_the_matrix_covers_what_it_should() -> None:
 
 def test_covering_keeps_the_best_guess_and_shows_new_values_first() -> None:
     chosen = [v for v in matrix(True, ["online"], ["float32"]) if v.problem.cols == 1500]
-    group = [v for v in chosen if v.problem.algorithm is Algorithm.SOFTMAX]
+    group = [v for v in chosen if v.problem.function == SOFTMAX]
     again = covering(group)
     assert again[0] == group[0]
     assert set(again) == set(group)

@@ -22,8 +22,8 @@ from softgen.call.warm import MOST_CALLS, WarmCalls
 from softgen.call.warm_run import never
 from softgen.devices.gpu import launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import DType
 from softgen.strategies.launch import Launch
 
 CONTEXT = 0x555
@@ -160,7 +160,7 @@ class World:
     def full_path(self, x: Any, out: Any, *options_and_key: Any) -> str:
         self.full.append(options_and_key[-1])
         result = Array(x.shape, self.fresh) if out is None else out
-        y = Output(self.target or result, result, 48)
+        y = Output(self.target or result, result)
         self.calls.remember(options_and_key[-1], self.library, x, out, y, launch_of())
         return "full"
 
@@ -219,7 +219,7 @@ def world(
 def launch_of(rows: int = 6, scratch: Any = None, **shape: Any) -> Any:
     function = SimpleNamespace(ptr=0xF00)
     return launcher.Launcher(
-        function, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0, scratch
+        function, 2, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0, scratch
     )
 
 
@@ -227,13 +227,13 @@ def launch_of(rows: int = 6, scratch: Any = None, **shape: Any) -> Any:
 
 
 def test_a_launch_gives_the_driver_what_the_strategy_says(driver: FakeDriver) -> None:
-    launch_of(dynamic_shared_bytes=4096)(0x7F00_0000_1000, 0x7F00_0000_2000, 0x77)
+    launch_of(dynamic_shared_bytes=4096)((0x7F00_0000_1000, 0x7F00_0000_2000), 0x77)
     arguments = (0x7F00_0000_1000, 0x7F00_0000_2000, 6, 0)
     assert driver.launches == [("plain", 0xF00, 2, 1, 1, 128, 1, 1, 4096, 0x77, arguments)]
 
 
 def test_a_cooperative_launch_with_a_workspace(driver: FakeDriver) -> None:
-    launch_of(cooperative=True, workspace_bytes_per_row=16)(1, 2, 0x77)
+    launch_of(cooperative=True, workspace_bytes_per_row=16)((1, 2), 0x77)
     assert driver.launches == [
         ("together", 0xF00, 2, 1, 1, 128, 1, 1, 0, 0x77, (1, 2, 6, 0x9000 + 96))
     ]
@@ -242,7 +242,7 @@ def test_a_cooperative_launch_with_a_workspace(driver: FakeDriver) -> None:
 
 
 def test_a_workspace_of_the_callers_own(driver: FakeDriver) -> None:
-    launch_of(cooperative=True, workspace_bytes_per_row=16, scratch=0x5000)(1, 2, 0x77)
+    launch_of(cooperative=True, workspace_bytes_per_row=16, scratch=0x5000)((1, 2), 0x77)
     assert driver.launches[0][-1] == (1, 2, 6, 0x5000)
     assert driver.given_back == []
 
@@ -253,14 +253,14 @@ def test_a_launch_that_the_streams_multiprocessors_do_not_hold(
 ) -> None:
     driver.refusal = status
     with pytest.raises(softgen.LaunchError, match=f"error {status}"):
-        launch_of(workspace_bytes_per_row=16)(1, 2, 0x77)
+        launch_of(workspace_bytes_per_row=16)((1, 2), 0x77)
     assert driver.given_back == []  # what a launch that failed has left is nobody's
 
 
 def test_another_error_of_the_driver_is_passed_on(driver: FakeDriver) -> None:
     driver.refusal = 700
     with pytest.raises(FakeError, match="error 700"):
-        launch_of()(1, 2, 0x77)
+        launch_of()((1, 2), 0x77)
 
 
 def test_a_warm_launch_that_is_refused_takes_the_full_path(
@@ -285,7 +285,7 @@ def test_a_launch_may_fail_and_be_tried_again(
     launch = launch_of()
     for _ in range(2):
         with pytest.raises(RuntimeError, match="refuses"):
-            launch(1, 2, 0)
+            launch((1, 2), 0)
 
 
 def test_threads_do_not_share_arguments(
@@ -304,7 +304,7 @@ def test_threads_do_not_share_arguments(
     monkeypatch.setattr(driver, "launchKernel", slow)
     launch = launch_of()
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: launch(1000 * i, 1000 * i + 1, i), range(2000)))
+        list(pool.map(lambda i: launch((1000 * i, 1000 * i + 1), i), range(2000)))
     assert ours == {i: 1000 * i for i in range(2000)}
 
 

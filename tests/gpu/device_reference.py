@@ -6,8 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import Algorithm, DType
 
 CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
 
@@ -25,7 +28,7 @@ def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any
     return flat[: rows * cols].reshape(rows, cols)
 
 
-def in_float64(x: Any, algorithm: Algorithm) -> Any:
+def in_float64(x: Any, algorithm: Function) -> Any:
     """Return the algorithm of the rows of x, all of them in float64 at once.
 
     It is off by less than 1e-15, relative: what x - max loses is made up for.
@@ -44,10 +47,10 @@ def in_float64(x: Any, algorithm: Algorithm) -> Any:
         lost[~cupy.isfinite(lost)] = 0
     terms = cupy.exp(shifted) * (1 + lost)
     total = terms.sum(axis=1, keepdims=True)
-    return terms / total if algorithm is Algorithm.SOFTMAX else shifted + (lost - cupy.log(total))
+    return terms / total if algorithm == SOFTMAX else shifted + (lost - cupy.log(total))
 
 
-def error_over_bound(result: Any, x: Any, algorithm: Algorithm, out: DType) -> float:
+def error_over_bound(result: Any, x: Any, algorithm: Function, out: DType) -> float:
     """Return the worst error over the documented bound: at most 1 is right. NaN patterns count."""
     import cupy
 
@@ -65,7 +68,7 @@ def error_over_bound(result: Any, x: Any, algorithm: Algorithm, out: DType) -> f
     return worst
 
 
-def _bound(wanted: Any, algorithm: Algorithm, out: DType) -> Any:
+def _bound(wanted: Any, algorithm: Function, out: DType) -> Any:
     import cupy
 
     size = cupy.abs(wanted)
@@ -74,7 +77,7 @@ def _bound(wanted: Any, algorithm: Algorithm, out: DType) -> Any:
         exponent = cupy.maximum(cupy.frexp(size)[1] - 1, SMALLEST_NORMAL[out])
         return 1.5 * cupy.ldexp(cupy.ones_like(size), exponent - FRACTION_BITS[out])
     relative = 2e-6 if out is DType.FLOAT32 else 1e-14
-    if algorithm is Algorithm.LOG_SOFTMAX:
+    if algorithm == LOG_SOFTMAX:
         return relative * size + relative
     tiny = 1e-30 if out is DType.FLOAT32 else 1e-300  # below it only the magnitude counts
     if out is DType.FLOAT64:  # see softgen/spec/numerics.py

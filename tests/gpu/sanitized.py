@@ -59,7 +59,7 @@ def main(name: str) -> None:
     x = cupy.arange(size, dtype="float32") % 17
     y = cupy.empty(size, "float32")
     for _ in range(2):
-        kernel.launch(x.data.ptr, y.data.ptr, ROWS, cupy.cuda.get_current_stream().ptr)
+        kernel.launch((x.data.ptr, y.data.ptr), ROWS, cupy.cuda.get_current_stream().ptr)
     cupy.cuda.runtime.deviceSynchronize()
 
 

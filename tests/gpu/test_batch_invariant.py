@@ -8,7 +8,9 @@ import pytest
 
 import softgen
 from softgen.devices.gpu.device import arch_of
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem
 from softgen.tuning import tune as tuner
 from softgen.tuning.policy import choose_invariant
 from tests.gpu.device_reference import device_normal, error_over_bound
@@ -40,7 +42,7 @@ def test_the_same_bits_anywhere(cols: int, dtype: DType, function: str) -> None:
     call = FUNCTIONS[function]
     x = device_normal(rows, cols, dtype)
     whole = call(x, batch_invariant=True)
-    assert error_over_bound(whole, x, Algorithm.of(function), dtype) <= 1
+    assert error_over_bound(whole, x, Function.of(function), dtype) <= 1
     bits = as_bits(whole)
     for part in (slice(0, 1), slice(0, 4), slice(4, 5), slice(3, 9), slice(8, 9)):
         for array in (x[part], x[part].copy()):

@@ -21,7 +21,7 @@ from softgen.bench.peers import (
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.suites import Shape
-from softgen.spec.problem import DType
+from softgen.spec.dtypes import DType
 from softgen.tuning.measure import COLD_BYTES
 from tests.cpu.cli_helpers import document, ok
 

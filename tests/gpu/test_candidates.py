@@ -10,7 +10,11 @@ from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import arch_of
 from softgen.errors import CompileError
 from softgen.source.render import render
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from tests.gpu.device_reference import SMALLEST_NORMAL, device_normal, in_float64
 
@@ -32,10 +36,10 @@ def bounds(problem: Problem) -> tuple[float, float]:
     if out is DType.BFLOAT16:
         return 1.5 * 2.0**-7, 1.5 * 2.0 ** (SMALLEST_NORMAL[out] - 7)
     relative = 2e-6 if out is DType.FLOAT32 else 1e-14
-    return relative, 1e-30 if problem.algorithm is Algorithm.SOFTMAX else relative
+    return relative, 1e-30 if problem.function == SOFTMAX else relative
 
 
-def reference(x: Any, algorithm: Algorithm) -> Any:
+def reference(x: Any, algorithm: Function) -> Any:
     """Return the float64 results, some rows at a time: temporaries of all would fill the memory."""
     import cupy
 
@@ -73,12 +77,12 @@ def wrong_results(y: Any, wanted: Any, problem: Problem) -> int:
 @pytest.mark.parametrize(
     ("dtype", "algorithm"),
     [
-        (DType.FLOAT32, Algorithm.SOFTMAX),
-        (DType.BFLOAT16, Algorithm.LOG_SOFTMAX),
+        (DType.FLOAT32, SOFTMAX),
+        (DType.BFLOAT16, LOG_SOFTMAX),
     ],
     ids=["float32", "bfloat16"],
 )
-def test_every_candidate(dtype: DType, algorithm: Algorithm, cols: int, rows: int) -> None:
+def test_every_candidate(dtype: DType, algorithm: Function, cols: int, rows: int) -> None:
     import cupy
 
     rows = min(rows, MOST_ELEMENTS // cols)
@@ -91,7 +95,7 @@ def test_every_candidate(dtype: DType, algorithm: Algorithm, cols: int, rows: in
     for variant, kernel in zip(found, compile_many(map(render, found)), strict=True):
         assert not isinstance(kernel, CompileError), kernel
         cupy.cuda.runtime.memset(y.data.ptr, 0xFF, y.nbytes)  # NaN
-        kernel.launch(x.data.ptr, y.data.ptr, rows, stream)
+        kernel.launch((x.data.ptr, y.data.ptr), rows, stream)
         assert wrong_results(y, wanted, problem) == 0, variant.name
         checked[variant.strategy.name] = checked.get(variant.strategy.name, 0) + 1
     del x, y, wanted

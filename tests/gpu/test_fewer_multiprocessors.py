@@ -11,7 +11,8 @@ import pytest
 
 import softgen
 from softgen.devices.gpu.device import arch_of
-from softgen.spec.problem import Algorithm, DType
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
 from softgen.strategies.registry import strategy_named
 from tests.gpu.device_reference import device_normal, error_over_bound
 
@@ -105,9 +106,9 @@ def test_a_stream_of_a_green_context(shape: tuple[DType, int, int], multiprocess
             with as_cupy(green.stream) as stream:
                 y = softgen.softmax(x, tune="off")
                 stream.synchronize()
-            assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1
+            assert error_over_bound(y, x, SOFTMAX, dtype) <= 1
         y = softgen.softmax(x, tune="off")  # the same request on all SMs
-        assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1
+        assert error_over_bound(y, x, SOFTMAX, dtype) <= 1
 
 
 @pytest.mark.parametrize("multiprocessors", [16, 64, 130])
@@ -129,7 +130,7 @@ def test_a_green_context_that_is_current(multiprocessors: int) -> None:
             cupy.cuda.runtime.streamSynchronize(0)
             # The default streams of two contexts do not wait for each other.
             checked((*d.cuCtxSetCurrent(whole), None))
-            assert error_over_bound(y, x, Algorithm.SOFTMAX, dtype) <= 1
+            assert error_over_bound(y, x, SOFTMAX, dtype) <= 1
 
 
 @pytest.mark.parametrize("multiprocessors", [16, 64, 130])
@@ -169,7 +170,7 @@ def test_a_kernel_asked_for_by_name(name: str, multiprocessors: int) -> None:
                 return
             y = kernel(x)
             stream.synchronize()
-        assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+        assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
 
 
 def test_tuning_measures_all_of_the_device(own_cache: Any) -> None:

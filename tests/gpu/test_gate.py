@@ -9,7 +9,8 @@ import pytest
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.source.render import render
-from softgen.spec.problem import DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.tuning.gate import Gate

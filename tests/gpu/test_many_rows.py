@@ -9,7 +9,9 @@ import pytest
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of
 from softgen.source.render import render
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts
@@ -46,8 +48,8 @@ def test_every_strategy(cols: int, memory: Any) -> None:
     for kind in all_strategies():
         for variant in layouts(list(candidates(problem, rows, arch, kind.name))):
             y[-LAST:] = cupy.nan
-            compile_source(render(variant)).launch(x.data.ptr, y.data.ptr, rows, stream)
-            error = error_over_bound(y[-LAST:], x[-LAST:], Algorithm.SOFTMAX, DType.FLOAT16)
+            compile_source(render(variant)).launch((x.data.ptr, y.data.ptr), rows, stream)
+            error = error_over_bound(y[-LAST:], x[-LAST:], SOFTMAX, DType.FLOAT16)
             assert error <= 1, variant.name
             ran.add(kind.name)
 

@@ -14,7 +14,9 @@ import pytest
 import softgen
 from softgen.call.kernel import Kernel
 from softgen.devices.gpu.device import arch_of, environment
-from softgen.spec.problem import Algorithm, DType, Problem
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache, policy
 from softgen.tuning import tune as tuner
@@ -38,7 +40,7 @@ def test_runs_on_the_callers_stream() -> None:
         x[:, 0] = 3
         y = softgen.softmax(x, tune="off")
     stream.synchronize()
-    assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+    assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
 
 
 def test_runs_on_the_current_torch_stream() -> None:
@@ -75,7 +77,7 @@ def test_capture_needs_a_warm_call_and_then_replays() -> None:
         x += 1
         graph.launch(stream)
     stream.synchronize()
-    assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+    assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
 
 
 def test_torch_graph_allocates_its_result() -> None:
@@ -110,7 +112,7 @@ def timed(*args, **kwargs): raise SystemExit("the second process tuned again")
 softgen.policy.tune = timed
 x = cupy.ones((4096, 1024), "float32")
 softgen.softmax(x)
-from softgen.call.api import _kernels
+from softgen.call.kernels import _kernels
 (kernel,) = _kernels.values()
 print(kernel.variant.name)
 """

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen.call import api
+from softgen.call import api, kernels
 from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import Algorithm, DType
 from tests.gpu.device_reference import device_normal, error_over_bound
 from tests.gpu.test_softmax import as_torch
 
@@ -186,7 +187,7 @@ def test_a_warm_call_runs_on_the_stream_of_the_moment(count: Count) -> None:
             x[:, 0] = 3
             softgen.softmax(x, out=y, tune="off")
         stream.synchronize()
-        assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+        assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
     assert count.warm == 3
 
 
@@ -251,7 +252,7 @@ def test_arrays_of_another_device(library: str, count: Count) -> None:
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_a_plan_is_warm_from_its_second_call(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_kernels", {})
+    monkeypatch.setattr(kernels, "_kernels", {})
     kernel = softgen.plan("softmax", "float32", 1000, rows=64, tune="off")
     full_path, taken = kernel._warm.full, []
 
@@ -320,7 +321,7 @@ def test_a_cupy_graph_replays_on_new_data(variant: str, cols: int, count: Count)
             x[:, shift] += 3
             graph.launch(stream)
             stream.synchronize()
-            assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+            assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
 
 
 @pytest.mark.parametrize(("variant", "cols"), VARIANTS)
@@ -357,7 +358,7 @@ def test_a_tuned_call_can_be_captured(count: Count) -> None:
             x += x
             graph.launch(stream)
             stream.synchronize()
-            assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+            assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
     assert count.warm == 1
 
 
@@ -379,7 +380,7 @@ def test_a_shape_never_seen_cannot_be_captured_and_harms_nothing(count: Count) -
         softgen.softmax(x, out=y, tune="off")
     stream.synchronize()
     assert (other == 1).all()
-    assert error_over_bound(y, x, Algorithm.SOFTMAX, DType.FLOAT32) <= 1
+    assert error_over_bound(y, x, SOFTMAX, DType.FLOAT32) <= 1
 
 
 def test_a_warm_call_without_out_is_refused_in_a_capture(count: Count) -> None:

@@ -55,7 +55,7 @@ def test_threads_on_their_own_default_streams(rows: int, cols: int) -> None:
             for _ in range(200):
                 together.wait()
                 for y in outputs[i]:
-                    launch(x[i].data.ptr, y.data.ptr, cupy.cuda.runtime.streamPerThread)
+                    launch((x[i].data.ptr, y.data.ptr), cupy.cuda.runtime.streamPerThread)
                 cupy.cuda.runtime.streamSynchronize(cupy.cuda.runtime.streamPerThread)
                 wrong[i] += sum(not bool((y == wanted[i]).all()) for y in outputs[i])
         except Exception as error:
@@ -229,7 +229,7 @@ def test_a_launch_that_did_not_end_well_spoils_no_other(failure: type[BaseExcept
     kernel, x, wanted = two_inputs(1, ODD)
     stream = cupy.cuda.get_current_stream().ptr
     launch, y = kernel.loaded.launcher(1), cupy.empty_like(x[0])
-    launch(x[0].data.ptr, y.data.ptr, stream)
+    launch((x[0].data.ptr, y.data.ptr), stream)
     start, arguments = launch.start, launch.make()
 
     def fails(stream: int, addresses: int, extra: int) -> None:
@@ -238,9 +238,9 @@ def test_a_launch_that_did_not_end_well_spoils_no_other(failure: type[BaseExcept
 
     launch.start, launch.take = fails, lambda: arguments
     with pytest.raises(failure):
-        launch(x[0].data.ptr, y.data.ptr, stream)
+        launch((x[0].data.ptr, y.data.ptr), stream)
     launch.start, launch.take = start, launch.make
-    launch(x[1].data.ptr, y.data.ptr, stream)
+    launch((x[1].data.ptr, y.data.ptr), stream)
     cupy.cuda.runtime.deviceSynchronize()
     assert (y == wanted[1]).all()
 

@@ -7,6 +7,15 @@ EmulationError with a report in words. Memory order between blocks, timing and t
 approximations are not modelled: the GPU stays the oracle for them.
 """
 
-from softgen.devices.emulator.program import SECONDS, Job, Program, Work, build, run
+from softgen.devices.emulator.program import (
+    SECONDS,
+    Job,
+    Program,
+    Results,
+    Work,
+    build,
+    run,
+    run_each,
+)
 
-__all__ = ["SECONDS", "Job", "Program", "Work", "build", "run"]
+__all__ = ["SECONDS", "Job", "Program", "Results", "Work", "build", "run", "run_each"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import struct
 import subprocess
 from collections.abc import Sequence
@@ -25,8 +26,9 @@ from softgen.devices.emulator.report import error_of
 from softgen.devices.emulator.unit import unit_text
 from softgen.errors import EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
+from softgen.spec.dtypes import DType
 from softgen.spec.numerics import storage_dtype
-from softgen.spec.problem import DType
+from softgen.spec.operands import Extent, Operand
 
 Storage = npt.NDArray[Any]
 
@@ -40,7 +42,8 @@ class Job:
 
     Attributes:
         source: the kernel.
-        x: its input, shape (rows, cols); bfloat16 as uint16 bits.
+        x: its first input, shape (rows, cols); bfloat16 as uint16 bits.
+        others: its other inputs, in operands' order.
         in_place: y is x itself.
         grid: number of blocks; what the variant's launch says by default.
         x_offset: elements that x starts after a 16-byte boundary.
@@ -55,6 +58,7 @@ class Job:
 
     source: Source
     x: Storage
+    others: tuple[Storage, ...] = ()
     in_place: bool = False
     grid: int | None = None
     x_offset: int = 0
@@ -74,8 +78,16 @@ class Job:
             )
         if self.x.ndim != 2 or self.x.shape[1] != problem.cols:
             raise InvalidValueError(f"x must have shape (rows, {problem.cols}), got {self.x.shape}")
-        if self.in_place and problem.dtype is not problem.out_dtype:
-            raise InvalidValueError("in place needs equal dtypes of x and y")
+        for operand, array in zip(problem.inputs[1:], self.others, strict=True):
+            shape = operand.shape(self.x.shape[0], problem.cols)
+            kind = storage_dtype(operand.dtype)
+            if array.shape != shape or array.dtype != kind:
+                raise InvalidValueError(
+                    f"{operand.name} must be {kind} of shape {shape}, got {array.dtype} of "
+                    f"{array.shape}"
+                )
+        if self.in_place and not self._replaced():
+            raise InvalidValueError("in place needs a result of x's dtype that may be x")
         if self.grid is not None and not self.source.variant.launch.strides:
             raise InvalidValueError(
                 f"the blocks of {self.source.name} do not stride: grid is fixed"
@@ -112,16 +124,39 @@ class Job:
             grid = -(-(self.first_row + rows) // launch.rows_per_block) * of_rows
             first_block = (self.first_row + 1) // launch.rows_per_block * of_rows
         together = self.together or (grid if launch.cooperative else launch.cluster_size)
-        sizes = problem.dtype.itemsize, problem.out_dtype.itemsize
         head = struct.pack(
-            "19q",
-            *(index, grid, launch.block_size, first_block, rows, self.first_row, problem.cols),
-            *sizes,
-            *(self.x_offset * sizes[0] % 16, self.y_offset * sizes[1] % 16),
-            *(self.in_place, shared, launch.cluster_size, together, self.together is not None),
-            *(launch.workspace_bytes(rows), flush, self.seconds),
+            "14q",
+            *(index, grid, launch.block_size, first_block, rows, self.first_row),
+            *(len(problem.operands), shared, launch.cluster_size, together),
+            *(self.together is not None, launch.workspace_bytes(rows), flush, self.seconds),
         )
-        return head + np.ascontiguousarray(self.x).tobytes()
+        arrays = b"".join(np.ascontiguousarray(array).tobytes() for array in self.inputs)
+        return head + b"".join(map(self._description, problem.operands)) + arrays
+
+    @property
+    def inputs(self) -> tuple[Storage, ...]:
+        """Every input, in operands' order."""
+        return (self.x, *self.others)
+
+    def _replaced(self) -> list[Operand]:
+        """Return the results that have an input's memory in place."""
+        problem = self.source.variant.problem
+        dtypes = {operand.name: operand.dtype for operand in problem.inputs}
+        return [r for r in problem.results if r.may_be and r.dtype is dtypes[r.may_be]]
+
+    def _description(self, operand: Operand) -> bytes:
+        problem = self.source.variant.problem
+        names = [each.name for each in problem.operands]
+        same = self.in_place and operand in self._replaced()
+        elements = self.y_offset if operand.result else self.x_offset
+        # What there is one of per row lies apart from any boundary of rows.
+        shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0
+        return struct.pack(
+            "16s6q",
+            operand.name.encode(),
+            *(operand.elements_per_row(problem.cols), operand.dtype.itemsize, shift),
+            *(not operand.result, operand.result, names.index(operand.may_be) if same else -1),
+        )
 
 
 @dataclass(frozen=True)
@@ -129,7 +164,7 @@ class Work:
     """What a launch did: calls of all its threads together.
 
     Attributes:
-        accesses: loads and stores of x and y.
+        accesses: loads and stores of operands.
         workspace: loads and stores of the workspace.
         shared: loads and stores of shared memory.
         exchanges: calls of a warp's lanes together.
@@ -148,6 +183,9 @@ class Work:
 _WORK = struct.Struct("6q")
 
 
+Results = tuple[Storage, ...]
+
+
 class Program:
     """An executable that holds some kernels and runs them on request."""
 
@@ -157,39 +195,48 @@ class Program:
         self._index = {source.sha256: i for i, source in enumerate(self.sources)}
 
     def run(self, source: Source, x: Storage, **options: Any) -> Storage:
-        """Return y for one launch; the options are those of `Job`."""
-        result = self.run_all([Job(source, x, **options)])[0]
+        """Return the first result of one launch; the options are those of `Job`."""
+        return self.run_each(source, x, **options)[0]
+
+    def run_each(self, source: Source, x: Storage, **options: Any) -> Results:
+        """Return all results of one launch; the options are those of `Job`."""
+        result = self.run_counted([Job(source, x, **options)])[0]
         if isinstance(result, EmulationError):
             raise result
-        return result
+        return result[0]
 
     def run_all(self, jobs: Sequence[Job]) -> list[Storage | EmulationError]:
-        """Run `jobs` in order and return for each its y, or the error that stopped it."""
+        """Run `jobs` in order; return the first result of each, or the error that stopped it."""
         results = self.run_counted(jobs)
-        return [one if isinstance(one, EmulationError) else one[0] for one in results]
+        return [one if isinstance(one, EmulationError) else one[0][0] for one in results]
 
-    def run_counted(self, jobs: Sequence[Job]) -> list[tuple[Storage, Work] | EmulationError]:
-        """Do the same as `run_all`, and return with each y what the launch did."""
-        results: list[tuple[Storage, Work] | EmulationError] = []
+    def run_counted(self, jobs: Sequence[Job]) -> list[tuple[Results, Work] | EmulationError]:
+        """Run `jobs` in order; return all results of each and what the launch did, or an error."""
+        results: list[tuple[Results, Work] | EmulationError] = []
         while len(results) < len(jobs):
             results += self._run_until_error(jobs[len(results) :])
         return results
 
-    def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Storage, Work] | EmulationError]:
+    def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Results, Work] | EmulationError]:
         messages = b"".join(job.message(self._index[job.source.sha256]) for job in jobs)
         done = subprocess.run([self.path], input=messages, capture_output=True, check=False)
-        results: list[tuple[Storage, Work] | EmulationError] = []
+        results: list[tuple[Results, Work] | EmulationError] = []
         at = 0
         for job in jobs:
-            dtype = storage_dtype(job.source.variant.problem.out_dtype)
-            size = job.x.size * dtype.itemsize
+            problem, rows = job.source.variant.problem, job.x.shape[0]
+            size = sum(rows * operand.bytes_per_row(problem.cols) for operand in problem.results)
             if at + size + _WORK.size > len(done.stdout):
                 stderr = done.stderr.decode(errors="replace")
                 results.append(error_of(self.path, job.source.name, done.returncode, stderr))
                 return results
-            y = np.frombuffer(done.stdout, dtype, job.x.size, at).reshape(job.x.shape)
-            results.append((y.copy(), Work(*_WORK.unpack_from(done.stdout, at + size))))
-            at += size + _WORK.size
+            arrays = []
+            for operand in problem.results:
+                shape, dtype = operand.shape(rows, problem.cols), storage_dtype(operand.dtype)
+                array = np.frombuffer(done.stdout, dtype, math.prod(shape), at).reshape(shape)
+                arrays.append(array.copy())
+                at += array.nbytes
+            results.append((tuple(arrays), Work(*_WORK.unpack_from(done.stdout, at))))
+            at += _WORK.size
         return results
 
 
@@ -212,8 +259,13 @@ def build(sources: Sequence[Source]) -> Program:
 
 
 def run(source: Source, x: Storage, **options: Any) -> Storage:
-    """Return the result of kernel `source` on `x`; the options are those of `Job`."""
+    """Return the first result of kernel `source` on `x`; the options are those of `Job`."""
     return build([source]).run(source, x, **options)
+
+
+def run_each(source: Source, x: Storage, **options: Any) -> Results:
+    """Return all results of kernel `source`; the options are those of `Job`."""
+    return build([source]).run_each(source, x, **options)
 
 
 def _digest(compiler: Compiler, *texts: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from softgen.devices.gpu.driver import resident_clusters
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.workspace import Allocator, DriverMemory
 from softgen.source.render import Source
+from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
 
 
@@ -46,7 +48,7 @@ class LoadedKernel:
         if not cuda.driver.ctxGetCurrent():
             cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
         where = DriverMemory() if scratch is None else scratch
-        return Launcher(self.handle, self.variant.launch, rows, self.device, where)
+        return self._launcher(self.variant.launch, rows, where)
 
     def fitting_launcher(self, rows: int, stream: int, scratch: Allocator) -> Launcher | None:
         """Return the launch for a stream that may have fewer SMs than the device, or None.
@@ -62,8 +64,15 @@ class LoadedKernel:
             if launch.cooperative:
                 most = min(launch.most_blocks, at_once * launch.blocks_per_row)
                 launch = dataclasses.replace(launch, most_blocks=most)
-        return Launcher(self.handle, launch, rows, self.device, scratch)
+        return self._launcher(launch, rows, scratch)
 
-    def launch(self, x: int, y: int, rows: int, stream: int) -> None:
-        """Launch on device addresses and a stream's handle, unchecked; the device is current."""
-        self.launcher(rows)(x, y, stream)
+    def _launcher(self, launch: Launch, rows: int, scratch: Allocator | int) -> Launcher:
+        arrays = len(self.variant.problem.operands)
+        return Launcher(self.handle, arrays, launch, rows, self.device, scratch)
+
+    def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
+        """Launch on the operands' addresses and a stream's handle, unchecked.
+
+        The device must be current.
+        """
+        self.launcher(rows)(arguments, stream)

@@ -1,10 +1,10 @@
-"""A kernel on a fixed number of rows, ready to go: only two addresses and the stream are open."""
+"""A kernel on a fixed number of rows, ready to go: only addresses and the stream are open."""
 
 from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from softgen.devices.gpu import workspace
@@ -13,14 +13,14 @@ from softgen.devices.gpu.driver import DOES_NOT_FIT
 from softgen.errors import LaunchError
 from softgen.strategies.launch import Launch
 
-# The values x, y, rows and workspace (not every kernel takes one); where their addresses are; what
-# is lent for the launch under way; what has to live as long: the array that holds the addresses,
+# The values: the operands' addresses, rows and workspace (not every kernel takes one); where they
+# are; what is lent for the launch under way; what has to live as long: the array that holds the addresses,
 # and the kernel's module.
 Arguments = tuple["array[int]", int, list[Any], "array[int]", Any]
 
 
 class Launcher:
-    """launch(x, y, stream) on device addresses and a stream's handle, unchecked.
+    """launch(arguments, stream) on the operands' addresses and a stream's handle, unchecked.
 
     It goes through the driver's own binding; the context of the kernel must be current.
     cuLaunchKernel takes the addresses of the arguments, so that a launch rewrites two numbers in
@@ -42,6 +42,7 @@ class Launcher:
     def __init__(
         self,
         function: Any,
+        arrays: int,
         shape: Launch,
         rows: int,
         device: int,
@@ -51,6 +52,7 @@ class Launcher:
 
         Args:
             function: CuPy's handle of the kernel.
+            arrays: how many operands it takes.
             shape: how it is launched.
             rows: number of rows.
             device: number of the device.
@@ -70,7 +72,7 @@ class Launcher:
             assert not isinstance(scratch, int)
             values, _, lent, _, _ = arguments
             key, found = workspace.lend(scratch, device, stream, size)
-            values[3] = found.address
+            values[arrays + 1] = found.address
             lent[:] = key, found, stream
 
         def put_all_back(arguments: Arguments) -> None:
@@ -80,13 +82,15 @@ class Launcher:
         lends = size > 0 and not given
         self.take: Callable[[], Arguments] = idle.pop
         self.put_back: Callable[[Arguments], None] = put_all_back if lends else idle.append
-        self.make: Callable[[], Arguments] = functools.partial(_arguments, rows, function, given)
+        self.make: Callable[[], Arguments] = functools.partial(
+            _arguments, arrays, rows, function, given
+        )
         self.prepare = prepare if lends else None
         plain = functools.partial(driver.launchKernel, *fixed)
         self.start: Callable[[int, int, int], None] = together if shape.cooperative else plain
 
-    def __call__(self, x: int, y: int, stream: int) -> None:
-        """Launch; warm_run has these lines once more, where a call would take 0.1 us.
+    def __call__(self, arguments: Sequence[int], stream: int) -> None:
+        """Launch; the libraries' runs have these lines once more, where a call would take 0.1 us.
 
         Raises LaunchError if the stream has too few SMs for the kernel; nothing has run then.
         """
@@ -95,8 +99,8 @@ class Launcher:
         except IndexError:
             mine = self.make()
         values, addresses, _, _, _ = mine
-        values[0] = x
-        values[1] = y
+        for i, address in enumerate(arguments):
+            values[i] = address
         if self.prepare is not None:
             self.prepare(mine, stream)
         try:
@@ -110,9 +114,9 @@ class Launcher:
         self.put_back(mine)
 
 
-def _arguments(rows: int, function: Any, workspace_address: int) -> Arguments:
+def _arguments(arrays: int, rows: int, function: Any, workspace_address: int) -> Arguments:
     # unsigned long: set 0.01 us quicker each than "Q"
-    values = array("L", [0, 0, rows, workspace_address])
+    values = array("L", [*[0] * arrays, rows, workspace_address])
     start = values.buffer_info()[0]
-    addresses = array("Q", range(start, start + 4 * values.itemsize, values.itemsize))
+    addresses = array("Q", range(start, start + len(values) * values.itemsize, values.itemsize))
     return values, addresses.buffer_info()[0], [], addresses, function

@@ -14,11 +14,31 @@ extern "C" char __executable_start[], _end[];
 
 namespace simt {
 
-inline std::unique_ptr<Array> x_array;
-inline std::unique_ptr<Array> y_array;           // null where y is x
+// An array that the kernel takes. In place an input is a result too, and both parameters are it.
+struct Operand {
+  std::unique_ptr<Array> array;
+  bool input;
+  bool result;
+  std::vector<uint32_t> written_by;  // per element of a result: 1 + number of the thread
+
+  uint32_t& writer(int64_t element) { return written_by[static_cast<size_t>(element)]; }
+};
+
+inline std::vector<Operand> operands;
 inline std::unique_ptr<Array> workspace_array;  // null where the kernel takes none
-inline std::vector<uint32_t> written_by;         // per element of y: 1 + number of the thread
-inline const Array& y_or_x() { return y_array ? *y_array : *x_array; }
+
+inline Operand* operand_near(uintptr_t address) {
+  for (Operand& operand : operands) {
+    if (operand.array->near(address)) return &operand;
+  }
+  return nullptr;
+}
+
+// The array that the address is in or near, or null.
+inline const Array* array_near(uintptr_t address) {
+  if (const Operand* operand = operand_near(address)) return operand->array.get();
+  return workspace_array && workspace_array->near(address) ? workspace_array.get() : nullptr;
+}
 
 inline uint32_t thread_number() {
   return static_cast<uint32_t>(launch.block->index * launch.block->size + launch.current + 1);
@@ -41,13 +61,13 @@ inline void require_inside(const Array& array, uintptr_t at, size_t size, bool w
           pc);
 }
 
-inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
-  const Array& y = y_or_x();
+inline void on_result(Operand& operand, uintptr_t at, size_t size, bool write, const void* pc) {
+  const Array& y = *operand.array;
   require_inside(y, at, size, write, pc);
   const uint32_t me = thread_number();
   const int64_t last = y.element_at(at + size - 1);
   for (int64_t i = y.element_at(at); i <= last; ++i) {
-    uint32_t& owner = written_by[static_cast<size_t>(i)];
+    uint32_t& owner = operand.writer(i);
     if (write) {
       if (owner && owner != me) {
         fail_at("wrote " + y.element_name(i) + ", which " + thread_called(owner) +
@@ -55,7 +75,7 @@ inline void on_output(uintptr_t at, size_t size, bool write, const void* pc) {
                 pc);
       }
       owner = me;
-    } else if (owner != me && (y_array || owner)) {
+    } else if (owner != me && (!operand.input || owner)) {
       fail_at("read " + y.element_name(i) +
                   (owner ? " after " + thread_called(owner) + " had overwritten it"
                          : ", an output that nobody wrote"),
@@ -89,15 +109,16 @@ inline void fail_if(const std::string& wrong) {
 inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
   Block& block = *launch.block;
-  if (y_or_x().near(at)) {
+  if (Operand* operand = operand_near(at)) {
     ++work.global;
-    return on_output(at, size, write, pc);
-  }
-  if (x_array->near(at)) {
-    ++work.global;
-    require_inside(*x_array, at, size, write, pc);
-    if (write) fail_at("wrote " + x_array->element_name(x_array->element_at(at)) +
-                           ", but x is const and not y", pc);
+    if (operand->result) return on_result(*operand, at, size, write, pc);
+    const Array& x = *operand->array;
+    require_inside(x, at, size, write, pc);
+    if (write) {
+      fail_at("wrote " + x.element_name(x.element_at(at)) + ", but " + x.name() +
+                  " is const and no result",
+              pc);
+    }
     return;
   }
   if (workspace_array && workspace_array->near(at)) {
@@ -155,12 +176,13 @@ inline void on_volatile_read(const void* at, size_t size, const void* pc) {
 
 inline void on_load_word(unsigned char* to, const void* from, size_t size, const void* pc) {
   const auto at = reinterpret_cast<uintptr_t>(from);
-  const Array& x = *x_array;
-  if (y_array || !x.near(at)) {
+  Operand* operand = operand_near(at);
+  if (!operand || !operand->input || !operand->result) {
     on_access(at, size, false, pc);
     std::memcpy(to, from, size);
     return;
   }
+  const Array& x = *operand->array;
   ++work.global;
   require_inside(x, at, size, false, pc);
   std::memcpy(to, from, size);
@@ -168,12 +190,12 @@ inline void on_load_word(unsigned char* to, const void* from, size_t size, const
   const uint32_t me = thread_number();
   size_t stale = 0;
   for (size_t i = 0; i < size; i += item) {
-    const uint32_t owner = written_by[static_cast<size_t>(x.element_at(at + i))];
+    const uint32_t owner = operand->writer(x.element_at(at + i));
     if (!owner || owner == me) continue;
     std::memset(to + i, kPoison, item);
     stale += item;
   }
-  if (stale == size) on_output(at, size, false, pc);  // not one element can be the thread's own
+  if (stale == size) on_result(*operand, at, size, false, pc);  // not one element can be the thread's own
 }
 
 }  // namespace simt

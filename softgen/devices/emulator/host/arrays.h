@@ -1,4 +1,4 @@
-// x and y between guard zones, and who wrote which element of y.
+// Arrays between guard zones, and who wrote which of their elements.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@ constexpr unsigned char kPoison = 0xff;  // repeated, it is a NaN of each elemen
 
 class Array {
  public:
-  Array(const char* name, int64_t rows, int64_t cols, int64_t item, int64_t shift)
-      : name_(name), cols_(cols), item_(item), bytes_(static_cast<size_t>(rows * cols * item)) {
+  Array(std::string name, int64_t rows, int64_t cols, int64_t item, int64_t shift)
+      : name_(std::move(name)), cols_(cols), item_(item), bytes_(static_cast<size_t>(rows * cols * item)) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     room_ = (bytes_ + 16 + page - 1) / page * page;
     total_ = room_ + 2 * kGuardBytes;
@@ -26,7 +26,7 @@ class Array {
                         -1, 0);
     if (mapped == MAP_FAILED ||
         mprotect(static_cast<char*>(mapped) + kGuardBytes, room_, PROT_READ | PROT_WRITE) != 0) {
-      fail(format("the emulator could not map %zu bytes for %s", total_, name));
+      fail(format("the emulator could not map %zu bytes for %s", total_, this->name()));
     }
     map_ = static_cast<unsigned char*>(mapped);
     unsigned char* end = map_ + kGuardBytes + room_;
@@ -44,7 +44,7 @@ class Array {
   size_t bytes() const { return bytes_; }
   int64_t item() const { return item_; }
   size_t elements() const { return bytes_ / static_cast<size_t>(item_); }
-  const char* name() const { return name_; }
+  const char* name() const { return name_.c_str(); }
 
   // Whether `address` is in the array, its guards, or between.
   bool near(uintptr_t address) const {
@@ -62,8 +62,9 @@ class Array {
   }
 
   std::string element_name(int64_t element) const {
-    if (cols_ == 1 && item_ == 1) return format("%s[byte %lld]", name_, static_cast<long long>(element));
-    return format("%s[row %lld, col %lld]", name_, static_cast<long long>(element / cols_),
+    if (cols_ == 1 && item_ == 1) return format("%s[byte %lld]", name(), static_cast<long long>(element));
+    if (cols_ == 1) return format("%s[row %lld]", name(), static_cast<long long>(element));
+    return format("%s[row %lld, col %lld]", name(), static_cast<long long>(element / cols_),
                   static_cast<long long>(element % cols_));
   }
 
@@ -74,10 +75,10 @@ class Array {
     const int64_t last = element_at(address + size - 1);
     if (first < 0) {
       return format("%lld element(s) before the start of %s", static_cast<long long>(-first),
-                    name_);
+                    name());
     }
     return format("%lld element(s) past the end of %s, whose last element is %s",
-                  static_cast<long long>(last - count + 1), name_,
+                  static_cast<long long>(last - count + 1), name(),
                   count ? element_name(count - 1).c_str() : "absent: it has no rows");
   }
 
@@ -98,7 +99,7 @@ class Array {
   }
 
  private:
-  const char* name_;
+  std::string name_;
   int64_t cols_;
   int64_t item_;
   size_t bytes_;

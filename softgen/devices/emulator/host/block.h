@@ -135,8 +135,7 @@ inline Work work;
 // is parked.
 struct Launch {
   const Kernel* kernel;
-  const void* x;
-  void* y;
+  void* arguments[8];  // where row 0 of each operand would be
   long long rows;
   unsigned char* workspace;  // null where the kernel takes none
   std::deque<Block> blocks;  // at least those that are alive

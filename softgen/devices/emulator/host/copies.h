@@ -16,27 +16,38 @@ inline std::string copying(const Copy& copy) {
                 static_cast<long long>(launch.block->index), copy.file, copy.line);
 }
 
-// Ends the run unless x still has what it had at the launch.
+inline std::string inputs() {
+  std::string names;
+  for (const Operand& operand : operands) {
+    if (operand.input) names += (names.empty() ? "" : ", ") + std::string(operand.array->name());
+  }
+  return names;
+}
+
+// Ends the run unless the source still has what it had at the launch.
 inline void require_source_intact(const Copy& copy) {
-  if (y_array) return;
   const auto at = reinterpret_cast<uintptr_t>(copy.from);
-  for (int64_t i = x_array->element_at(at); i <= x_array->element_at(at + copy.bytes - 1); ++i) {
-    const uint32_t owner = written_by[static_cast<size_t>(i)];
+  Operand* operand = operand_near(at);
+  if (!operand || !operand->result) return;
+  const Array& x = *operand->array;
+  for (int64_t i = x.element_at(at); i <= x.element_at(at + copy.bytes - 1); ++i) {
+    const uint32_t owner = operand->writer(i);
     if (!owner) continue;
-    fail(thread_called(owner) + " overwrote " + x_array->element_name(i) +
+    fail(thread_called(owner) + " overwrote " + x.element_name(i) +
          " before it was read by the " + copying(copy));
   }
 }
 
-// Ends the run unless `copy` reads whole units of x.
+// Ends the run unless `copy` reads whole units of an input.
 inline void require_source(const Copy& copy, const std::string& what) {
   const std::string where = called_at(copy.file, copy.line);
   const auto from = reinterpret_cast<uintptr_t>(copy.from);
   simt_require_aligned(copy.from, kCopyUnit, copy.file, copy.line);
-  if (!x_array->near(from)) fail(what + " from what is not in x" + where);
-  if (!x_array->holds(from, copy.bytes)) {
+  const Operand* operand = operand_near(from);
+  if (!operand || !operand->input) fail(what + " from what is not in " + inputs() + where);
+  if (!operand->array->holds(from, copy.bytes)) {
     fail(what + format(" for %zu bytes that reach ", copy.bytes) +
-         x_array->outside(from, copy.bytes) + where);
+         operand->array->outside(from, copy.bytes) + where);
   }
 }
 

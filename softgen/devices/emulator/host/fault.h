@@ -14,8 +14,7 @@ inline std::string where_fault(uintptr_t address) {
   if (launch.block->stacks.overflowed(address) >= 0) {
     return format("overflowed its stack of %zu KiB", kStackBytes / 1024);
   }
-  for (const Array* array : {y_array.get(), x_array.get(), workspace_array.get()}) {
-    if (!array || !array->near(address)) continue;
+  if (const Array* array = array_near(address)) {
     if (array->holds(address, 1)) {
       return "wrote " + array->element_name(array->element_at(address)) + ", but it is const";
     }

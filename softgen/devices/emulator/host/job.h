@@ -11,13 +11,8 @@ struct Job {
   int64_t block;
   int64_t first_block;
   int64_t rows;
-  int64_t first_row;  // of x and y; those before are nowhere, and the first itself is not computed
-  int64_t cols;
-  int64_t x_item;  // bytes of an element
-  int64_t y_item;
-  int64_t x_shift;  // bytes that x starts after a 16-byte boundary
-  int64_t y_shift;
-  int64_t in_place;        // y is x
+  int64_t first_row;  // of the arrays; those before are nowhere, and the first is not computed
+  int64_t operands;   // as many descriptions follow
   int64_t dynamic_shared;  // bytes
   int64_t cluster;         // blocks of a cluster, of which grid is a multiple
   int64_t together;        // blocks that are alive at a time
@@ -25,6 +20,17 @@ struct Job {
   int64_t workspace;       // bytes, for kernels that take one
   int64_t flush_subnormals;
   int64_t seconds;  // after which the launch counts as hung
+};
+
+// One array, in the order of the kernel's parameters; what is an input is followed by its elements.
+struct Description {
+  char name[16];
+  int64_t cols;  // elements of a row
+  int64_t item;  // bytes of an element
+  int64_t shift;    // bytes that it starts after a 16-byte boundary
+  int64_t input;    // whether the kernel reads it
+  int64_t result;   // whether the kernel writes it
+  int64_t same_as;  // the operand whose memory it has, in place, or -1
 };
 
 }  // namespace simt

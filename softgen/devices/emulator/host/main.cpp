@@ -86,20 +86,54 @@ void flush_subnormals(bool flush) {
 #endif
 }
 
-void require_all_written(const Job& job) {
-  const Array& y = y_or_x();
-  const size_t from = job.first_row ? static_cast<size_t>(job.cols) : 0;
+void require_all_written(const Job& job, const Operand& operand) {
+  const Array& y = *operand.array;
+  const size_t from = job.first_row ? y.elements() / static_cast<size_t>(job.rows) : 0;
   size_t missing = 0, first = 0;
-  for (size_t i = written_by.size(); i-- > from;) {
-    if (!written_by[i]) ++missing, first = i;
+  for (size_t i = operand.written_by.size(); i-- > from;) {
+    if (!operand.written_by[i]) ++missing, first = i;
   }
   if (missing) {
     fail(format("%zu of %zu elements of %s were never written; the first is ", missing,
-                written_by.size(), y.name()) +
+                operand.written_by.size(), y.name()) +
          y.element_name(static_cast<int64_t>(first)));
   }
-  if (!y.gaps_are_intact() || !x_array->gaps_are_intact()) {
-    fail("the kernel wrote outside of its arrays, into the gap before a guard page");
+}
+
+void require_results(const Job& job) {
+  for (const Operand& operand : operands) {
+    if (operand.result) require_all_written(job, operand);
+    if (!operand.array->gaps_are_intact()) {
+      fail("the kernel wrote outside of its arrays, into the gap before a guard page");
+    }
+  }
+}
+
+// Takes the descriptions of the job's arrays, and their elements.
+void set_up_operands(const Job& job) {
+  operands.clear();
+  std::vector<size_t> places;
+  for (int64_t i = 0; i < job.operands; ++i) {
+    Description one;
+    if (!receive(&one, sizeof(one))) fail("the input ended within a job");
+    if (one.same_as < 0) {
+      places.push_back(operands.size());
+      operands.push_back({std::make_unique<Array>(one.name, job.rows, one.cols, one.item, one.shift),
+                          one.input != 0, one.result != 0, {}});
+    } else {
+      places.push_back(places[static_cast<size_t>(one.same_as)]);
+      operands[places.back()].result = true;
+    }
+    launch.arguments[i] =
+        operands[places.back()].array->data() - job.first_row * one.cols * one.item;
+  }
+  for (Operand& operand : operands) {
+    const Array& array = *operand.array;
+    if (operand.input && !receive(array.data(), array.bytes())) {
+      fail(format("the input ended within %s", array.name()));
+    }
+    if (!operand.result) operand.array->forbid_writes();
+    if (operand.result) operand.written_by.assign(array.elements(), 0);
   }
 }
 
@@ -132,18 +166,9 @@ void require_workspace_clear() {
 }
 
 void set_up(const Job& job) {
-  x_array = std::make_unique<Array>("x", job.rows, job.cols, job.x_item, job.x_shift);
-  if (!receive(x_array->data(), x_array->bytes())) fail("the input ended within x");
-  y_array.reset();
-  if (!job.in_place) {
-    x_array->forbid_writes();
-    y_array = std::make_unique<Array>("y", job.rows, job.cols, job.y_item, job.y_shift);
-  }
-  written_by.assign(y_or_x().elements(), 0);
+  set_up_operands(job);
   const Kernel& kernel = simt_kernels[job.kernel];
   launch.kernel = &kernel;
-  launch.x = x_array->data() - job.first_row * job.cols * job.x_item;
-  launch.y = y_or_x().data() - job.first_row * job.cols * job.y_item;
   launch.rows = job.first_row + job.rows;
   set_up_workspace(job);
   launch.cluster_size = static_cast<int>(job.cluster);
@@ -177,9 +202,11 @@ void run(const Job& job) {
   }
   flush_subnormals(false);
   alarm(0);
-  require_all_written(job);
+  require_results(job);
   require_workspace_clear();
-  send(y_or_x().data(), y_or_x().bytes());
+  for (const Operand& operand : operands) {
+    if (operand.result) send(operand.array->data(), operand.array->bytes());
+  }
   send(&work, sizeof(work));
 }
 

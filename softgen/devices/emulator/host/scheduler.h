@@ -17,7 +17,7 @@ inline void fail_if_unwritten_was_read(const Block& block) {
 }
 
 inline void thread_main() {
-  launch.kernel->call(launch.x, launch.y, launch.rows, launch.workspace);
+  launch.kernel->call(launch.arguments, launch.rows, launch.workspace);
   require_own_copies_awaited();
   wait(State::kReturned);
   fail("a finished thread was resumed: a bug of the emulator");

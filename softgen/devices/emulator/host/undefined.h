@@ -50,12 +50,8 @@ inline std::string spot(const SourceLocation& at, const void* pc) {
 }
 
 inline std::string what_array(uintptr_t address) {
-  for (const Array* array : {y_array.get(), x_array.get(), workspace_array.get()}) {
-    if (array && array->near(address)) {
-      return " to " + array->element_name(array->element_at(address));
-    }
-  }
-  return {};
+  const Array* array = array_near(address);
+  return array ? " to " + array->element_name(array->element_at(address)) : std::string();
 }
 
 [[noreturn]] inline void fail_misaligned(uintptr_t address, unsigned alignment,

@@ -3,6 +3,11 @@
 // side is compiled with -fsanitize=thread and each of its loads and stores calls the emulator.
 #pragma once
 
+#include <cstddef>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
 #include "simt_interface.h"
 
 #define SOFTGEN_EMULATOR 1
@@ -52,19 +57,33 @@ inline auto dynamic_shared() -> T (&)[kMaxDynamicShared / sizeof(T)] {
 template <auto kKernel>
 struct Call;
 
-template <typename X, typename Y, void (*kKernel)(const X*, Y*, long long)>
+// Its parameters are its arrays, the number of rows, and a workspace if it takes one.
+template <typename... Parameters, void (*kKernel)(Parameters...)>
 struct Call<kKernel> {
-  static constexpr bool kTakesWorkspace = false;
-  static void run(const void* x, void* y, long long rows, unsigned char*) {
-    kKernel(static_cast<const X*>(x), static_cast<Y*>(y), rows);
-  }
-};
+  static constexpr bool kTakesWorkspace =
+      std::is_same_v<std::tuple_element_t<sizeof...(Parameters) - 1, std::tuple<Parameters...>>,
+                     unsigned char*>;
+  static constexpr size_t kArrays = sizeof...(Parameters) - 1 - kTakesWorkspace;
 
-template <typename X, typename Y, void (*kKernel)(const X*, Y*, long long, unsigned char*)>
-struct Call<kKernel> {
-  static constexpr bool kTakesWorkspace = true;
-  static void run(const void* x, void* y, long long rows, unsigned char* workspace) {
-    kKernel(static_cast<const X*>(x), static_cast<Y*>(y), rows, workspace);
+  template <size_t kIndex, typename Parameter>
+  static Parameter argument(void* const* arrays, long long rows, unsigned char* workspace) {
+    if constexpr (kIndex < kArrays) {
+      return static_cast<Parameter>(arrays[kIndex]);
+    } else if constexpr (kIndex == kArrays) {
+      return rows;
+    } else {
+      return workspace;
+    }
+  }
+
+  template <size_t... kIndices>
+  static void run_with(void* const* arrays, long long rows, unsigned char* workspace,
+                       std::index_sequence<kIndices...>) {
+    kKernel(argument<kIndices, Parameters>(arrays, rows, workspace)...);
+  }
+
+  static void run(void* const* arrays, long long rows, unsigned char* workspace) {
+    run_with(arrays, rows, workspace, std::index_sequence_for<Parameters...>());
   }
 };
 

@@ -20,7 +20,7 @@ constexpr unsigned long long kGapWord = 0x5e9a70fda7b1c3e5;
 
 // One kernel of a unit.
 struct Kernel {
-  void (*call)(const void* x, void* y, long long rows, unsigned char* workspace);
+  void (*call)(void* const* arrays, long long rows, unsigned char* workspace);
   bool takes_workspace;
   unsigned char* shared_begin;  // both null where the kernel has no static shared memory
   unsigned char* shared_end;

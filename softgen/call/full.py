@@ -1,0 +1,185 @@
+"""A call from its arrays to the launch, with all checks: what a warm call goes past."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer
+from softgen.call.library import Library, library_of, usable_alignment
+from softgen.call.outputs import Output, resolve_output
+from softgen.call.warm import WarmCalls
+from softgen.call.warm_run import is_captured
+from softgen.devices.gpu.driver import on_device
+from softgen.errors import (
+    CaptureError,
+    InvalidTypeError,
+    InvalidValueError,
+    LaunchError,
+    NotSupportedError,
+)
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent, Operand
+from softgen.spec.problem import Problem, natural_alignment, whole_number
+from softgen.strategies.select import Choice
+from softgen.tuning.policy import batch_invariant_default, tune_mode
+
+
+@functools.cache
+def calls_of(function: str) -> WarmCalls:
+    """Return the calls of the function that is called so."""
+    found = Function.of(function)
+    calls: WarmCalls
+
+    def full(x: Any, out: Any, *options_and_key: Any) -> Any:
+        return run_full(calls, found, (x,), out, *options_and_key)
+
+    calls = WarmCalls(full)
+    return calls
+
+
+def run_full(
+    calls: WarmCalls | None,
+    function: Function,
+    inputs: Sequence[Any],
+    out: Any,
+    axis: int,
+    dtype: object,
+    tune: str | None,
+    choice: Choice,
+    batch_invariant: bool | None,
+    key: Hashable = None,
+) -> Any:
+    """Return the result of a call that is not warm, and keep it in `calls` for the next.
+
+    Args:
+        calls: where to, under `key`; None to keep nothing.
+        function: what is computed.
+        inputs: x, then the function's other inputs.
+        out: the caller's array for the first result, or None.
+        axis, dtype, tune, choice, batch_invariant: as in `api.softmax`.
+        key: None for a call that cannot be kept.
+    """
+    library, x = library_of(inputs[0])
+    x_type = library.dtype(x)
+    y_type = x_type if dtype is None else DType.of(dtype)
+    cols = _width_of_last_axis(x, axis)
+    mode = tune_mode(tune)
+    device = library.device(x)
+    invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
+    # A row of nothing has no kernel, but its operands have types and shapes.
+    shape_only = Problem.of(function, x_type, max(1, cols), out_dtype=y_type)
+    with on_device(device):
+        stream = library.stream(device)
+        captured = library.mallocs_in_capture and is_captured(stream)
+        if captured and (out is None or len(shape_only.results) > 1):
+            raise CaptureError(
+                "a result cannot be allocated while a CuPy stream is captured; pass out="
+            )
+        outputs = [
+            resolve_output(library, x, given, operand.dtype, operand.extent)
+            for operand, given in _with_out(shape_only.results, out)
+        ]
+        rest = [
+            _row_input(library, x, operand, array)
+            for operand, array in zip(shape_only.inputs[1:], inputs[1:], strict=True)
+        ]
+        if 0 in x.shape:
+            return _of_nothing(library, shape_only, outputs)
+        source = library.contiguous(x)
+        natural = natural_alignment(x_type, cols)
+        arrays = [source, *rest, *(output.target for output in outputs)]
+        alignment = _alignment(library, shape_only.operands, arrays, natural)
+        if invariant and alignment < natural:
+            # The kernel of another alignment might sum in another order.
+            if captured:
+                raise CaptureError(
+                    f"rows that do not start on {natural} elements are copied for batch_invariant, "
+                    "and CuPy cannot allocate the copy while a stream is captured; copy them before"
+                )
+            source, alignment = library.copy(source), natural
+            outputs = [output.elsewhere(library) for output in outputs]
+            arrays = [source, *rest, *(output.target for output in outputs)]
+        rows = math.prod(x.shape) // cols
+        problem = Problem.of(
+            *(function, x_type, cols),
+            out_dtype=y_type,
+            alignment=alignment,
+            fixed_order=invariant,
+        )
+        kernel = kernel_for(
+            problem, rows, device, INVARIANT if invariant else mode, choice, library
+        )
+        launch, whole = kernel.launcher(rows, library), True
+        pointers = [library.pointer(array) for array in arrays]
+        try:
+            launch(pointers, stream)
+        except LaunchError as error:
+            launch, whole = launch_on_fewer(kernel, rows, stream, library, choice, error), False
+            launch(pointers, stream)
+        if calls is not None and whole and mode != "force" and source is x and len(arrays) == 2:
+            calls.remember(key, library, x, out, outputs[0], launch)
+        return finished(library, outputs)
+
+
+def finished(library: Library, outputs: Sequence[Output]) -> Any:
+    """Return the result, or all of them as a tuple."""
+    results = tuple(output.finish(library) for output in outputs)
+    return results[0] if len(results) == 1 else results
+
+
+def _with_out(results: Sequence[Operand], out: Any) -> list[tuple[Operand, Any]]:
+    """Return each result with the caller's array, which is for the first, or None."""
+    return [(operand, None if i else out) for i, operand in enumerate(results)]
+
+
+def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
+    """Return an input of one element a row, contiguous; raise unless it belongs to x."""
+    other, array = library_of(array)
+    if other is not library or library.device(array) != library.device(x):
+        raise InvalidValueError(f"{operand.name} must be of x's library and on its device")
+    if library.dtype(array) is not operand.dtype:
+        raise InvalidTypeError(
+            f"{operand.name} must be {operand.dtype.value}, got {library.dtype(array).value}"
+        )
+    shape = tuple(x.shape[:-1])
+    if tuple(array.shape) != shape:
+        raise InvalidValueError(
+            f"{operand.name} must have the shape of x's rows, {shape}, got {tuple(array.shape)}"
+        )
+    return library.contiguous(array)
+
+
+def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -> Any:
+    """Return the results for an x without elements, without a launch: those of empty rows."""
+    if problem.row_results:
+        values = problem.function.reference(np.full((1, 1), -np.inf))
+        for operand, output, value in zip(problem.results, outputs, values, strict=True):
+            if operand.extent is Extent.ROW:
+                library.fill(output.target, float(value[0]))
+    return finished(library, outputs)
+
+
+def _width_of_last_axis(x: Any, axis: int) -> int:
+    """Return the length of `axis`, which must be the last; a 0-d array is a row of one element."""
+    number, ndim = whole_number("axis", axis), max(1, x.ndim)
+    if not -ndim <= number < ndim:
+        raise np.exceptions.AxisError(number, x.ndim)
+    if number % ndim != ndim - 1:
+        raise NotSupportedError(
+            f"axis {number} of a {x.ndim}-d array: softgen computes along the last axis only so "
+            "far. Move it last with moveaxis(x, axis, -1) and move the result back"
+        )
+    return int(x.shape[-1]) if x.ndim else 1
+
+
+def _alignment(
+    library: Library, operands: Sequence[Operand], arrays: Sequence[Any], natural: int
+) -> int:
+    """Return the alignment in elements, at most `natural`, of the rows of all arrays."""
+    return usable_alignment(natural, operands, [library.pointer(array) for array in arrays])

@@ -1,0 +1,125 @@
+"""Which loaded kernel a call runs: chosen, tuned and compiled once, and kept."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from softgen.call.library import Library
+from softgen.call.warm_run import is_captured
+from softgen.devices.gpu.compile import compile_source
+from softgen.devices.gpu.device import arch_of
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.launcher import Launcher
+from softgen.errors import CaptureError, CompileError, LaunchError
+from softgen.source.store import source_of
+from softgen.spec.problem import Problem, rows_bucket
+from softgen.strategies.select import Choice, select
+from softgen.strategies.variants import Variant
+from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, others
+
+# The mode of a call that asks for batch invariance, beside those of policy.MODES.
+INVARIANT = "invariant"
+
+# A guess that spills gives way to the next, so many times.
+MOST_GUESSES = 8
+
+_kernels: dict[tuple[Any, ...], LoadedKernel] = {}
+# What runs where the kernel of that name did not fit the SMs of a stream, on the device.
+_for_fewer: dict[tuple[str, int], LoadedKernel] = {}
+
+
+def kernel_for(
+    problem: Problem,
+    rows: int,
+    device: int,
+    mode: str,
+    choice: Choice,
+    library: Library | None = None,
+) -> LoadedKernel:
+    """Return the compiled kernel for a request; choosing, tuning and compiling happen once."""
+    if mode == INVARIANT:
+        rows = NOMINAL_ROWS
+    bucket = rows_bucket(rows) if choice is None else rows  # OneFlow's choice asks if rows are even
+    key = (problem, bucket, device, mode, choice)
+    kernel = _kernels.get(key)
+    if kernel is not None and mode != "force":
+        return kernel
+    if library is not None and is_captured(library.stream(device)):
+        raise CaptureError(
+            f"{problem.label} for {rows} rows is not loaded, and nothing may be tuned or loaded "
+            "while a stream is captured; call it once before the capture with the same shape, "
+            "dtype and alignment"
+        )
+    if choice is not None:
+        kernel = compile_source(source_of(select(problem, rows, arch_of(device), choice)))
+    elif mode == INVARIANT:
+        kernel = _compiled(choose_invariant(problem, device), rows, device)
+    else:
+        kernel = _compiled(choose(problem, rows, device, mode), rows, device)
+    _kernels[key] = kernel
+    return kernel
+
+
+def _compiled(variant: Variant, rows: int, device: int) -> LoadedKernel:
+    """Return the kernel of `variant`, or of the next one if it does not fit the device or spills.
+
+    Where all that are tried spill it is the first.
+    """
+    first: LoadedKernel | None = None
+    refusal: CompileError | None = None
+    tried = itertools.chain([variant], others(variant, rows, device))
+    for guess in itertools.islice(tried, MOST_GUESSES):
+        try:
+            kernel = compile_source(source_of(guess))
+        except CompileError as error:
+            refusal = refusal or error
+            continue
+        if not kernel.local_bytes:
+            return kernel
+        first = first or kernel
+    if first is not None:
+        return first
+    assert refusal is not None
+    raise refusal
+
+
+def launch_on_fewer(
+    kernel: LoadedKernel,
+    rows: int,
+    stream: int,
+    library: Library,
+    choice: Choice,
+    error: LaunchError,
+) -> Launcher:
+    """Return a launch for a stream with too few SMs for `kernel`: its own cut, or another's.
+
+    Raises LaunchError if the caller asked for that kernel, and it cannot be cut.
+    """
+    key = (kernel.variant.name, kernel.device)
+    for known in (kernel, _for_fewer.get(key)):
+        launch = known.fitting_launcher(rows, stream, library) if known else None
+        if launch is not None:
+            return launch
+    if choice is not None:
+        raise LaunchError(
+            f"{kernel.variant.name} needs more SMs at once than its stream has ({error}); without "
+            "variant= softgen takes one that fits"
+        ) from error
+    refused = {_group(kernel.variant)}
+    for variant in others(kernel.variant, rows, kernel.device):
+        if _group(variant) in refused:
+            continue
+        other = compile_source(source_of(variant))
+        launch = other.fitting_launcher(rows, stream, library)
+        if launch is not None and not other.local_bytes:
+            _for_fewer[key] = other
+            return launch
+        refused.add(_group(variant))
+    raise error
+
+
+def _group(variant: Variant) -> tuple[bool, int]:
+    """Return how many blocks have to be resident together, and whether not just as a cluster."""
+    launch = variant.launch
+    return launch.cooperative, launch.blocks_per_row if launch.cooperative else launch.cluster_size

@@ -1,0 +1,67 @@
+"""The element types."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from softgen.errors import InvalidTypeError
+from softgen.names import likely
+
+# The widest load or store of one thread (LDG.128 / STG.128) moves this many bytes.
+MAX_PACK_BYTES = 16
+
+
+class DType(str, Enum):
+    """An element type, by NumPy's name for it."""
+
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+    @classmethod
+    def of(cls, value: object) -> DType:
+        """Return the member for a name or a dtype object that ends in one (np.float32, torch.half).
+
+        Raises InvalidTypeError naming the accepted dtypes.
+        """
+        if isinstance(value, cls):
+            return value
+        name = value if isinstance(value, str) else getattr(value, "__name__", str(value))
+        name = name.rpartition(".")[2]
+        try:
+            return cls(name)
+        except ValueError:
+            known = [member.value for member in cls]
+            raise InvalidTypeError(
+                f"dtype {name!r} is not supported;{likely(name, known)} softgen computes "
+                f"{', '.join(known)}. Cast the input first, for example x.astype('float32')"
+            ) from None
+
+    @property
+    def itemsize(self) -> int:
+        """Size of one element in bytes."""
+        return _FACTS[self][0]
+
+    @property
+    def short(self) -> str:
+        """Abbreviation used in kernel names."""
+        return _FACTS[self][1]
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA C++ type."""
+        return _FACTS[self][2]
+
+    @property
+    def max_pack(self) -> int:
+        """Elements in the widest access of one thread."""
+        return MAX_PACK_BYTES // self.itemsize
+
+
+_FACTS = {
+    DType.FLOAT16: (2, "f16", "__half"),
+    DType.BFLOAT16: (2, "bf16", "__nv_bfloat16"),
+    DType.FLOAT32: (4, "f32", "float"),
+    DType.FLOAT64: (8, "f64", "double"),
+}

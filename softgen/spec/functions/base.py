@@ -1,0 +1,99 @@
+"""The interface of a function: its operands, what a right answer is, and how right it must be."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.errors import InvalidValueError
+from softgen.names import unknown
+from softgen.spec.dtypes import DType
+from softgen.spec.operands import Extent, Measure, Operand
+
+
+@dataclass(frozen=True)
+class Function(abc.ABC):
+    """What is computed of each row. A subclass is frozen; its fields are options of the function.
+
+    A module in this package that lists its functions in `FUNCTIONS`, with a template of its name in
+    templates/functions/, is all that the generator, the tuner, the command line and the tests need.
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """As in names of kernels and on the command line; lower-case letters and underscores."""
+
+    @property
+    @abc.abstractmethod
+    def formula(self) -> str:
+        """What the kernel computes, for the header of an emitted file."""
+
+    @property
+    def template(self) -> str:
+        """The stem of its template in templates/functions/."""
+        return self.name
+
+    @property
+    def like(self) -> str:
+        """The function whose tuned settings it takes where it has none of its own."""
+        return self.name
+
+    @abc.abstractmethod
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return the arrays, inputs first, in the order of the kernel's signature.
+
+        Args:
+            dtype: element type of x, the first of them.
+            out_dtype: type of the result that a caller chooses a type for.
+            compute: the type of all arithmetic.
+        """
+
+    @abc.abstractmethod
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the results for exact inputs, arrays of float64 or long double, in their type.
+
+        By torch's rules for NaN and infinity.
+        """
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return inputs beside x that belong to it, for tests and examples: exact, as x is."""
+        return ()
+
+    @classmethod
+    def of(cls, value: Function | str) -> Function:
+        """Return the function called `value`; InvalidValueError names the choices."""
+        if isinstance(value, Function):
+            return value
+        from softgen.spec.functions import all_functions
+
+        known = {function.name: function for function in all_functions()}
+        if value in known:
+            return known[value]
+        raise InvalidValueError(unknown("function", str(value), known))
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def element(name: str, dtype: DType, cuda: str) -> Operand:
+    """Return an input of one element a column."""
+    return Operand(name, dtype, Extent.ELEMENT, result=False, cuda=cuda)
+
+
+def row_input(name: str, dtype: DType, cuda: str) -> Operand:
+    """Return an input of one element a row."""
+    return Operand(name, dtype, Extent.ROW, result=False, cuda=cuda)
+
+
+def element_result(
+    name: str, dtype: DType, cuda: str, measure: Measure, may_be: str = ""
+) -> Operand:
+    """Return a result of one element a column."""
+    return Operand(name, dtype, Extent.ELEMENT, True, cuda, may_be, measure)
+
+
+def row_result(name: str, dtype: DType, cuda: str, measure: Measure) -> Operand:
+    """Return a result of one element a row."""
+    return Operand(name, dtype, Extent.ROW, result=True, cuda=cuda, measure=measure)

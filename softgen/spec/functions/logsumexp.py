@@ -1,0 +1,38 @@
+"""logsumexp: log(sum(exp(x))), one number a row; x is read once and no element is written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.softmax import log_sum_exp
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class LogSumExp(Function):
+    """log(sum(exp(x))) of each row."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "logsumexp"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "lse = log(sum(exp(x)))"
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return x and lse."""
+        return (element("x", dtype, "X"), row_result("lse", out_dtype, "Y", Measure.LOGARITHM))
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return lse: -inf for a row of -inf, +inf where there is +inf, NaN where there is NaN."""
+        (x,) = inputs
+        return (log_sum_exp(x),)
+
+
+FUNCTIONS = (LogSumExp(),)

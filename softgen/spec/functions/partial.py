@@ -1,0 +1,49 @@
+"""partial: the pair (max(x), sum(exp(x - max))) of each row, which pieces of a row combine by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class Partial(Function):
+    """The pair (m, d) of each row (Milakov & Gimelshein, arXiv 1805.02867, section 3.1)."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "partial"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "m = max(x), d = sum(exp(x - m))"
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, m and d."""
+        m = row_result("m", compute, "Compute", Measure.EXACT)
+        d = row_result("d", compute, "Compute", Measure.VALUE)
+        return (element("x", dtype, "X"), m, d)
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return m and d: (-inf, 0) for a row of -inf, NaN twice where there is NaN or +inf."""
+        (x,) = inputs
+        return pair(x)
+
+
+def pair(x: Any) -> tuple[Any, Any]:
+    """Return m and d of each row."""
+    import numpy as np
+
+    maximum = x.max(axis=-1, keepdims=True)
+    shift = np.where(np.isneginf(maximum), 0, maximum)
+    d = np.exp(x - shift).sum(axis=-1)
+    return np.where(np.isnan(d), np.nan, maximum[..., 0]), d
+
+
+FUNCTIONS = (Partial(),)

@@ -1,0 +1,24 @@
+"""Numerics of functions with one input and one result, as most tests need them."""
+
+from __future__ import annotations
+
+from softgen.spec import numerics
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.log_softmax import LOG_SOFTMAX
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.numerics import Accuracy, Float64, Storage
+from softgen.spec.problem import Problem
+
+BOTH = (SOFTMAX, LOG_SOFTMAX)
+
+
+def check(y: Storage, x: Storage, problem: Problem) -> Accuracy:
+    """Compare the only result with the reference of the only input."""
+    return numerics.check((y,), (x,), problem)
+
+
+def reference(function: Function, x: Float64, out_dtype: DType | None = None) -> Float64:
+    """Return the only result, for float64 rounded from long double."""
+    (y,) = numerics.reference(function, x, wide=out_dtype is DType.FLOAT64)
+    return y
