@@ -28,6 +28,9 @@ COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 # which architecture a setting fits.
 TEXT_MODULES = ("render.py", "problem.py", "variants.py", "arch.py")
 
+# Where the template of a strategy lies.
+STRATEGY_FOLDERS = ("strategies", "strategies/lessons")
+
 LINE = 100  # columns of an emitted line at most, as in .clang-format
 
 
@@ -71,6 +74,14 @@ def template_directory() -> Path:
         f"no templates in {package / 'templates'} nor {package.parent / 'templates'}: "
         "the installation is damaged; install softgen again"
     )
+
+
+def strategy_template(name: str) -> str:
+    """Return the template of the strategy called `name`, as a path in the folder of templates."""
+    for folder in STRATEGY_FOLDERS:
+        if (template_directory() / folder / f"{name}.cu.j2").is_file():
+            return f"{folder}/{name}.cu.j2"
+    return f"{STRATEGY_FOLDERS[0]}/{name}.cu.j2"  # where a new one is written
 
 
 def _spell(value: Any) -> Any:
@@ -180,16 +191,19 @@ def render(variant: Variant, arch: Arch | None = None) -> Source:
             raise
         from jinja2 import TemplateNotFound
 
-        file = template_directory() / f"{kind.name}.cu.j2"
-        if isinstance(error, TemplateNotFound) and error.name == file.name:
+        template = strategy_template(kind.name)
+        if isinstance(error, TemplateNotFound) and error.name == template:
+            file = template_directory() / template
             raise StrategyError(f"strategy {kind.name} has no template; write {file}") from error
         raise fault(kind.name, error) from error
 
 
 def _text(variant: Variant, arch: Arch | None) -> str:
     problem = variant.problem
-    template = environment().get_template(f"{variant.strategy.name}.cu.j2")
+    path = strategy_template(variant.strategy.name)
+    template = environment().get_template(path)
     return template.render(
+        template=path,
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,

@@ -1,4 +1,4 @@
-"""What strategies share that hold slices of a row in registers (lib/row_slice.cuh.j2)."""
+"""What strategies share that hold slices of a row in registers (lib/row/row_slice.cuh.j2)."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Sliced(Strategy):
         """Return whether lanes exchange elements so that threads hold the same columns of all rows.
 
         Packs are then counted from a row's first column, wherever it lies, and accesses are aligned
-        all the same (lib/realigned_slice.cuh.j2).
+        all the same (lib/row/realigned_slice.cuh.j2).
         """
         return problem.fixed_order and not self.aligned(problem)
 
