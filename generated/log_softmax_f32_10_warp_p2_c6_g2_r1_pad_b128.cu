@@ -32,39 +32,28 @@ constexpr bool kPadding = true;       // whether the group covers more columns t
 constexpr int kBlockSize = 128;       // threads in a block
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kGroupsPerBlock = kBlockSize / kThreadGroupWidth;
-constexpr int kRowsPerBlock = kGroupsPerBlock * kRowsPerAccess;
-constexpr int kOverhang = 0;  // every row starts on a pack
-constexpr int kSlicePacks = kPacks * kThreadGroupWidth;
-constexpr int kSlices = 1;
+constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
 
 static_assert(kColsPerThread % kPackSize == 0, "a lane holds whole packs");
 static_assert(32 % kThreadGroupWidth == 0 && kBlockSize % 32 == 0, "groups do not straddle warps");
-static_assert(kColsPerThread * kThreadGroupWidth >= kCols + kOverhang, "a group covers a row");
+static_assert(kColsPerThread * kThreadGroupWidth >= kCols, "a group covers a row");
 static_assert(kPadding == (kColsPerThread * kThreadGroupWidth > kCols), "padding is declared");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
-__device__ Compute widen(X value) { return value; }
-
-__device__ Y narrow(Compute value) { return value; }
-
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint2 load_word(const uint2* from) {
@@ -81,137 +70,59 @@ __device__ void store_word(uint2* target, uint2 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<8> {
-  using Type = uint2;
-};
+using Raw = uint2;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
+__device__ void widen_pack(Raw raw, Compute* to) { memcpy(to, &raw, sizeof(raw)); }
 
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  uint2 word;
+  memcpy(&word, from, sizeof(word));
+  store_word(reinterpret_cast<uint2*>(to), word);
 }
 
-__device__ X minus_infinity_of_x() { return __int_as_float(0xff800000); }
+constexpr int kWholePacks = 2;  // of a thread: they are inside of the row for all threads
 
-// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn.
+__device__ Raw minus_infinities() { return {0xff800000, 0xff800000}; }
 
-// Whether pack p of every thread is inside of the row, in all slices and rows: what is known of it
-// while compiling.
-__device__ constexpr bool always_whole(int p) {
-  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
-  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
-         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
-}
-
-// The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first) {
-  const int pack = p * kThreadGroupWidth + thread;
-  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize;
-}
-
-__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
-
-// Not loaded is -inf, as is all of a row past the end (not `live`).
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
-                           Compute (&values)[kColsPerThread]) {
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
-  Raw<kPackSize> raw[kPacks];
+// Loads the thread's packs. What is not there is -inf.
+__device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerThread]) {
+  Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col);
-    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    raw[p] = minus_infinities();
+    if (p < kWholePacks || col + kPackSize <= kCols) raw[p] = load_pack(row + col);
   }
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
+  for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
-                            bool live, Y* row_y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    const Compute* pack = values + p * kPackSize;
-    if (live && (always_whole(p) || is_whole(col))) store_pack<kPackSize>(pack, row_y + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    const Compute* results = values + p * kPackSize;
+    if (p < kWholePacks || col + kPackSize <= kCols) store_pack(results, row_y + col);
   }
 }
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 2 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
 #pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  for (int step = 1; step > 0; step /= 2)
+    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 1; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
@@ -220,10 +131,8 @@ using Base = Compute;
 
 __device__ Base base_of(Compute m) { return shift_of(m); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], Base base) {
+// Leaves x - max in the place of each x, and returns the sum of their terms.
+__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Base base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) {
@@ -233,54 +142,45 @@ __device__ Compute sum_terms(Compute (&values)[N], Base base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return log(sum); }
 
 // Not x - (max + log(sum)): where max is large that sum would round log(sum) away.
 __device__ Compute finish(Compute kept, Compute factor) { return kept - factor; }
 
+// Turns a lane's elements of a row into their results.
+__device__ void finish_row(Compute (&values)[kColsPerThread]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
+  const Base base = base_of(max_lanes(m));
+  const Compute factor = factor_of(add_lanes(sum_in_place(values, base)));
+#pragma unroll
+  for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
+}
+
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize)
     log_softmax_f32_10_warp_p2_c6_g2_r1_pad_b128(const X* x, Y* y, long long rows) {
+  // One step and no loop: a grid may have 2^31 blocks, and memory holds fewer such rows.
+  // A warp that has any row stays whole: the shuffles name all 32 lanes.
+  constexpr int kRowsPerWarp = 32 / kThreadGroupWidth;
   const int lane = threadIdx.x % kThreadGroupWidth;
   const int warp = threadIdx.x / 32;
   const int group_of_warp = threadIdx.x % 32 / kThreadGroupWidth;
-  constexpr int kRowsPerWarp = 32 / kThreadGroupWidth * kRowsPerAccess;
-
-  // One step and no loop: the grid's limit of 2^31 blocks is beyond the rows that memory holds. A
-  // warp that has any row stays whole: the shuffles name all 32 lanes.
   const long long warp_row =
       static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
   if (warp_row >= rows) return;
-  const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
-  Compute values[kRowsPerAccess][kColsPerThread];
-
+  const long long row = warp_row + group_of_warp;
+  Compute values[kColsPerThread];
+  if (row < rows) {
+    load_slice(x + row * kCols, lane, values);
+  } else {
 #pragma unroll
-  for (int r = 0; r < kRowsPerAccess; ++r) {
-    const long long row = first_row + r;
-    if (row < rows) {
-      load_slice(x + row * kCols, lane, 0, true, values[r]);
-    } else {
-#pragma unroll
-      for (Compute& value : values[r]) value = negative_infinity();
-    }
+    for (Compute& value : values) value = negative_infinity();
   }
-
-#pragma unroll
-  for (int r = 0; r < kRowsPerAccess; ++r) {
-    Compute m = values[r][0];
-#pragma unroll
-    for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
-    const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
-    const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
-    const Compute factor = factor_of(sum);
-
-#pragma unroll
-    for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
-    const long long row = first_row + r;
-    store_slice(values[r], lane, 0, row < rows, y + row * kCols);
-  }
+  finish_row(values);
+  if (row < rows) store_slice(values, lane, y + row * kCols);
 }

@@ -34,41 +34,35 @@ constexpr int kClusterSize = 16;    // blocks that share a row
 constexpr int kMinBlocks = 9;       // blocks that an SM must hold; caps the registers
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kThreadGroupWidth = kBlockSize;
 constexpr int kWarps = kBlockSize / 32;
-constexpr int kOverhang = 0;  // every row starts on a pack
-constexpr Col kRowPacks = (kCols + kOverhang + kPackSize - 1) / kPackSize;
-constexpr int kLinePacks = 8;  // packs of a cache line; 1 where lines do not matter
-constexpr int kLines = kClusterSize * kLinePacks;  // packs of a line for each block
-constexpr int kSlicePacks = static_cast<int>((kRowPacks + kLines - 1) / kLines) * kLinePacks;
-constexpr int kSlices = kClusterSize;
+constexpr int kSlots = kClusterSize * kWarps;
+constexpr Col kRowPacks = (kCols + kPackSize - 1) / kPackSize;
+constexpr int kUnit = kClusterSize * 8;  // slices are whole cache lines
+constexpr int kSlicePacks = static_cast<int>((kRowPacks + kUnit - 1) / kUnit) * 8;
 
 static_assert(kColsPerThread % kPackSize == 0 && kBlockSize % 32 == 0, "whole packs and warps");
 static_assert(kPacks * kBlockSize >= kSlicePacks, "a cluster covers a row");
-static_assert(kClusterSize <= 32, "a lane pushes to a block");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return __bfloat162float(value); }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -87,53 +81,24 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
-
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
+__device__ void widen_pack(Raw raw, Compute* to) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
+  for (int i = 0; i < kPackSize; ++i) to[i] = widen(elements[i]);
 }
 
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
+  Y elements[kPackSize];
 #pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  for (int i = 0; i < kPackSize; ++i) elements[i] = narrow(from[i]);
+  uint4 word;
+  memcpy(&word, elements, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
@@ -146,8 +111,8 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
-// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
+// One exponential, for the part with the smaller maximum. The order of the arguments does not
+// matter, unless one is NaN: the row is NaN then.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
@@ -215,45 +180,26 @@ __device__ void push(MaxSum part, MaxSum* slot, unsigned long long* barrier, int
 }
 #endif
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 // softmax: exp(x - max) / sum.
@@ -263,10 +209,8 @@ __device__ Base base_of(Compute m) { return shift_of(m); }
 
 __device__ Compute term(Compute x, Base base) { return exponential(x - base); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kPackSize], Base base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) {
@@ -276,17 +220,18 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// Elements stay as they were loaded, two to a register, and are widened twice: for the row's sum,
-// and again for its results. That takes a second exponential, and half of the registers.
+// A row is cut into a slice of kSlicePacks packs for each block, dealt to its threads in turn.
+// Elements stay as they were loaded, two to a register. They are widened for the row's sum, and
+// again for its results: that takes a second exponential, and half of the registers.
 using Pair = __nv_bfloat162;
 
 // Ignores NaN, as maximum() does.
-__device__ Compute largest(const Raw<kPackSize> (&raw)[kPacks]) {
+__device__ Compute largest(const Raw (&raw)[kPacks]) {
   Pair m;
   memcpy(&m, &raw[0], sizeof(m));
 #pragma unroll
@@ -300,22 +245,22 @@ __device__ Compute largest(const Raw<kPackSize> (&raw)[kPacks]) {
 }
 
 // What all elements add to the sum of their row.
-__device__ Compute sum_of(const Raw<kPackSize> (&raw)[kPacks], const Base& base) {
+__device__ Compute sum_of(const Raw (&raw)[kPacks], const Base& base) {
   Compute sum = 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    Compute pack[kPackSize];
-    widen_pack<kPackSize>(raw[p], pack);
-    sum += sum_terms(pack, base);
+    Compute values[kPackSize];
+    widen_pack(raw[p], values);
+    sum += sum_in_place(values, base);
   }
   return sum;
 }
 
-// Has the compiler widen the elements again, where it would keep what it had: `zero` is 0, which
+// Makes the compiler widen the elements again, where it would keep what it had. `zero` is 0, which
 // only the caller knows. ptxas sees through an empty asm.
-__device__ void forget_widened(Raw<kPackSize> (&raw)[kPacks], unsigned int zero) {
+__device__ void forget_widened(Raw (&raw)[kPacks], unsigned int zero) {
 #pragma unroll
-  for (Raw<kPackSize>& pack : raw) {
+  for (Raw& pack : raw) {
     unsigned int words[sizeof(pack) / 4];
     memcpy(words, &pack, sizeof(words));
 #pragma unroll
@@ -325,105 +270,87 @@ __device__ void forget_widened(Raw<kPackSize> (&raw)[kPacks], unsigned int zero)
 }
 
 // The results of a pack. The sum of its terms is known by now; the compiler drops it.
-__device__ void finish_pack(Raw<kPackSize> raw, const Base& base, Compute factor,
-                            Compute (&pack)[kPackSize]) {
-  widen_pack<kPackSize>(raw, pack);
-  sum_terms(pack, base);
+__device__ void finish_pack(Raw raw, const Base& base, Compute factor,
+                            Compute (&results)[kPackSize]) {
+  widen_pack(raw, results);
+  sum_in_place(results, base);
 #pragma unroll
-  for (Compute& value : pack) value = finish(value, factor);
+  for (Compute& value : results) value = finish(value, factor);
 }
 
-__device__ X minus_infinity_of_x() { return __ushort_as_bfloat16(0xff80); }
+constexpr int kWholePacks = 7;  // of a thread: they are inside of the row for all threads
 
-// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn.
+__device__ Raw minus_infinities() { return {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80}; }
 
-// Whether pack p of every thread is inside of the row, in all slices and rows: what is known of it
-// while compiling.
-__device__ constexpr bool always_whole(int p) {
-  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
-  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
-         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
-}
-
-// The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first) {
-  const int pack = p * kThreadGroupWidth + thread;
-  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize;
-}
-
-__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
-
-// Not loaded is -inf, as is all of a row past the end (not `live`).
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
-                           Raw<kPackSize> (&raw)[kPacks]) {
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
+// Loads the thread's packs. What is not there is -inf, as is a row past the end (not `live`).
+__device__ void load_slice(const X* row, int thread, Col first, bool live, Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col);
-    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
+    const int pack = p * kBlockSize + thread;
+    const Col col = (first + pack) * kPackSize;
+    raw[p] = minus_infinities();
+    const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
+    if (live && inside) raw[p] = load_pack(row + col);
   }
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Raw<kPackSize> (&raw)[kPacks], const Base& base, Compute factor,
-                            int thread, Col first, bool live, Y* row_y) {
+__device__ void store_slice(const Raw (&raw)[kPacks], const Base& base, Compute factor, int thread,
+                            Col first, bool live, Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    Compute pack[kPackSize];
-    finish_pack(raw[p], base, factor, pack);
-    if (live && (always_whole(p) || is_whole(col))) store_pack<kPackSize>(pack, row_y + col);
+    const int pack = p * kBlockSize + thread;
+    const Col col = (first + pack) * kPackSize;
+    Compute results[kPackSize];
+    finish_pack(raw[p], base, factor, results);
+    const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
+    if (live && inside) store_pack(results, row_y + col);
   }
+}
+
+// The pair of what the warp holds.
+__device__ MaxSum reduce_warp(const Raw (&raw)[kPacks]) {
+  const Compute m = max_lanes(largest(raw));
+  return {m, add_lanes(sum_of(raw, base_of(m)))};
 }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
     softmax_bf16_128256_cluster_p8_c64_b128_k16_m9_pk(const X* x, Y* y, long long rows) {
   // One store pushes a pair, so pairs lie on their own size.
-  alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kClusterSize * kWarps];
+  alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kSlots];
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();
   const int thread = threadIdx.x;
   const int lane = thread % 32;
 
-  // A cluster has one row: the grid's limit of 2^31 blocks is beyond what memory holds. The blocks
-  // arrive early and wait late, so that the loads hide the cluster barrier.
+  // The blocks arrive early and wait late, so that the loads hide the cluster barrier.
   if (thread == 0) mbarrier_expect(&barrier, sizeof(slots));
   cluster_arrive();
 
+  // A cluster has one row: a grid may have 2^31 blocks, and memory holds fewer such rows.
   const long long row = blockIdx.x / kClusterSize;
   const bool live = row < rows;
   const X* row_x = x + row * kCols;
   const Col first = static_cast<Col>(rank) * kSlicePacks;
 
-  Raw<kPackSize> raw[kPacks];
+  Raw raw[kPacks];
   load_slice(row_x, thread, first, live, raw);
-
-  const Compute m = max_lanes<32>(largest(raw));
-  const Compute sum = add_lanes<32>(sum_of(raw, base_of(m)));
+  const MaxSum part = reduce_warp(raw);
   forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
 
   cluster_wait();  // every block's mbarrier is ready
-  if (lane < kClusterSize) push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);
+  if (lane < kClusterSize) push(part, slots + rank * kWarps + thread / 32, &barrier, lane);
   mbarrier_wait(&barrier);
 
   MaxSum whole = nothing();
 #pragma unroll
-  for (int i = 0; i < kClusterSize * kWarps; i += 32) {
-    if (i + lane < kClusterSize * kWarps) whole = combine(whole, slots[i + lane]);
-  }
-  whole = combine_lanes<32>(whole);
+  for (int i = 0; i < kSlots; i += 32) whole = combine(whole, slots[i + lane]);
+  whole = combine_lanes(whole);
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
-  const Compute factor = factor_of(whole.d);
-  store_slice(raw, base_of(whole.m), factor, thread, first, live, y + row * kCols);
+  const Base base = base_of(whole.m);
+  store_slice(raw, base, factor_of(whole.d), thread, first, live, y + row * kCols);
 }

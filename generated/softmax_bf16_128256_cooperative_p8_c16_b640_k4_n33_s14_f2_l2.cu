@@ -64,28 +64,26 @@ static_assert(kCols % kPackSize == 0, "copies move whole packs");
 static_assert(kKept > 0 && kInFlight > 0, "the ring has room for a slice's end and for loads");
 static_assert(kPrefetch >= 0, "chunks ahead");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return __bfloat162float(value); }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ void store_word(uint4* target, uint4 word) {
@@ -96,47 +94,22 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
-
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
+__device__ void widen_pack(Raw raw, Compute* to) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
+  for (int i = 0; i < kPackSize; ++i) to[i] = widen(elements[i]);
 }
 
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
+  Y elements[kPackSize];
 #pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  for (int i = 0; i < kPackSize; ++i) elements[i] = narrow(from[i]);
+  uint4 word;
+  memcpy(&word, elements, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
@@ -149,20 +122,19 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
-// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
+// One exponential, for the part with the smaller maximum. The order of the arguments does not
+// matter, unless one is NaN: the row is NaN then.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
   return {high.m, high.d + low.d * exponential(low.m - shift_of(high.m))};
 }
 
-// Adds N elements. d is rescaled only if they raise the maximum, which in a long row is rare.
-template <int N>
-__device__ void absorb(MaxSum& part, const Compute (&values)[N]) {
+// Adds elements. d is rescaled only if they raise the maximum, which in a long row is rare.
+__device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
   Compute m = values[0];
 #pragma unroll
-  for (int i = 1; i < N; ++i) m = maximum(m, values[i]);
+  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
   if (m > part.m) {
     part.d *= exponential(part.m - m);
     part.m = m;
@@ -170,7 +142,7 @@ __device__ void absorb(MaxSum& part, const Compute (&values)[N]) {
   const Compute shift = shift_of(part.m);
   Compute sum = 0;
 #pragma unroll
-  for (int i = 0; i < N; ++i) sum += exponential(values[i] - shift);
+  for (int i = 0; i < kColsPerThread; ++i) sum += exponential(values[i] - shift);
   part.d += sum;
 }
 
@@ -241,45 +213,26 @@ __device__ void bulk_prefetch(const void* from, int bytes) {
 }
 #endif
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 // softmax: exp(x - max) / sum.
@@ -289,10 +242,8 @@ __device__ Base base_of(Compute m) { return shift_of(m); }
 
 __device__ Compute term(Compute x, Base base) { return exponential(x - base); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Base base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) {
@@ -302,7 +253,7 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
@@ -351,7 +302,7 @@ struct alignas(128) Mail {
   unsigned int readers;  // that have read the total
 };
 
-using Chunk = Raw<kPackSize>[kChunkPacks];
+using Chunk = Raw[kChunkPacks];
 
 // What the warps of a block tell each other. Load n of a block goes to stage n % kStages, and its
 // row t has slot t % kDepth; each barrier's phase tells one use from the next.
@@ -434,7 +385,7 @@ __device__ void post_part(unsigned int t, int lane, Shared& shared, Slot* to) {
   if (lane < kWorkerWarps) part = shared.parts[t % kDepth][lane];
   __syncwarp();
   if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);  // the parts may be written again
-  part = combine_lanes<32>(part);
+  part = combine_lanes(part);
   if (lane == 0) post(part, to);
 }
 
@@ -461,7 +412,7 @@ __device__ void combine_parts(int lane, Mail& mail) {
     part = combine(part, pair_of(slots[i]));
     pairs[lane + 32 * i] = {0, 0};  // the workspace is left as it was found
   }
-  part = combine_lanes<32>(part);
+  part = combine_lanes(part);
   if (lane == 0) post(part, &mail.total);
 }
 
@@ -505,7 +456,7 @@ __device__ void read_chunk(const Chunk& chunk, int thread, int packs,
   for (int p = 0; p < kPacks; ++p) {
     const int at = p * kWorkers + thread;
     if (at < packs) {
-      widen_pack<kPackSize>(chunk[at], values + p * kPackSize);
+      widen_pack(chunk[at], values + p * kPackSize);
     } else {
 #pragma unroll
       for (int i = 0; i < kPackSize; ++i) values[p * kPackSize + i] = negative_infinity();
@@ -543,7 +494,7 @@ struct Worker {
     if (chunk < kFirstKept) release(next);
     ++next;
     if (++chunk < kChunks) return;
-    part = combine_lanes<32>(part);
+    part = combine_lanes(part);
     if (thread % 32 == 0) {
       shared.parts[row % kDepth][thread / 32] = part;
       mbarrier_arrive(&shared.reduced[row % kDepth]);
@@ -563,7 +514,7 @@ struct Worker {
 
   __device__ void store(Compute (&values)[kColsPerThread], int chunk, const Base& base,
                         Compute factor, Y* row_y) {
-    sum_terms(values, base);
+    sum_in_place(values, base);
 #pragma unroll
     for (Compute& value : values) value = finish(value, factor);
     const int packs = packs_of(chunk, share);
@@ -571,7 +522,7 @@ struct Worker {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int at = p * kWorkers + thread;
-      if (at < packs) store_pack<kPackSize>(values + p * kPackSize, to + at * kPackSize);
+      if (at < packs) store_pack(values + p * kPackSize, to + at * kPackSize);
     }
   }
 };

@@ -33,35 +33,31 @@ constexpr int kPackSize = 8;      // elements moved by one load or store
 constexpr int kBlockSize = 1024;  // threads in a block
 constexpr int kStages = 2;        // rows that are on their way or in use
 
-constexpr int kAlignment = 8;
-constexpr bool kAligned = kAlignment >= kPackSize;
-constexpr int kRowPacks = (kCols + (kAligned ? 0 : kPackSize - 1) + kPackSize - 1) / kPackSize;
+constexpr int kRowPacks = kCols / kPackSize;
 
 static_assert(kBlockSize % 32 == 0, "whole warps");
-static_assert(kAligned && kPackSize * sizeof(X) == 16, "copies move packs of 16 bytes");
+static_assert(kPackSize * sizeof(X) == 16, "copies move packs of 16 bytes");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return __bfloat162float(value); }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ void store_word(uint4* target, uint4 word) {
@@ -72,47 +68,22 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
-
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
+__device__ void widen_pack(Raw raw, Compute* to) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
+  for (int i = 0; i < kPackSize; ++i) to[i] = widen(elements[i]);
 }
 
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
+  Y elements[kPackSize];
 #pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  for (int i = 0; i < kPackSize; ++i) elements[i] = narrow(from[i]);
+  uint4 word;
+  memcpy(&word, elements, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
 
 // Barriers in shared memory that count arrivals and bytes, in PTX (sm_90). One goes through phases:
@@ -172,59 +143,21 @@ __device__ void bulk_load(void* to, const void* from, int bytes, unsigned long l
 }
 #endif
 
-static_assert(Pack<X, kPackSize>::kAccesses == 1, "an input pack is one access");
-
-// Where a row may start behind the boundary of a pack, its packs start at that boundary: the first
-// and the last one are then cut. The row lies in shared memory as it does in x, relative to a
-// boundary.
-__device__ int elements_before(const X* row) {
-  if constexpr (kAligned) return 0;
-  return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kPackSize);
-}
-
-__device__ bool is_inside(int col) { return col >= 0 && col < kCols; }
-
-__device__ bool is_whole(int col) { return is_inside(col) && is_inside(col + kPackSize - 1); }
-
-// Calls visit(values, col) for the packs of this thread, and for each element of those that are
-// cut; `col` is the column of the first value.
+// Calls visit(values, col) for the packs of this thread; `col` is the column of the first value.
 template <typename Visit>
-__device__ void walk(const X* row, int before, Visit visit) {
+__device__ void walk(const X* row, Visit visit) {
   for (int pack = threadIdx.x; pack < kRowPacks; pack += kBlockSize) {
-    const int col = pack * kPackSize - before;
-    if (kAligned || is_whole(col)) {
-      Compute values[kPackSize];
-      widen_pack<kPackSize>(*reinterpret_cast<const Raw<kPackSize>*>(row + col), values);
-      visit(values, col);
-    } else if constexpr (!kAligned) {
-      for (int i = 0; i < kPackSize; ++i) {
-        if (!is_inside(col + i)) continue;
-        Compute value[1] = {widen(row[col + i])};
-        visit(value, col + i);
-      }
-    }
+    const int col = pack * kPackSize;
+    Compute values[kPackSize];
+    widen_pack(*reinterpret_cast<const Raw*>(row + col), values);
+    visit(values, col);
   }
-}
-
-// Whether packs of x are packs of y too: a row of y may start elsewhere.
-__device__ bool is_packed(const Y* row, int before) {
-  const unsigned long long address = reinterpret_cast<unsigned long long>(row - before);
-  return kAligned || address % Pack<Y, kPackSize>::kAccess == 0;
-}
-
-template <int N>
-__device__ void store(const Compute (&values)[N], Y* to, bool packed) {
-  if constexpr (N == kPackSize) {
-    if (packed) return store_pack<N>(values, to);
-  }
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = narrow(values[i]);
 }
 
 constexpr int kRowBytes = kCols * sizeof(X);
 
 // The rows of a block, in a ring of kStages buffers. Thread 0 starts the copy of a row as soon as
-// all threads have left the row whose buffer it takes; all of them wait for it at the buffer's
+// all threads have left the row that was in its buffer. All threads wait for it at the buffer's
 // mbarrier.
 struct Rows {
   const X* x;
@@ -257,19 +190,15 @@ struct Rows {
     next += gridDim.x;
   }
 
-  // Waits for the block's next row, which starts at the pointer that is returned.
-  __device__ const X* fetch(long long) {
-    if (kStages == 1 && !first) {
-      __syncthreads();
-      start(0);
-    }
+  // Waits for the block's next row, and returns where it starts.
+  __device__ const X* fetch() {
     mbarrier_wait(barriers + buffer, parity);
     return buffers + buffer * kCols;
   }
 
   // To be called when all threads have reduced the row, and so left the one before.
   __device__ void refill() {
-    if (kStages > 1 && !first) start((buffer + kStages - 1) % kStages);
+    if (!first) start((buffer + kStages - 1) % kStages);
     first = false;
   }
 
@@ -293,9 +222,8 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// A sum of many terms, one after another. Each that is below half a unit of the sum's last place
-// would be lost: float32 rows of 4194304 columns were 2.1e-6 off with 128 threads. What rounding
-// takes from the sum (Dekker's fast two-sum) is summed beside it.
+// A sum of many terms, one after another. A term below half a unit of the sum's last place would be
+// lost, so what rounding takes from the sum (Dekker's fast two-sum) is summed beside it.
 struct LongSum {
   Compute sum = 0;
   Compute lost = 0;
@@ -320,12 +248,11 @@ struct LongMaxSum {
   __device__ MaxSum pair() const { return {m, d.value()}; }
 };
 
-// Adds N elements. d is rescaled only if they raise the maximum, which in a long row is rare.
-template <int N>
-__device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
+// Adds elements. d is rescaled only if they raise the maximum, which in a long row is rare.
+__device__ void absorb(LongMaxSum& part, const Compute (&values)[kPackSize]) {
   Compute m = values[0];
 #pragma unroll
-  for (int i = 1; i < N; ++i) m = maximum(m, values[i]);
+  for (int i = 1; i < kPackSize; ++i) m = maximum(m, values[i]);
   if (m > part.m) {
     part.d *= exponential(part.m - m);
     part.m = m;
@@ -333,64 +260,43 @@ __device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
   const Compute shift = shift_of(part.m);
   Compute sum = 0;
 #pragma unroll
-  for (int i = 0; i < N; ++i) sum += exponential(values[i] - shift);
+  for (int i = 0; i < kPackSize; ++i) sum += exponential(values[i] - shift);
   part.d += sum;
 }
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 constexpr int kWarps = kBlockSize / 32;
 
-// Reduces the values of all threads of the block; each of them gets the result. `slots` is shared
-// memory with one T a warp.
-template <auto kReduceWarp, typename T>
-__device__ T all_reduce_block(T value, T* slots, T identity) {
+// The pairs of all threads of the block as one, for each of them.
+__device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
   const int lane = threadIdx.x % 32;
-  value = kReduceWarp(value);
-  if (lane == 0) slots[threadIdx.x / 32] = value;
+  part = combine_lanes(part);
+  if (lane == 0) slots[threadIdx.x / 32] = part;
   __syncthreads();
-  value = kReduceWarp(lane < kWarps ? slots[lane] : identity);
+  part = combine_lanes(lane < kWarps ? slots[lane] : nothing());
   __syncthreads();  // the slots may be written again
-  return value;
+  return part;
 }
 
 // softmax: exp(x - max) / sum.
@@ -400,10 +306,8 @@ __device__ Base base_of(Compute m) { return shift_of(m); }
 
 __device__ Compute term(Compute x, Base base) { return exponential(x - base); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kPackSize], Base base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) {
@@ -413,7 +317,7 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
@@ -429,23 +333,21 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   Rows source(x, rows, memory);
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
-    const int before = elements_before(x + row * kCols);
-    const X* row_x = source.fetch(row);
+    const X* row_x = source.fetch();
     Y* row_y = y + row * kCols;
 
     LongMaxSum part;
-    walk(row_x, before, [&](auto& values, int) { absorb(part, values); });
-    const MaxSum whole = all_reduce_block<combine_lanes<32>>(part.pair(), slots, nothing());
+    walk(row_x, [&](auto& values, int) { absorb(part, values); });
+    const MaxSum whole = combine_block(part.pair(), slots);
     source.refill();
 
     const Base base = base_of(whole.m);
     const Compute factor = factor_of(whole.d);
-    const bool packed = is_packed(row_y, before);
-    walk(row_x, before, [&](auto& values, int col) {
-      sum_terms(values, base);
+    walk(row_x, [&](auto& values, int col) {
+      sum_in_place(values, base);
 #pragma unroll
       for (Compute& value : values) value = finish(value, factor);
-      store(values, row_y + col, packed);
+      store_pack(values, row_y + col);
     });
     source.leave();
   }

@@ -35,62 +35,34 @@ constexpr int kClusterSize = 8;     // blocks that share a row
 constexpr int kMinBlocks = 7;       // blocks that an SM must hold; caps the registers
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kThreadGroupWidth = kBlockSize;
 constexpr int kWarps = kBlockSize / 32;
-constexpr int kOverhang = 0;  // packs are counted from the first column
-constexpr Col kRowPacks = (kCols + kOverhang + kPackSize - 1) / kPackSize;
-constexpr int kLinePacks = 1;  // packs of a cache line; 1 where lines do not matter
-constexpr int kLines = kClusterSize * kLinePacks;  // packs of a line for each block
-constexpr int kSlicePacks = static_cast<int>((kRowPacks + kLines - 1) / kLines) * kLinePacks;
-constexpr int kSlices = kClusterSize;
+constexpr int kSlots = kClusterSize * kWarps;
+constexpr Col kRowPacks = (kCols + kPackSize - 1) / kPackSize;
+constexpr int kSlicePacks = static_cast<int>((kRowPacks + kClusterSize - 1) / kClusterSize);
 
 static_assert(kColsPerThread % kPackSize == 0 && kBlockSize % 32 == 0, "whole packs and warps");
 static_assert(kPacks * kBlockSize >= kSlicePacks, "a cluster covers a row");
-static_assert(kClusterSize <= 32, "a lane pushes to a block");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// The sum of the terms of packs, whose elements may be turned: a pack folds upon itself, half upon
-// half, which adds the same pairs however it is turned.
-template <int N>
-__device__ Compute turned_sum(const Compute (&terms)[N]) {
-  constexpr int kTurn = N < kPackSize ? N : kPackSize;
-  Compute sum = 0;
-#pragma unroll
-  for (int first = 0; first < N; first += kTurn) {
-    Compute folded[kTurn];
-#pragma unroll
-    for (int i = 0; i < kTurn; ++i) folded[i] = terms[first + i];
-#pragma unroll
-    for (int half = kTurn / 2; half > 0; half /= 2) {
-#pragma unroll
-      for (int i = 0; i < half; ++i) folded[i] += folded[i + half];
-    }
-    sum += folded[0];
-  }
-  return sum;
-}
-
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return __bfloat162float(value); }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return __float2bfloat16_rn(value); }
 
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -109,53 +81,15 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
-
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
+__device__ void widen_pack(Raw raw, Compute* to) {
+  X elements[kPackSize];
+  memcpy(elements, &raw, sizeof(raw));
 #pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
-__device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  for (int i = 0; i < kPackSize; ++i) to[i] = widen(elements[i]);
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
@@ -165,16 +99,6 @@ struct MaxSum {
   Compute m;
   Compute d;
 };
-
-__device__ MaxSum nothing() { return {negative_infinity(), 0}; }
-
-// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
-// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
-__device__ MaxSum combine(MaxSum a, MaxSum b) {
-  const MaxSum high = a.m < b.m ? b : a;
-  const MaxSum low = a.m < b.m ? a : b;
-  return {high.m, high.d + low.d * exponential(low.m - shift_of(high.m))};
-}
 
 // Thread block clusters, in PTX (sm_90). The CPU emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
@@ -237,45 +161,44 @@ __device__ void push(MaxSum part, MaxSum* slot, unsigned long long* barrier, int
 }
 #endif
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
-#if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
+}
+
+// The sum of the terms of packs, whose elements may be turned. A pack folds upon itself, half upon
+// half, which adds the same pairs however it is turned.
+__device__ Compute turned_sum(const Compute (&terms)[kColsPerThread]) {
+  Compute sum = 0;
+#pragma unroll
+  for (int first = 0; first < kColsPerThread; first += kPackSize) {
+    Compute folded[kPackSize];
+    memcpy(folded, terms + first, sizeof(folded));
+#pragma unroll
+    for (int half = kPackSize / 2; half > 0; half /= 2) {
+#pragma unroll
+      for (int i = 0; i < half; ++i) folded[i] += folded[i + half];
+    }
+    sum += folded[0];
+  }
+  return sum;
 }
 
 // softmax: exp(x - max) / sum.
@@ -285,46 +208,40 @@ __device__ Base base_of(Compute m) { return shift_of(m); }
 
 __device__ Compute term(Compute x, Base base) { return exponential(x - base); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Base base) {
 #pragma unroll
   for (Compute& value : values) value = term(value, base);
   return turned_sum(values);
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// Makes `factor` fit what was kept against another maximum m: a part of the row's own.
-__device__ Compute rebase(Compute factor, Compute m, const Base& base) {
-  Compute scale[1] = {m};
-  return factor * sum_terms(scale, base);
-}
+// The factor for what was kept against m, the maximum of a part.
+__device__ Compute rebase(Compute factor, Compute m, Base base) { return factor * term(m, base); }
 
-__device__ X minus_infinity_of_x() { return __ushort_as_bfloat16(0xff80); }
+// A row is cut into a slice of kSlicePacks packs for each block, dealt to its threads in turn.
+__device__ X minus_infinity() { return __ushort_as_bfloat16(0xff80); }
 
-// Rows start anywhere, and yet a thread holds the same columns of each, so that a row's sum has the
-// same bits wherever the row lies. Accesses are aligned all the same: a thread loads the pack of
-// memory in which its columns begin, and takes the rest of its columns from the next lane. They
-// come into the places of what it gives to the lane before, so its columns are turned around
-// within the pack, by as many as lie between a boundary of memory and the row; turned_sum() is the
-// same for all turns. Before the stores the lanes give back what they took.
+__device__ Raw minus_infinities() { return {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80}; }
+
+// Rows start anywhere, but a thread holds the same columns of each. So the sum of a row has the
+// same bits wherever it lies. Accesses are aligned: a thread loads the pack of memory in which its
+// columns begin, and takes the others from the next lane. They replace what it gives to the lane
+// before it. Its columns are thereby turned within the pack, by as many elements as lie between a
+// boundary of memory and the row; turned_sum() is the same for all turns. Stores turn them back.
 //
-// All lanes turn the row as far, so a branch skips the words that all of them keep: two of four on
-// average in packs of eight 16-bit elements, 1 to 2% of the time at bfloat16 256 x 151937.
-//
-// A row is cut into kSlices slices of kSlicePacks packs. Those of a warp (or of a group that is
-// less) are adjacent: only the ends of its part have their neighbours elsewhere.
-constexpr int kLanes = kThreadGroupWidth < 32 ? kThreadGroupWidth : 32;
+// The packs of a warp are adjacent: only those at its ends have their neighbours elsewhere.
+constexpr int kLanes = 32;
 constexpr int kPackWords = kPackSize * sizeof(X) / 4;
 constexpr int kResultWords = kPackSize * sizeof(Y) / 4;
 
 static_assert(kPackSize * sizeof(X) % 4 == 0 && kPackSize * sizeof(Y) % 4 == 0, "lanes give words");
 
+// How many elements lie between the last boundary and the row.
 __device__ int elements_before(const X* row) {
   return static_cast<int>(reinterpret_cast<unsigned long long>(row) / sizeof(X) % kPackSize);
 }
@@ -334,14 +251,8 @@ __device__ int pack_of(int p, int thread) {
   return (thread / kLanes * kPacks + p) * kLanes + thread % kLanes;
 }
 
-// Whether the row, or the slice, ends in pack p of any thread: in all others a pack is inside or
-// outside. The row's last pack of memory is this one or the next, by where it starts.
-constexpr int kLastPack = static_cast<int>((kCols - 1) / kPackSize - (kSlices - 1) * kSlicePacks);
-
-__device__ constexpr bool may_end(int p) {
-  return p == kLastPack / kLanes % kPacks || p == (kLastPack + 1) / kLanes % kPacks ||
-         (kSlices > 1 && p == kSlicePacks / kLanes % kPacks);
-}
+// Whether the row or the slice ends in pack p of any thread and row.
+__device__ constexpr bool may_end(int p) { return p == 3; }
 
 // The column behind the slice that starts at pack `first`.
 __device__ Col end_of(Col first) {
@@ -354,15 +265,10 @@ __device__ Col column_of(int i, Col col, int before) {
   return col + i + (i < before ? kPackSize : 0);
 }
 
-// The bits of word w of a pack of T that belong to the elements before this one.
-template <typename T>
+// The bits of word w of a pack that belong to its first `before` elements.
 __device__ unsigned int bits_before(int before, int w) {
-  if constexpr (sizeof(T) == 2) {
-    const int elements = before - 2 * w;
-    return elements >= 2 ? 0xffffffff : (elements == 1 ? 0x0000ffff : 0);
-  } else {
-    return w * 4 / static_cast<int>(sizeof(T)) < before ? 0xffffffff : 0;
-  }
+  const int elements = before - 2 * w;
+  return elements >= 2 ? 0xffffffff : (elements == 1 ? 0x0000ffff : 0);
 }
 
 // Takes `bits` of word w of every pack from the next lane, whose pack is the next one.
@@ -378,7 +284,7 @@ __device__ void take_word(unsigned int (&words)[kPacks + 1][kPackWords], int w, 
   }
 }
 
-// Loads the columns before `end` of a pack of memory that the row cuts, or another block shares.
+// Loads the row's own elements before `end` of a pack of memory, one by one.
 __device__ void load_inside(const X* row, Col col, Col end, unsigned int (&words)[kPackWords]) {
   X elements[kPackSize];
   memcpy(elements, words, sizeof(elements));
@@ -389,59 +295,52 @@ __device__ void load_inside(const X* row, Col col, Col end, unsigned int (&words
   memcpy(words, elements, sizeof(elements));
 }
 
-// Replaces what is not of the slice by -inf.
+// Replaces the columns from `end` on by -inf.
 __device__ void keep_inside(Col end, Col col, int before, unsigned int (&words)[kPackWords]) {
   X elements[kPackSize];
   memcpy(elements, words, sizeof(elements));
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) {
-    if (column_of(i, col, before) >= end) elements[i] = minus_infinity_of_x();
+    if (column_of(i, col, before) >= end) elements[i] = minus_infinity();
   }
   memcpy(words, elements, sizeof(elements));
 }
 
-// A pack of memory that the row shares with a neighbour is loaded whole where there are neighbours
-// on both sides (`inner`), and else element by element: it could leave the array. A neighbour that
-// is shorter than the part of a pack could leave it too. Not loaded is -inf, as is all of a row
-// past the end (not `live`). All lanes of a warp must call this.
+// Loads the thread's packs. What is not of the row is -inf, as is a row past the end (not `live`).
+// A pack of memory that the row shares with a neighbour is loaded whole if there are rows on both
+// sides (`inner`), else by elements: it could leave the array. All lanes of a warp must call this.
 __device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
                            Compute (&values)[kColsPerThread]) {
   const int before = elements_before(row);
   const int lane = thread % kLanes;
   const Col first_col = (first + pack_of(0, thread)) * kPackSize - before;
   const X* from = row + first_col;
-  inner = inner && kCols >= kPackSize - 1;
-  constexpr Col readable = kCols;
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
 
-  // The last one is what follows the part of the warp. Its last lane needs it.
+  // The last pack is the one behind those of the warp, which its last lane needs.
   unsigned int words[kPacks + 1][kPackWords];
 #pragma unroll
   for (int p = 0; p <= kPacks; ++p) {
     const bool behind = p == kPacks;
     const int pack = behind ? pack_of(kPacks - 1, thread) + 1 : pack_of(p, thread);
     const Col col = first_col + (behind ? (kPacks - 1) * kLanes + 1 : p * kLanes) * kPackSize;
-    memcpy(words[p], blank, sizeof(blank));
-    const bool there = live && (kSlices == 1 || pack <= kSlicePacks) && col < kCols &&
-                       (!behind || lane == kLanes - 1);
-    const bool may_be_cut = p == 0 || behind || may_end(p);
-    const bool shared = readable < kCols && col + kPackSize > readable;
+    Raw loaded = minus_infinities();
+    const bool there =
+        live && pack <= kSlicePacks && col < kCols && (!behind || lane == kLanes - 1);
     const bool inside = inner || (col >= 0 && col + kPackSize <= kCols);
-    const bool whole = !may_be_cut || (inside && !shared);
-    if (there && whole) {
-      const Raw<kPackSize> loaded = load_raw<kPackSize>(from + (col - first_col));
+    const bool may_be_cut = p == 0 || behind || may_end(p);
+    if (there && (!may_be_cut || inside)) {
+      loaded = load_pack(from + (col - first_col));
       memcpy(words[p], &loaded, sizeof(loaded));
-    } else if (may_be_cut && there) {
-      load_inside(row, col, readable, words[p]);
+    } else {
+      memcpy(words[p], &loaded, sizeof(loaded));
+      if (there && may_be_cut) load_inside(row, col, kCols, words[p]);
     }
   }
 
   const Col end = live ? end_of(first) : 0;
 #pragma unroll
   for (int w = 0; w < kPackWords; ++w) {
-    const unsigned int bits = bits_before<X>(before, w);
+    const unsigned int bits = bits_before(before, w);
     if (bits == 0xffffffff) {
       take_word(words, w, 0xffffffff, lane);
     } else if (bits != 0) {
@@ -452,9 +351,9 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live, bool 
   for (int p = 0; p < kPacks; ++p) {
     const Col col = first_col + p * kLanes * kPackSize;
     if (may_end(p) && col + 2 * kPackSize > end) keep_inside(end, col, before, words[p]);
-    Raw<kPackSize> raw;
+    Raw raw;
     memcpy(&raw, words[p], sizeof(raw));
-    widen_pack<kPackSize>(raw, values + p * kPackSize);
+    widen_pack(raw, values + p * kPackSize);
   }
 }
 
@@ -469,18 +368,13 @@ __device__ void store_inside(const unsigned int* words, Col col, Col start, Col 
 }
 
 __device__ void store_whole(const unsigned int* words, Y* target) {
-  using P = Pack<Y, kPackSize>;
-  typename P::Access accesses[P::kAccesses];
-  memcpy(accesses, words, sizeof(accesses));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(target) + i, accesses[i]);
-  }
+  uint4 access;
+  memcpy(&access, words, sizeof(access));
+  store_word(reinterpret_cast<uint4*>(target), access);
 }
 
-// Hides from the compiler where a pointer comes from, so that it computes the addresses of the
-// stores after the loads, and not before: that took 7 of 79 registers, and so 1 of 7 blocks of an
-// SM, at bfloat16 4096 x 50257, and 5% of an H200's time.
+// Hides from the compiler where a pointer comes from, so that the addresses of the stores are
+// computed after the loads and take no registers before.
 template <typename T>
 __device__ T* computed_here(T* pointer) {
 #ifndef SOFTGEN_EMULATOR
@@ -489,8 +383,8 @@ __device__ T* computed_here(T* pointer) {
   return pointer;
 }
 
-// Stores the results of what load_slice() took from `row_x`. Rows of y may be aligned differently
-// from those of x; then all elements move one by one. All lanes of a warp must call this.
+// Stores the results of what load_slice() took from `row_x`. A row of y may be aligned differently;
+// then all its elements move one by one. All lanes of a warp must call this.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
                             Col first, bool live, Y* row_y) {
   const int before = elements_before(computed_here(row_x));
@@ -498,17 +392,16 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
   const Col from = (first + pack_of(0, thread)) * kPackSize - before;
   const Col end = live ? end_of(first) : 0;
   Y* to = computed_here(row_y) + from;
-  const unsigned long long address = reinterpret_cast<unsigned long long>(row_y - before);
-  const bool packed = address % Pack<Y, kPackSize>::kAccess == 0;
-  // The first column of the warp's part, and the words of the thread's pack before.
+  const bool in_packs = reinterpret_cast<unsigned long long>(row_y - before) % 16 == 0;
+  // The first column of the warp, and the words of the thread's pack before.
   const Col start = (first + pack_of(0, thread - lane)) * kPackSize;
   unsigned int last[kResultWords] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Compute* pack = values + p * kPackSize;
+    const Compute* results = values + p * kPackSize;
     Y elements[kPackSize];
 #pragma unroll
-    for (int i = 0; i < kPackSize; ++i) elements[i] = narrow(pack[i]);
+    for (int i = 0; i < kPackSize; ++i) elements[i] = narrow(results[i]);
     unsigned int mine[kResultWords], words[kResultWords];
     memcpy(mine, elements, sizeof(mine));
 #pragma unroll
@@ -517,13 +410,13 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
       const unsigned int shown = lane == kLanes - 1 ? last[w] : mine[w];
       const int from_lane = (lane + kLanes - 1) % kLanes;
       const unsigned int given = __shfl_sync(0xffffffff, shown, from_lane, kLanes);
-      const unsigned int taken = bits_before<Y>(before, w);
+      const unsigned int taken = bits_before(before, w);
       words[w] = (given & taken) | (mine[w] & ~taken);
       last[w] = mine[w];
     }
     const Col col = from + p * kLanes * kPackSize;
     Y* target = to + p * kLanes * kPackSize;
-    if (packed && (p > 0 || col >= start) && col + kPackSize <= end) {
+    if (in_packs && (p > 0 || col >= start) && col + kPackSize <= end) {
       store_whole(words, target);
     } else {
       store_inside(words, col, start, end, target);
@@ -536,24 +429,32 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* ro
   }
 }
 
+// The pair of what the warp holds, whose elements become terms against the warp's own maximum.
+__device__ MaxSum reduce_warp(Compute (&values)[kColsPerThread]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
+  m = max_lanes(m);
+  return {m, add_lanes(sum_in_place(values, base_of(m)))};
+}
+
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
     softmax_bf16_50257_fixed_cluster_p8_c56_b128_k8_m7(const X* x, Y* y, long long rows) {
   // One store pushes a pair, so pairs lie on their own size.
-  alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kClusterSize * kWarps];
+  alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kSlots];
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();
   const int thread = threadIdx.x;
   const int lane = thread % 32;
 
-  // A cluster has one row: the grid's limit of 2^31 blocks is beyond what memory holds. The blocks
-  // arrive early and wait late, so that the loads hide the cluster barrier.
+  // The blocks arrive early and wait late, so that the loads hide the cluster barrier.
   if (thread == 0) mbarrier_expect(&barrier, sizeof(slots));
   cluster_arrive();
 
+  // A cluster has one row: a grid may have 2^31 blocks, and memory holds fewer such rows.
   const long long row = blockIdx.x / kClusterSize;
   const bool live = row < rows;
   const X* row_x = x + row * kCols;
@@ -561,28 +462,16 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   Compute values[kColsPerThread];
   load_slice(row_x, thread, first, live, row > 0 && row + 1 < rows, values);
-
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
-  m = max_lanes<32>(m);
-
-  const Base base = base_of(m);
-  const Compute sum = add_lanes<32>(sum_terms(values, base));
+  const MaxSum part = reduce_warp(values);
 
   cluster_wait();  // every block's mbarrier is ready
-  if (lane < kClusterSize) push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);
+  if (lane < kClusterSize) push(part, slots + rank * kWarps + thread / 32, &barrier, lane);
   mbarrier_wait(&barrier);
 
-  MaxSum whole = nothing();
-#pragma unroll
-  for (int i = 0; i < kClusterSize * kWarps; i += 32) {
-    if (i + lane < kClusterSize * kWarps) whole = combine(whole, slots[i + lane]);
-  }
-  whole = combine_lanes<32>(whole);
+  const MaxSum whole = combine_lanes(slots[lane]);
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
-  const Compute factor = rebase(factor_of(whole.d), m, base_of(whole.m));
+  const Compute factor = rebase(factor_of(whole.d), part.m, base_of(whole.m));
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
   store_slice(values, row_x, thread, first, live, y + row * kCols);

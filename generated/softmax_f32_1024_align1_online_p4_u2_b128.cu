@@ -28,28 +28,26 @@ constexpr int kPackSize = 4;     // elements moved by one load or store
 constexpr int kUnroll = 2;       // packs that a thread loads before it uses the first
 constexpr int kBlockSize = 128;  // threads in a block
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return value; }
 
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -68,79 +66,33 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
+__device__ void widen_pack(Raw raw, Compute* to) { memcpy(to, &raw, sizeof(raw)); }
 
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  uint4 word;
+  memcpy(&word, from, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
-
-constexpr int kAlignment = 1;
 
 // Elements before the first boundary of a pack: a row may start anywhere.
 __device__ int head_of(const X* row) {
-  if constexpr (kAlignment >= kPackSize) return 0;
   const unsigned long long element = reinterpret_cast<unsigned long long>(row) / sizeof(X);
   const int head = static_cast<int>((kPackSize - element % kPackSize) % kPackSize);
   return head < kCols ? head : static_cast<int>(kCols);
 }
 
-template <int N>
-__device__ void load_pack(const X* from, Compute* to) {
-  widen_pack<N>(load_raw<N>(from), to);
-}
-
-// Loads the row, spread over the block, and calls visit(values, col) with arrays of 1, kPackSize or
-// kUnroll * kPackSize elements. `col` is the first element's column; packs are kStride apart.
+// Loads the row, spread over the block, and calls visit(values, col) with arrays of 1, kPackSize
+// or kUnroll * kPackSize elements. `col` is the first element's column; packs are kStride apart.
 constexpr int kStride = kBlockSize * kPackSize;
 
 template <typename Visit>
 __device__ void walk(const X* row, Visit visit) {
   const int head = head_of(row);
   const Col packs = (kCols - head) / kPackSize;
-  const Col tail = head + packs * kPackSize;
 
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
@@ -148,49 +100,43 @@ __device__ void walk(const X* row, Visit visit) {
     const Col col = head + pack * kPackSize;
 #pragma unroll
     for (int u = 0; u < kUnroll; ++u) {
-      load_pack<kPackSize>(row + col + u * kStride, values + u * kPackSize);
+      widen_pack(load_pack(row + col + u * kStride), values + u * kPackSize);
     }
     visit(values, col);
   }
-  if constexpr (kUnroll > 1) {
-    for (; pack < packs; pack += kBlockSize) {
-      Compute values[kPackSize];
-      load_pack<kPackSize>(row + head + pack * kPackSize, values);
-      visit(values, head + pack * kPackSize);
-    }
+  for (; pack < packs; pack += kBlockSize) {
+    Compute values[kPackSize];
+    widen_pack(load_pack(row + head + pack * kPackSize), values);
+    visit(values, head + pack * kPackSize);
   }
-  if constexpr (kPackSize > 1) {
-    const Col thread = threadIdx.x;
-    Compute value[1];
-    if (thread < head) {
-      value[0] = widen(row[thread]);
-      visit(value, thread);
-    }
-    if (tail + thread < kCols) {
-      value[0] = widen(row[tail + thread]);
-      visit(value, tail + thread);
-    }
+
+  const Col thread = threadIdx.x;
+  const Col tail = head + packs * kPackSize;
+  Compute value[1];
+  if (thread < head) {
+    value[0] = widen(row[thread]);
+    visit(value, thread);
+  }
+  if (tail + thread < kCols) {
+    value[0] = widen(row[tail + thread]);
+    visit(value, tail + thread);
   }
 }
 
-// Stores what walk() handed to a visitor at the same columns of y, whose rows may be aligned
-// differently from x's: then the elements of a pack move one by one.
+// Stores what walk() handed to a visitor at the same columns of y.
+// Its rows may be aligned differently: then the elements of a pack move one by one.
+__device__ void store(const Compute (&values)[1], Y* to) { *to = narrow(values[0]); }
+
 template <int N>
 __device__ void store(const Compute (&values)[N], Y* to) {
-  if constexpr (N < kPackSize) {
-    *to = narrow(values[0]);
-    return;
-  }
-  constexpr int kPack = kPackSize;
-  const bool whole = kAlignment >= kPackSize ||
-                     reinterpret_cast<unsigned long long>(to) % Pack<Y, kPack>::kAccess == 0;
+  const bool in_packs = reinterpret_cast<unsigned long long>(to) % 16 == 0;
 #pragma unroll
-  for (int u = 0; u < N / kPack; ++u) {
-    if (whole) {
-      store_pack<kPack>(values + u * kPack, to + u * kStride);
+  for (int u = 0; u < N / kPackSize; ++u) {
+    if (in_packs) {
+      store_pack(values + u * kPackSize, to + u * kStride);
     } else {
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) to[u * kStride + i] = narrow(values[u * kPack + i]);
+      for (int i = 0; i < kPackSize; ++i) to[u * kStride + i] = narrow(values[u * kPackSize + i]);
     }
   }
 }
@@ -205,9 +151,8 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// A sum of many terms, one after another. Each that is below half a unit of the sum's last place
-// would be lost: float32 rows of 4194304 columns were 2.1e-6 off with 128 threads. What rounding
-// takes from the sum (Dekker's fast two-sum) is summed beside it.
+// A sum of many terms, one after another. A term below half a unit of the sum's last place would be
+// lost, so what rounding takes from the sum (Dekker's fast two-sum) is summed beside it.
 struct LongSum {
   Compute sum = 0;
   Compute lost = 0;
@@ -232,7 +177,7 @@ struct LongMaxSum {
   __device__ MaxSum pair() const { return {m, d.value()}; }
 };
 
-// Adds N elements. d is rescaled only if they raise the maximum, which in a long row is rare.
+// Adds elements. d is rescaled only if they raise the maximum, which in a long row is rare.
 template <int N>
 __device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
   Compute m = values[0];
@@ -249,64 +194,49 @@ __device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
   part.d += sum;
 }
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
 #if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+#else
 #pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  for (int step = 16; step > 0; step /= 2)
+    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+  return value;
+#endif
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 constexpr int kWarps = kBlockSize / 32;
 
-// Reduces the values of all threads of the block; each of them gets the result. `slots` is shared
-// memory with one T a warp.
-template <auto kReduceWarp, typename T>
-__device__ T all_reduce_block(T value, T* slots, T identity) {
+// The pairs of all threads of the block as one, for each of them.
+__device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
   const int lane = threadIdx.x % 32;
-  value = kReduceWarp(value);
-  if (lane == 0) slots[threadIdx.x / 32] = value;
+  part = combine_lanes(part);
+  if (lane == 0) slots[threadIdx.x / 32] = part;
   __syncthreads();
-  value = kReduceWarp(lane < kWarps ? slots[lane] : identity);
+  part = combine_lanes(lane < kWarps ? slots[lane] : nothing());
   __syncthreads();  // the slots may be written again
-  return value;
+  return part;
 }
 
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// softmax: exp(x - max) / sum. Nothing is rounded before an FMA: exp(x - max) is 2^k times
 // 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
 struct Base {
   Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
@@ -337,10 +267,9 @@ __device__ Compute term(Compute x, const Base& base) {
   return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
 }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
+// Leaves its term in the place of each x, and returns their sum.
 template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+__device__ Compute sum_in_place(Compute (&values)[N], const Base& base) {
   if (base.offset != 0) {
 #pragma unroll
     for (Compute& value : values) value -= base.offset;
@@ -354,15 +283,14 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f32_1024_align1_online_p4_u2_b128(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kWarps];
@@ -373,12 +301,12 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     LongMaxSum part;
     walk(row_x, [&](auto& values, Col) { absorb(part, values); });
-    const MaxSum whole = all_reduce_block<combine_lanes<32>>(part.pair(), slots, nothing());
+    const MaxSum whole = combine_block(part.pair(), slots);
 
     const Base base = base_of(whole.m);
     const Compute factor = factor_of(whole.d);
     walk(row_x, [&](auto& values, Col col) {
-      sum_terms(values, base);
+      sum_in_place(values, base);
 #pragma unroll
       for (Compute& value : values) value = finish(value, factor);
       store(values, row_y + col);

@@ -26,24 +26,23 @@ using Col = int;
 constexpr Col kCols = 1024;     // elements in a row
 constexpr int kBlockSize = 32;  // threads in a block
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return value; }
 
-// A sum of many terms, one after another. Each that is below half a unit of the sum's last place
-// would be lost: float32 rows of 4194304 columns were 2.1e-6 off with 128 threads. What rounding
-// takes from the sum (Dekker's fast two-sum) is summed beside it.
+// A sum of many terms, one after another. A term below half a unit of the sum's last place would be
+// lost, so what rounding takes from the sum (Dekker's fast two-sum) is summed beside it.
 struct LongSum {
   Compute sum = 0;
   Compute lost = 0;
@@ -56,8 +55,7 @@ struct LongSum {
   __device__ Compute value() const { return sum + lost; }
 };
 
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// softmax: exp(x - max) / sum. Nothing is rounded before an FMA: exp(x - max) is 2^k times
 // 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
 struct Base {
   Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
@@ -88,10 +86,8 @@ __device__ Compute term(Compute x, const Base& base) {
   return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
 }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[1], const Base& base) {
   if (base.offset != 0) {
 #pragma unroll
     for (Compute& value : values) value -= base.offset;
@@ -105,15 +101,14 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f32_1024_serial_b32(const X* x, Y* y, long long rows) {
   long long row = static_cast<long long>(blockIdx.x) * kBlockSize + threadIdx.x;
@@ -128,13 +123,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     LongSum sum;
     for (Col col = 0; col < kCols; ++col) {
       Compute value[1] = {widen(row_x[col])};
-      sum += sum_terms(value, base);
+      sum += sum_in_place(value, base);
     }
     const Compute factor = factor_of(sum.value());
 
     for (Col col = 0; col < kCols; ++col) {
       Compute value[1] = {widen(row_x[col])};
-      sum_terms(value, base);
+      sum_in_place(value, base);
       row_y[col] = narrow(finish(value[0], factor));
     }
   }

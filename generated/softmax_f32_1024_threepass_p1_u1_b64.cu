@@ -29,21 +29,21 @@ constexpr int kUnroll = 1;          // packs that a thread loads before it uses 
 constexpr bool kCoalesced = false;  // whether neighbouring threads load neighbours
 constexpr int kBlockSize = 64;      // threads in a block
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
 __device__ Compute add(Compute a, Compute b) { return a + b; }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return value; }
 
 static_assert(kPackSize * kUnroll == 1, "elements move one by one");
@@ -51,19 +51,11 @@ static_assert(kPackSize * kUnroll == 1, "elements move one by one");
 // Loads the row, spread over the block, and calls visit(values, col) with arrays of one element.
 template <typename Visit>
 __device__ void walk(const X* row, Visit visit) {
-  const Col thread = threadIdx.x;
-  if constexpr (kCoalesced) {
-    for (Col col = thread; col < kCols; col += kBlockSize) {
-      Compute value[1] = {widen(row[col])};
-      visit(value, col);
-    }
-  } else {
-    constexpr Col kStretch = (kCols + kBlockSize - 1) / kBlockSize;
-    const Col first = thread * kStretch;
-    for (Col col = first; col < first + kStretch && col < kCols; ++col) {
-      Compute value[1] = {widen(row[col])};
-      visit(value, col);
-    }
+  constexpr Col kStretch = (kCols + kBlockSize - 1) / kBlockSize;
+  const Col first = threadIdx.x * kStretch;
+  for (Col col = first; col < first + kStretch && col < kCols; ++col) {
+    Compute value[1] = {widen(row[col])};
+    visit(value, col);
   }
 }
 
@@ -71,11 +63,10 @@ __device__ void store(const Compute (&values)[1], Y* to) { *to = narrow(values[0
 
 static_assert((kBlockSize & (kBlockSize - 1)) == 0, "a full tree");
 
-// Combines the values of all threads of the block; each of them gets the result. `slots` is shared
-// memory with one T a thread. Half of the threads fold the other half's slots into theirs, then a
-// quarter, and so on; a full tree has no place for an identity.
-template <auto kCombine, typename T>
-__device__ T all_reduce_block(T value, T* slots, T) {
+// Combines the values of all threads of the block, for each of them. Half of the threads fold the
+// other half's slots into theirs, then a quarter, and so on.
+template <auto kCombine>
+__device__ Compute reduce_block(Compute value, Compute (&slots)[kBlockSize]) {
   const int thread = threadIdx.x;
   slots[thread] = value;
   __syncthreads();
@@ -88,8 +79,7 @@ __device__ T all_reduce_block(T value, T* slots, T) {
   return value;
 }
 
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// softmax: exp(x - max) / sum. Nothing is rounded before an FMA: exp(x - max) is 2^k times
 // 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
 struct Base {
   Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
@@ -120,10 +110,8 @@ __device__ Compute term(Compute x, const Base& base) {
   return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
 }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[1], const Base& base) {
   if (base.offset != 0) {
 #pragma unroll
     for (Compute& value : values) value -= base.offset;
@@ -137,15 +125,14 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f32_1024_threepass_p1_u1_b64(const X* x, Y* y, long long rows) {
   __shared__ Compute slots[kBlockSize];
@@ -159,14 +146,14 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 #pragma unroll
       for (const Compute value : values) m = maximum(m, value);
     });
-    const Base base = base_of(all_reduce_block<maximum>(m, slots, negative_infinity()));
+    const Base base = base_of(reduce_block<maximum>(m, slots));
 
     Compute sum = 0;
-    walk(row_x, [&](auto& values, Col) { sum += sum_terms(values, base); });
-    const Compute factor = factor_of(all_reduce_block<add>(sum, slots, Compute{0}));
+    walk(row_x, [&](auto& values, Col) { sum += sum_in_place(values, base); });
+    const Compute factor = factor_of(reduce_block<add>(sum, slots));
 
     walk(row_x, [&](auto& values, Col col) {
-      sum_terms(values, base);
+      sum_in_place(values, base);
 #pragma unroll
       for (Compute& value : values) value = finish(value, factor);
       store(values, row_y + col);

@@ -31,38 +31,27 @@ constexpr int kBlockSize = 512;         // threads in a block
 constexpr int kMinBlocks = 2;           // blocks that an SM must hold; caps the registers
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
 constexpr int kWarpsPerRow = kThreadGroupWidth / 32;
-constexpr int kOverhang = 0;  // every row starts on a pack
-constexpr int kSlicePacks = kPacks * kThreadGroupWidth;
-constexpr int kSlices = 1;
 
 static_assert(kColsPerThread % kPackSize == 0, "a thread holds whole packs");
 static_assert(kBlockSize % kThreadGroupWidth == 0 && kThreadGroupWidth % 32 == 0, "whole warps");
-static_assert(kColsPerThread * kThreadGroupWidth >= kCols + kOverhang, "a group covers a row");
+static_assert(kColsPerThread * kThreadGroupWidth >= kCols, "a group covers a row");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
-__device__ Compute widen(X value) { return value; }
-
-__device__ Y narrow(Compute value) { return value; }
-
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -81,53 +70,16 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
+__device__ void widen_pack(Raw raw, Compute* to) { memcpy(to, &raw, sizeof(raw)); }
 
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  uint4 word;
+  memcpy(&word, from, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
@@ -138,49 +90,41 @@ struct MaxSum {
   Compute d;
 };
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
+// The largest value of kWidth lanes, for each of them. All lanes of the warp must call this.
 template <int kWidth>
 __device__ Compute max_lanes(Compute value) {
 #if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
   if constexpr (kWidth == 32) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
-#pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
   }
+#endif
+#pragma unroll
+  for (int step = kWidth / 2; step > 0; step /= 2)
+    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+  return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
 template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = kWidth / 2; step > 0; step /= 2)
+    value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 template <int kWidth>
 __device__ MaxSum combine_lanes(MaxSum part) {
   const Compute m = max_lanes<kWidth>(part.m);
   return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
 }
 
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// softmax: exp(x - max) / sum. Nothing is rounded before an FMA: exp(x - max) is 2^k times
 // 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
 struct Base {
   Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
@@ -211,10 +155,8 @@ __device__ Compute term(Compute x, const Base& base) {
   return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
 }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], const Base& base) {
   if (base.offset != 0) {
 #pragma unroll
     for (Compute& value : values) value -= base.offset;
@@ -228,119 +170,84 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// Makes `factor` fit what was kept against another maximum m: a part of the row's own.
+// The factor for what was kept against m, the maximum of a part.
 __device__ Compute rebase(Compute factor, Compute m, const Base& base) {
-  Compute scale[1] = {m};
-  return factor * sum_terms(scale, base);
+  return factor * term(m - base.offset, base);
 }
 
-__device__ X minus_infinity_of_x() { return __int_as_float(0xff800000); }
+constexpr int kWholePacks = 6;  // of a thread: they are inside of the row for all threads
 
-// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn.
+__device__ Raw minus_infinities() { return {0xff800000, 0xff800000, 0xff800000, 0xff800000}; }
 
-// Whether pack p of every thread is inside of the row, in all slices and rows: what is known of it
-// while compiling.
-__device__ constexpr bool always_whole(int p) {
-  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
-  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
-         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
-}
-
-// The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first) {
-  const int pack = p * kThreadGroupWidth + thread;
-  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize;
-}
-
-__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
-
-// Not loaded is -inf, as is all of a row past the end (not `live`).
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
-                           Compute (&values)[kColsPerThread]) {
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
-  Raw<kPackSize> raw[kPacks];
+// Loads the thread's packs. What is not there is -inf, as is a row past the end (not `live`).
+__device__ void load_slice(const X* row, int thread, bool live, Compute (&values)[kColsPerThread]) {
+  Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col);
-    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    raw[p] = minus_infinities();
+    const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    if (live && inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
+  for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
-                            bool live, Y* row_y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, bool live,
+                            Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    const Compute* pack = values + p * kPackSize;
-    if (live && (always_whole(p) || is_whole(col))) store_pack<kPackSize>(pack, row_y + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    const Compute* results = values + p * kPackSize;
+    const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    if (live && inside) store_pack(results, row_y + col);
   }
 }
 
-// The pairs of a row's warps as one. A few are quicker read by every lane than exchanged: at
-// float32 128 x 1024 that is 2% of an H200's time.
-__device__ MaxSum combine_slots(const MaxSum (&slots)[kWarpsPerRow], int lane) {
-  if constexpr (kWarpsPerRow > 8) {
-    return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
-  } else {
-    Compute m = slots[0].m;
-#pragma unroll
-    for (int i = 1; i < kWarpsPerRow; ++i) m = maximum(m, slots[i].m);
-    const Compute shift = shift_of(m);
-    Compute d = 0;
-#pragma unroll
-    for (const MaxSum& part : slots) d += part.d * exponential(part.m - shift);
-    return {m, d};
-  }
-}
-
-}  // namespace
-
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
-extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
-    softmax_f32_12672_block_p4_c28_g512_b512_m2(const X* x, Y* y, long long rows) {
-  __shared__ MaxSum slots[kRowsPerBlock][kWarpsPerRow];
-  const int thread = threadIdx.x % kThreadGroupWidth;
-  const int row_of_block = threadIdx.x / kThreadGroupWidth;
-  const int lane = threadIdx.x % 32;
-
-  // One step and no loop, which costs 2% of a small launch: the grid's limit of 2^31 blocks is
-  // beyond the rows of such a width that memory holds. A row past the end shares the barrier.
-  const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + row_of_block;
-  const bool live = row < rows;
-  const X* row_x = x + row * kCols;
-
-  Compute values[kColsPerThread];
-  load_slice(row_x, thread, 0, live, values);
-
+// The pair of what the warp holds, whose elements become terms against the warp's own maximum.
+__device__ MaxSum reduce_warp(Compute (&values)[kColsPerThread]) {
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
   m = max_lanes<32>(m);
+  return {m, add_lanes<32>(sum_in_place(values, base_of(m)))};
+}
 
-  const Base base = base_of(m);
-  const Compute sum = add_lanes<32>(sum_terms(values, base));
+// The pairs of a row's warps as one.
+__device__ MaxSum combine_slots(const MaxSum (&slots)[kWarpsPerRow], int lane) {
+  return combine_lanes<kWarpsPerRow>(slots[lane % kWarpsPerRow]);
+}
 
-  if (lane == 0) slots[row_of_block][thread / 32] = {m, sum};
+}  // namespace
+
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
+extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
+    softmax_f32_12672_block_p4_c28_g512_b512_m2(const X* x, Y* y, long long rows) {
+  // One step and no loop: a grid may have 2^31 blocks, and memory holds fewer such rows.
+  __shared__ MaxSum slots[kWarpsPerRow];
+  const int thread = threadIdx.x;
+  const long long row = blockIdx.x;
+  const bool live = row < rows;
+  const X* row_x = x + row * kCols;
+
+  Compute values[kColsPerThread];
+  load_slice(row_x, thread, live, values);
+  const MaxSum part = reduce_warp(values);
+
+  if (thread % 32 == 0) slots[thread / 32] = part;
   __syncthreads();
-  const MaxSum whole = combine_slots(slots[row_of_block], lane);
+  const MaxSum whole = combine_slots(slots, threadIdx.x % 32);
 
-  const Compute factor = rebase(factor_of(whole.d), m, base_of(whole.m));
+  const Compute factor = rebase(factor_of(whole.d), part.m, base_of(whole.m));
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, thread, 0, live, y + row * kCols);
+  store_slice(values, thread, live, y + row * kCols);
 }

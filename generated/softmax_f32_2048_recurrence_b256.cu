@@ -26,24 +26,23 @@ using Col = int;
 constexpr Col kCols = 2048;      // elements in a row
 constexpr int kBlockSize = 256;  // threads in a block
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
 
-// Two instructions, multiply and ex2, where expf takes nine. The error grows as |z| * 9e-8, but as
-// a term of a sum it weighs exp(z): in the sum of 2^31 terms it is 9e-7. As a 16-bit result it is
-// 8e-6 at the smallest, far below half a unit of its last place.
+// Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
+// terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
 __device__ Compute widen(X value) { return value; }
 
+// Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return value; }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
@@ -56,68 +55,54 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// One exponential, for the part with the smaller maximum. The sum does not depend on the order of
-// the arguments, nor does the maximum, but where one is NaN: the row is NaN then.
+// One exponential, for the part with the smaller maximum. The order of the arguments does not
+// matter, unless one is NaN: the row is NaN then.
 __device__ MaxSum combine(MaxSum a, MaxSum b) {
   const MaxSum high = a.m < b.m ? b : a;
   const MaxSum low = a.m < b.m ? a : b;
   return {high.m, high.d + low.d * exponential(low.m - shift_of(high.m))};
 }
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
 #if __CUDA_ARCH__ >= 800
-  // One instruction for a warp, but of integers: with the bits of the negative ones flipped, floats
-  // sort like those. It may return a NaN, which makes the row NaN as it must.
-  if constexpr (kWidth == 32) {
-    const int bits = __float_as_int(value);
-    const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
-    return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  } else
-#endif
-  {
+  // One instruction, but of integers: floats sort like those if the bits of negative ones are
+  // flipped. It may return a NaN, which makes the row NaN as it must.
+  const int bits = __float_as_int(value);
+  const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
+  return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
+#else
 #pragma unroll
-    for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-      value = maximum(value, shuffle_xor(value, offset));
-    }
-    return value;
-  }
+  for (int step = 16; step > 0; step /= 2)
+    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+  return value;
+#endif
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
-// Their pairs as one: the maximum first, so that a lane takes one exponential and not one a step.
-template <int kWidth>
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
 __device__ MaxSum combine_lanes(MaxSum part) {
-  const Compute m = max_lanes<kWidth>(part.m);
-  return {m, add_lanes<kWidth>(part.d * exponential(part.m - shift_of(m)))};
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 constexpr int kWarps = kBlockSize / 32;
 
-// Reduces the values of all threads of the block; each of them gets the result. `slots` is shared
-// memory with one T a warp.
-template <auto kReduceWarp, typename T>
-__device__ T all_reduce_block(T value, T* slots, T identity) {
+// The pairs of all threads of the block as one, for each of them.
+__device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
   const int lane = threadIdx.x % 32;
-  value = kReduceWarp(value);
-  if (lane == 0) slots[threadIdx.x / 32] = value;
+  part = combine_lanes(part);
+  if (lane == 0) slots[threadIdx.x / 32] = part;
   __syncthreads();
-  value = kReduceWarp(lane < kWarps ? slots[lane] : identity);
+  part = combine_lanes(lane < kWarps ? slots[lane] : nothing());
   __syncthreads();  // the slots may be written again
-  return value;
+  return part;
 }
 
 // What an element adds to the sum when it is the largest so far: 1, but +inf must give NaN.
@@ -125,8 +110,7 @@ __device__ Compute one_of(Compute value) {
   return value == -negative_infinity() ? value - value : 1;
 }
 
-// softmax: exp(x - max) / sum. A rounded x - max would put results of 1e-30 off by 4e-6, twice what
-// is allowed. So nothing is subtracted before an FMA: exp(x - max) is 2^k times
+// softmax: exp(x - max) / sum. Nothing is rounded before an FMA: exp(x - max) is 2^k times
 // 2^(x log2(e) - (c + k) - rest), where c + rest is max log2(e), and c and k are whole.
 struct Base {
   Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
@@ -157,10 +141,8 @@ __device__ Compute term(Compute x, const Base& base) {
   return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
 }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[1], const Base& base) {
   if (base.offset != 0) {
 #pragma unroll
     for (Compute& value : values) value -= base.offset;
@@ -174,15 +156,14 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f32_2048_recurrence_b256(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kWarps];
@@ -196,13 +177,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
       const Compute value = widen(row_x[col]);
       part = combine(part, {value, one_of(value)});
     }
-    const MaxSum whole = all_reduce_block<combine_lanes<32>>(part, slots, nothing());
+    const MaxSum whole = combine_block(part, slots);
 
     const Base base = base_of(whole.m);
     const Compute factor = factor_of(whole.d);
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
       Compute value[1] = {widen(row_x[col])};
-      sum_terms(value, base);
+      sum_in_place(value, base);
       row_y[col] = narrow(finish(value[0], factor));
     }
   }

@@ -32,36 +32,25 @@ constexpr bool kPadding = false;       // whether the group covers more columns 
 constexpr int kBlockSize = 128;        // threads in a block
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kGroupsPerBlock = kBlockSize / kThreadGroupWidth;
-constexpr int kRowsPerBlock = kGroupsPerBlock * kRowsPerAccess;
-constexpr int kOverhang = 0;  // every row starts on a pack
-constexpr int kSlicePacks = kPacks * kThreadGroupWidth;
-constexpr int kSlices = 1;
+constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
 
 static_assert(kColsPerThread % kPackSize == 0, "a lane holds whole packs");
 static_assert(32 % kThreadGroupWidth == 0 && kBlockSize % 32 == 0, "groups do not straddle warps");
-static_assert(kColsPerThread * kThreadGroupWidth >= kCols + kOverhang, "a group covers a row");
-static_assert(kPadding == (kColsPerThread * kThreadGroupWidth > kCols), "padding is declared");
+static_assert(!kPadding && kColsPerThread * kThreadGroupWidth == kCols, "a group is a row");
 
-// The running maximum starts here, and nowhere else: any finite start is above some row.
+// Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __longlong_as_double(0xfff0000000000000); }
 
-// Ignores NaN, which reaches the result through the sum instead.
+// Ignores NaN, which reaches the result through the sum.
 __device__ Compute maximum(Compute a, Compute b) { return fmax(a, b); }
 
 __device__ Compute exponential(Compute z) { return exp(z); }
 
-// What is subtracted from elements whose maximum is m. Where all of them are -inf it is 0, so that
-// their terms are exp(-inf) = 0 and not exp(-inf - -inf) = NaN. +inf stays: it must give NaN.
+// What is subtracted from elements whose maximum is m. If all are -inf it is 0: their terms then
+// are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// Elements are widened to compute, and rounded once, when they are stored.
-__device__ Compute widen(X value) { return value; }
-
-__device__ Y narrow(Compute value) { return value; }
-
-// Loads and stores of one access, in PTX. The compiler takes a C++ assignment apart where it sees
-// fit: eight 2-byte stores in place of one of 16 bytes made a kernel 4 times slower. The CPU
+// One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ uint4 load_word(const uint4* from) {
@@ -80,126 +69,54 @@ __device__ void store_word(uint4* target, uint4 word) {
 }
 #endif
 
-// The type that moves kBytes in one access.
-template <int kBytes>
-struct Word;
-template <>
-struct Word<16> {
-  using Type = uint4;
-};
+using Raw = uint4;  // a pack as it was loaded
 
-// N elements that move together, in accesses of up to 16 bytes.
-template <typename T, int N>
-struct Pack {
-  static constexpr int kBytes = N * sizeof(T);
-  static constexpr int kAccess = kBytes < 16 ? kBytes : 16;
-  using Access = typename Word<kAccess>::Type;
-  static constexpr int kAccesses = kBytes / kAccess;
-};
+__device__ Raw load_pack(const X* from) { return load_word(reinterpret_cast<const Raw*>(from)); }
 
-// An input pack as it was loaded.
-template <int N>
-using Raw = typename Pack<X, N>::Access;
+__device__ void widen_pack(Raw raw, Compute* to) { memcpy(to, &raw, sizeof(raw)); }
 
-template <int N>
-__device__ Raw<N> load_raw(const X* from) {
-  static_assert(Pack<X, N>::kAccesses == 1, "an input pack is one access");
-  return load_word(reinterpret_cast<const Raw<N>*>(from));
-}
-
-template <int N>
-__device__ void widen_pack(Raw<N> raw, Compute* to) {
-  X elements[N];
-  memcpy(elements, &raw, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < N; ++i) to[i] = widen(elements[i]);
-}
-
-template <int N>
 __device__ void store_pack(const Compute* from, Y* to) {
-  using P = Pack<Y, N>;
-  Y elements[N];
-#pragma unroll
-  for (int i = 0; i < N; ++i) elements[i] = narrow(from[i]);
-  typename P::Access words[P::kAccesses];
-  memcpy(words, elements, sizeof(elements));
-#pragma unroll
-  for (int i = 0; i < P::kAccesses; ++i) {
-    store_word(reinterpret_cast<typename P::Access*>(to) + i, words[i]);
-  }
+  uint4 word;
+  memcpy(&word, from, sizeof(word));
+  store_word(reinterpret_cast<uint4*>(to), word);
 }
 
-__device__ X minus_infinity_of_x() { return __longlong_as_double(0xfff0000000000000); }
-
-// A row is cut into kSlices slices of kSlicePacks packs, each dealt to kThreadGroupWidth threads in
-// turn.
-
-// Whether pack p of every thread is inside of the row, in all slices and rows: what is known of it
-// while compiling.
-__device__ constexpr bool always_whole(int p) {
-  const Col end = static_cast<Col>(kSlices - 1) * kSlicePacks + (p + 1) * kThreadGroupWidth;
-  return p * kThreadGroupWidth * kPackSize >= kOverhang &&
-         (p + 1) * kThreadGroupWidth <= kSlicePacks && end * kPackSize <= kCols;
-}
-
-// The column of a thread's pack p; behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first) {
-  const int pack = p * kThreadGroupWidth + thread;
-  if ((p + 1) * kThreadGroupWidth > kSlicePacks && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize;
-}
-
-__device__ bool is_whole(Col col) { return col >= 0 && col + kPackSize <= kCols; }
-
-// Not loaded is -inf, as is all of a row past the end (not `live`).
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
-                           Compute (&values)[kColsPerThread]) {
-  X blank[kPackSize];
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) blank[i] = minus_infinity_of_x();
-  Raw<kPackSize> raw[kPacks];
+// Loads the thread's packs.
+__device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerThread]) {
+  Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    memcpy(&raw[p], blank, sizeof(raw[p]));
-    const bool readable = always_whole(p) || is_whole(col);
-    if (live && readable) raw[p] = load_raw<kPackSize>(row + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    raw[p] = load_pack(row + col);
   }
 #pragma unroll
-  for (int p = 0; p < kPacks; ++p) widen_pack<kPackSize>(raw[p], values + p * kPackSize);
+  for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
-                            bool live, Y* row_y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first);
-    const Compute* pack = values + p * kPackSize;
-    if (live && (always_whole(p) || is_whole(col))) store_pack<kPackSize>(pack, row_y + col);
+    const int pack = p * kThreadGroupWidth + thread;
+    const Col col = pack * kPackSize;
+    const Compute* results = values + p * kPackSize;
+    store_pack(results, row_y + col);
   }
 }
 
-__device__ Compute shuffle_xor(Compute value, int offset) {
-  return __shfl_xor_sync(0xffffffff, value, offset);
-}
-
-// The largest value of kWidth adjacent lanes, for each of them. All 32 lanes of the warp must call
-// this and what follows.
-template <int kWidth>
+// The largest value of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) {
-    value = maximum(value, shuffle_xor(value, offset));
-  }
+  for (int step = 16; step > 0; step /= 2)
+    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
-template <int kWidth>
 __device__ Compute add_lanes(Compute value) {
 #pragma unroll
-  for (int offset = kWidth / 2; offset > 0; offset /= 2) value += shuffle_xor(value, offset);
+  for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
   return value;
 }
 
@@ -210,10 +127,8 @@ __device__ Base base_of(Compute m) { return shift_of(m); }
 
 __device__ Compute term(Compute x, Base base) { return exponential(x - base); }
 
-// Replaces each x by the part of its result that does not need the row's sum, and returns what they
-// add to the sum.
-template <int N>
-__device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
+// Leaves its term in the place of each x, and returns their sum.
+__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Base base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) {
@@ -223,53 +138,33 @@ __device__ Compute sum_terms(Compute (&values)[N], const Base& base) {
   return sum;
 }
 
-// What the finished sum of a row contributes to each of its results.
+// What the sum of a row contributes to each of its results.
 __device__ Compute factor_of(Compute sum) { return 1 / sum; }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
+// Turns a lane's elements of a row into their results.
+__device__ void finish_row(Compute (&values)[kColsPerThread]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[i]);
+  const Base base = base_of(max_lanes(m));
+  const Compute factor = factor_of(add_lanes(sum_in_place(values, base)));
+#pragma unroll
+  for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
+}
+
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: each element is read by the thread that writes
-// it, and before. That is also why its loads may move.
+// y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_f64_512_warp_p2_c16_g32_r1_b128(const X* x, Y* y, long long rows) {
-  const int lane = threadIdx.x % kThreadGroupWidth;
-  const int warp = threadIdx.x / 32;
-  const int group_of_warp = threadIdx.x % 32 / kThreadGroupWidth;
-  constexpr int kRowsPerWarp = 32 / kThreadGroupWidth * kRowsPerAccess;
-
-  // One step and no loop: the grid's limit of 2^31 blocks is beyond the rows that memory holds. A
-  // warp that has any row stays whole: the shuffles name all 32 lanes.
-  const long long warp_row =
-      static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
-  if (warp_row >= rows) return;
-  const long long first_row = warp_row + group_of_warp * kRowsPerAccess;
-  Compute values[kRowsPerAccess][kColsPerThread];
-
-#pragma unroll
-  for (int r = 0; r < kRowsPerAccess; ++r) {
-    const long long row = first_row + r;
-    if (row < rows) {
-      load_slice(x + row * kCols, lane, 0, true, values[r]);
-    } else {
-#pragma unroll
-      for (Compute& value : values[r]) value = negative_infinity();
-    }
-  }
-
-#pragma unroll
-  for (int r = 0; r < kRowsPerAccess; ++r) {
-    Compute m = values[r][0];
-#pragma unroll
-    for (int i = 1; i < kColsPerThread; ++i) m = maximum(m, values[r][i]);
-    const Base base = base_of(max_lanes<kThreadGroupWidth>(m));
-    const Compute sum = add_lanes<kThreadGroupWidth>(sum_terms(values[r], base));
-    const Compute factor = factor_of(sum);
-
-#pragma unroll
-    for (int i = 0; i < kColsPerThread; ++i) values[r][i] = finish(values[r][i], factor);
-    const long long row = first_row + r;
-    store_slice(values[r], lane, 0, row < rows, y + row * kCols);
-  }
+  // One step and no loop: a grid may have 2^31 blocks, and memory holds fewer such rows.
+  const int lane = threadIdx.x % 32;
+  const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
+  if (row >= rows) return;
+  Compute values[kColsPerThread];
+  load_slice(x + row * kCols, lane, values);
+  finish_row(values);
+  store_slice(values, lane, y + row * kCols);
 }

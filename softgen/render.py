@@ -154,6 +154,23 @@ def signature(variant: Variant, symbol: str) -> str:
     return "\n".join(lines)
 
 
+def declaration(opening: str, parameters: list[str]) -> str:
+    """Return a function's head, broken where clang-format breaks it; a parameter "" is left out.
+
+    For functions that have other parameters in other files.
+    """
+    some = [parameter for parameter in parameters if parameter]
+    lines = [f"{opening}({some[0]}"]
+    for parameter in some[1:]:
+        end = "," if parameter is not some[-1] else ") {"
+        if len(f"{lines[-1]}, {parameter}{end}") <= LINE:
+            lines[-1] += f", {parameter}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * (len(opening) + 1) + parameter)
+    return "\n".join(lines) + ") {"
+
+
 def aligned_bytes(problem: Problem, dtype: DType) -> int:
     """Return what the address of an array of `dtype` has to be a multiple of."""
     return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
@@ -215,6 +232,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         constants=constant_lines(variant),
         symbol=variant.name,
         signature=functools.partial(signature, variant),
+        declaration=declaration,
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )
