@@ -112,13 +112,14 @@ __device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerT
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* row_y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, bool live,
+                            Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
     const Compute* results = values + p * kPackSize;
-    store_pack(results, row_y + col);
+    if (live) store_pack(results, row_y + col);
   }
 }
 
@@ -194,5 +195,5 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
     for (Compute& value : values) value = negative_infinity();
   }
   finish_row(values);
-  if (row < rows) store_slice(values, lane, y + row * kCols);
+  store_slice(values, lane, row < rows, y + row * kCols);
 }
