@@ -102,8 +102,7 @@ __device__ void store_pack(const Compute* from, Y* to) {
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
   Compute m;
   Compute d;
@@ -119,7 +118,7 @@ __device__ MaxSum combine(MaxSum a, MaxSum b) {
   return {high.m, high.d + low.d * exponential(low.m - shift_of(high.m))};
 }
 
-// Thread block clusters, in PTX (sm_90). The CPU emulator brings its own.
+// Thread block clusters, in PTX. The CPU emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ int cluster_rank() {
   unsigned int rank;
@@ -127,8 +126,8 @@ __device__ int cluster_rank() {
   return static_cast<int>(rank);
 }
 
-// Relaxed: what the cluster has to see of this block is its mbarrier, which has a fence of its own.
-// A release here, or an acquire of the cluster in mbarrier_wait, would empty the L1 cache.
+// Relaxed: the cluster only has to see this block's mbarrier, which has a fence of its own. A
+// release here, or an acquire of the cluster in mbarrier_wait, would empty the L1 cache.
 __device__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 
 __device__ void cluster_wait() { asm volatile("barrier.cluster.wait;" ::: "memory"); }
@@ -137,8 +136,7 @@ __device__ unsigned int shared_address(const void* pointer) {
   return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
 }
 
-// Makes the barrier wait for `bytes` bytes of remote stores. The cluster sees it after its next
-// barrier.
+// Makes the barrier wait for `bytes` bytes of pushes. The cluster sees it after its next barrier.
 __device__ void mbarrier_expect(unsigned long long* barrier, int bytes) {
   const unsigned int address = shared_address(barrier);
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address) : "memory");
@@ -147,8 +145,7 @@ __device__ void mbarrier_expect(unsigned long long* barrier, int bytes) {
                : "memory");
 }
 
-// Waits until all of them are here, and sees what they wrote, which lies in this block's own shared
-// memory: CUTLASS's ClusterBarrier waits for other blocks' copies with this instruction too.
+// Waits until all of them are here, and sees what they wrote.
 __device__ void mbarrier_wait(unsigned long long* barrier) {
   const unsigned int address = shared_address(barrier);
   unsigned int done = 0;
@@ -165,8 +162,7 @@ __device__ void mbarrier_wait(unsigned long long* barrier) {
   }
 }
 
-// Stores a pair into the copy of `slot` in block `rank` of the cluster, and counts its bytes at
-// that block's copy of `barrier`.
+// Stores a pair in `slot` of block `rank`, and counts its bytes at that block's `barrier`.
 __device__ void push(MaxSum part, MaxSum* slot, unsigned long long* barrier, int rank) {
   unsigned int to, at;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(to) : "r"(shared_address(slot)), "r"(rank));

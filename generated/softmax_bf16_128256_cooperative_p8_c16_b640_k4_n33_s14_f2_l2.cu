@@ -49,20 +49,17 @@ constexpr Col kUnit = kGroupSize * 8;  // slices are whole cache lines
 constexpr Col kSlicePacks = (kRowPacks + kUnit - 1) / kUnit * 8;
 constexpr int kChunks = static_cast<int>((kSlicePacks + kChunkPacks - 1) / kChunkPacks);
 
-// A slice that fits stays in the ring, and kAhead chunks of the rows behind it are reduced before
-// it is written. Of one that does not, the last kKept chunks stay and the others are loaded again.
-constexpr bool kFits = kChunks + kInFlight <= kStages;
-constexpr int kAhead = kFits ? kStages - kChunks - kInFlight : 0;
-constexpr int kKept = kFits ? kChunks : kStages - kInFlight;
-constexpr int kFirstKept = kChunks - kKept;
-constexpr int kAgain = kFirstKept;
-constexpr int kLoads = kChunks + kAgain;                      // of one row
+// A slice stays in the ring, and kAhead chunks of the rows behind it are reduced before it is
+// written.
+constexpr int kAhead = kStages - kChunks - kInFlight;
+constexpr int kKept = kChunks;
+constexpr int kFirstKept = 0;
+constexpr int kLoads = kChunks;                               // of one row
 constexpr int kDepth = 1 + (kAhead + kChunks - 1) / kChunks;  // rows between reduced and written
 
 static_assert(kColsPerThread % kPackSize == 0 && kBlockSize % 32 == 0, "whole packs and warps");
 static_assert(kCols % kPackSize == 0, "copies move whole packs");
-static_assert(kKept > 0 && kInFlight > 0, "the ring has room for a slice's end and for loads");
-static_assert(kPrefetch >= 0, "chunks ahead");
+static_assert(kAhead >= 0 && kInFlight > 0, "the ring has room for a slice and for loads");
 
 // Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
@@ -113,8 +110,7 @@ __device__ void store_pack(const Compute* from, Y* to) {
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
   Compute m;
   Compute d;
@@ -146,9 +142,9 @@ __device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
   part.d += sum;
 }
 
-// Barriers in shared memory that count arrivals and bytes, in PTX (sm_90). One goes through phases:
-// 0, 1, 0 and so on; a phase ends when all arrivals and all expected bytes are there. The CPU
-// emulator brings its own.
+// Barriers in shared memory that count arrivals and bytes, in PTX. A phase ends when all arrivals
+// and all expected bytes are there; the parity of phases is 0, 1, 0 and so on. The CPU emulator
+// brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ unsigned int shared_address(const void* pointer) {
   return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
@@ -192,9 +188,8 @@ __device__ void mbarrier_wait(unsigned long long* barrier, int parity) {
   }
 }
 
-// What this thread has read or written in shared memory comes before any copy to there that a
-// thread starts once it knows of that. An arrival alone does not see to it: with stores in the
-// queue before the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
+// Orders what this thread has read or written in shared memory before a copy to there, which any
+// thread starts after it has learned of it. An arrival alone does not.
 __device__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Starts a copy of `bytes` bytes, a multiple of 16, between 16-byte boundaries; the barrier counts
@@ -258,8 +253,8 @@ __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// A pair in the workspace, as the complements of its bits: zero means not there yet, for either
-// half by itself, so that no fence is needed. Neither half is ever a NaN of all ones.
+// A pair in the workspace, as the complements of its bits. Zero means not there yet, for each half
+// by itself, so no fence is needed. Neither half is ever a NaN of all ones.
 using Bits = unsigned int;
 
 struct Slot {
@@ -293,14 +288,8 @@ __device__ MaxSum await_pair(const Slot* from) {
   return pair_of(slot);
 }
 
-// What the blocks of a group tell each other about a row, in global memory. One block combines the
-// pairs and the others read one total. If each read all, their polls would fill the queue of the L2
-// slice that holds them: float32 128 x 2097152 took 1058 us on an H200, and 821 with a total.
-struct alignas(128) Mail {
-  Slot pairs[kGroupSize];
-  alignas(128) Slot total;
-  unsigned int readers;  // that have read the total
-};
+// What the warps do that do not compute, in their order.
+enum Role { kLoader, kPoster, kCombiner, kReceiver };
 
 using Chunk = Raw[kChunkPacks];
 
@@ -342,15 +331,13 @@ struct Load {
 
   __device__ explicit Load(const Share& share) : share(share), row(share.first_row) {}
   __device__ bool exists() const { return row < share.rows; }
-  __device__ int chunk() const {
-    return i < kChunks ? i : kFirstKept - 1 - (i - kChunks);  // again, latest first
-  }
+  __device__ int chunk() const { return i; }
   __device__ int bytes() const {
     return packs_of(chunk(), share) * static_cast<int>(kPackSize * sizeof(X));
   }
   __device__ const X* from(const X* x) const { return x + row * kCols + col_of(chunk(), share); }
-  __device__ void advance(int loads = kLoads) {
-    if (++i < loads) return;
+  __device__ void advance() {
+    if (++i < kLoads) return;
     i = 0;
     row += share.step;
   }
@@ -359,13 +346,11 @@ struct Load {
 // Keeps the ring full.
 __device__ void load(const X* x, const Share& share, Chunk* ring, Shared& shared) {
   Load early(share);
-  for (int i = 0; i < kPrefetch; ++i) early.advance(kChunks);
+  for (int i = 0; i < kPrefetch; ++i) early.advance();
   unsigned int n = 0;
   for (Load now(share); now.exists(); now.advance(), ++n) {
-    if (now.i < kChunks) {  // a chunk that comes again should be in L2
-      if (early.exists() && early.bytes() > 0) bulk_prefetch(early.from(x), early.bytes());
-      early.advance(kChunks);
-    }
+    if (early.exists() && early.bytes() > 0) bulk_prefetch(early.from(x), early.bytes());
+    early.advance();
     const int stage = n % kStages;
     const int bytes = now.bytes();
     if (n >= kStages) mbarrier_wait(&shared.empty[stage], (n / kStages - 1) % 2);
@@ -377,6 +362,14 @@ __device__ void load(const X* x, const Share& share, Chunk* ring, Shared& shared
     }
   }
 }
+
+// What the blocks of a group tell each other about a row, in global memory. One block combines the
+// pairs and the others read one total: polls for all pairs would fill the queue of an L2 slice.
+struct alignas(128) Mail {
+  Slot pairs[kGroupSize];
+  alignas(128) Slot total;
+  unsigned int readers;  // that have read the total
+};
 
 // Posts the pair of the block's slice of its row t.
 __device__ void post_part(unsigned int t, int lane, Shared& shared, Slot* to) {
@@ -424,32 +417,30 @@ __device__ void clear_if_last(Mail& mail, unsigned int readers_before) {
 }
 
 // What a warp that helps does for the exchange of each row's pairs: post the block's, combine the
-// group's where that is this block's turn, hand the total to the block.
-template <bool kPosts, bool kCombines, bool kReceives>
+// group's where that is this block's turn, or hand the total to the block.
+template <Role kRole>
 __device__ void exchange(const Share& share, int lane, Shared& shared, Mail* mail) {
   unsigned int t = 0;
   int turn = 0;
   unsigned int readers = 0;
   long long row = share.first_row;
   for (; row < share.rows; row += share.step, ++t) {
-    if constexpr (kPosts) post_part(t, lane, shared, mail[row].pairs + share.rank);
-    if (kCombines && turn == share.rank) combine_parts(lane, mail[row]);
+    if constexpr (kRole == kPoster) post_part(t, lane, shared, mail[row].pairs + share.rank);
+    if (kRole == kCombiner && turn == share.rank) combine_parts(lane, mail[row]);
     turn = turn + 1 < kGroupSize ? turn + 1 : 0;
-    if (kReceives && lane == 0) {
+    if (kRole == kReceiver && lane == 0) {
       mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row is written
       shared.totals[t % kDepth] = await_pair(&mail[row].total);
       mbarrier_arrive(&shared.combined[t % kDepth]);
-      // It looks at a row's count of readers only after the next row's total, so that it does not
-      // wait for it.
+      // Who read a row last is asked only after the next row's total, so that nothing waits for it.
       if (t > 0) clear_if_last(mail[row - share.step], readers);
       readers = atomicAdd(&mail[row].readers, 1u);
     }
-    if (kPosts && kReceives) __syncwarp();
   }
-  if (kReceives && lane == 0 && t > 0) clear_if_last(mail[row - share.step], readers);
+  if (kRole == kReceiver && lane == 0 && t > 0) clear_if_last(mail[row - share.step], readers);
 }
 
-// A thread's packs of a loaded chunk. Not there is -inf.
+// A thread's packs of a loaded chunk. What is not there is -inf.
 __device__ void read_chunk(const Chunk& chunk, int thread, int packs,
                            Compute (&values)[kColsPerThread]) {
 #pragma unroll
@@ -543,22 +534,15 @@ __device__ void work(Y* y, const Share& share, int thread, Chunk* ring, Shared& 
     const unsigned int n = t * kLoads + kFirstKept;
     for (int i = 0; i < kKept; ++i) {
       worker.write(n + i, kFirstKept + i, base, factor, row_y);
-      if (kFits && worker.row < rows) worker.reduce();
-    }
-    for (int i = 0; i < kAgain; ++i) {
-      worker.await(n + kKept + i);
-      worker.write(n + kKept + i, kFirstKept - 1 - i, base, factor, row_y);
-    }
-    for (int i = 0; i < kChunks; ++i) {
-      if (!kFits && worker.row < rows) worker.reduce();
+      if (worker.row < rows) worker.reduce();
     }
   }
 }
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: a chunk is copied for the last time before any
-// of its results is stored.
+// y may be x, so neither is __restrict__: a chunk is copied for the last time before any of its
+// results is stored.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2(const X* x, Y* y, long long rows,
                                                                  unsigned char* workspace) {
@@ -594,9 +578,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
   const int lane = thread % 32;
   if (thread < kWorkers) return work(y, share, thread, ring, shared);
-  const int helper = (thread - kWorkers) / 32;
-  if (helper == 0 && lane == 0) load(x, share, ring, shared);
-  if (helper == 1) exchange<true, false, false>(share, lane, shared, mail);
-  if (helper == 2) exchange<false, true, false>(share, lane, shared, mail);
-  if (helper == 3) exchange<false, false, true>(share, lane, shared, mail);
+  const int role = (thread - kWorkers) / 32;
+  if (role == kLoader && lane == 0) load(x, share, ring, shared);
+  if (role == kPoster) exchange<kPoster>(share, lane, shared, mail);
+  if (role == kCombiner) exchange<kCombiner>(share, lane, shared, mail);
+  if (role == kReceiver) exchange<kReceiver>(share, lane, shared, mail);
 }

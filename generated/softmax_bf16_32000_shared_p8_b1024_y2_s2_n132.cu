@@ -86,9 +86,9 @@ __device__ void store_pack(const Compute* from, Y* to) {
   store_word(reinterpret_cast<uint4*>(to), word);
 }
 
-// Barriers in shared memory that count arrivals and bytes, in PTX (sm_90). One goes through phases:
-// 0, 1, 0 and so on; a phase ends when all arrivals and all expected bytes are there. The CPU
-// emulator brings its own.
+// Barriers in shared memory that count arrivals and bytes, in PTX. A phase ends when all arrivals
+// and all expected bytes are there; the parity of phases is 0, 1, 0 and so on. The CPU emulator
+// brings its own.
 #ifndef SOFTGEN_EMULATOR
 __device__ unsigned int shared_address(const void* pointer) {
   return static_cast<unsigned int>(__cvta_generic_to_shared(pointer));
@@ -127,9 +127,8 @@ __device__ void mbarrier_wait(unsigned long long* barrier, int parity) {
   }
 }
 
-// What this thread has read or written in shared memory comes before any copy to there that a
-// thread starts once it knows of that. An arrival alone does not see to it: with stores in the
-// queue before the reads, one launch in 20 of float32 128 x 128256 read what was copied after.
+// Orders what this thread has read or written in shared memory before a copy to there, which any
+// thread starts after it has learned of it. An arrival alone does not.
 __device__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Starts a copy of `bytes` bytes, a multiple of 16, between 16-byte boundaries; the barrier counts
@@ -213,8 +212,7 @@ struct Rows {
 };
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
   Compute m;
   Compute d;
@@ -324,8 +322,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 
 }  // namespace
 
-// x and y carry no __restrict__, because y may be x: a row is copied whole before any of its
-// results is stored.
+// y may be x, so neither is __restrict__: a row is copied before any of its results is stored.
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     softmax_bf16_32000_shared_p8_b1024_y2_s2_n132(const X* x, Y* y, long long rows) {
   extern __shared__ __align__(16) unsigned char memory[];

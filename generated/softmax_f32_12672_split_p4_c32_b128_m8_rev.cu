@@ -113,8 +113,7 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
   Compute m;
   Compute d;
@@ -239,8 +238,8 @@ __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
-// A pair in the workspace, as the complements of its bits: zero means not there yet, for either
-// half by itself, so that no fence is needed. Neither half is ever a NaN of all ones.
+// A pair in the workspace, as the complements of its bits. Zero means not there yet, for each half
+// by itself, so no fence is needed. Neither half is ever a NaN of all ones.
 using Bits = unsigned int;
 
 struct Slot {

@@ -113,8 +113,7 @@ __device__ void store(const Compute (&values)[N], Y* to) {
 }
 
 // Part of a row as a pair: m, its largest element, and d, its sum of exp(x - m). Pairs form a
-// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1): a row can be cut anywhere, down to
-// parts that hold nothing but -inf, and combined again.
+// monoid (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
   Compute m;
   Compute d;
