@@ -30,6 +30,9 @@ COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 PACKAGE = Path(__file__).resolve().parents[1]
 TEXT_ROOMS = ("spec", "strategies")
 
+# Where the template of a strategy lies.
+STRATEGY_FOLDERS = ("strategies", "strategies/lessons")
+
 LINE = 100  # columns of an emitted line at most, as in .clang-format
 
 
@@ -72,6 +75,14 @@ def template_directory() -> Path:
         f"no templates in {PACKAGE / 'templates'} nor {PACKAGE.parent / 'templates'}: "
         "the installation is damaged; install softgen again"
     )
+
+
+def strategy_template(name: str) -> str:
+    """Return the template of the strategy called `name`, as a path in the folder of templates."""
+    for folder in STRATEGY_FOLDERS:
+        if (template_directory() / folder / f"{name}.cu.j2").is_file():
+            return f"{folder}/{name}.cu.j2"
+    return f"{STRATEGY_FOLDERS[0]}/{name}.cu.j2"  # where a new one is written
 
 
 def _spell(value: Any) -> Any:
@@ -144,6 +155,23 @@ def signature(variant: Variant, symbol: str) -> str:
     return "\n".join(lines)
 
 
+def declaration(opening: str, parameters: list[str]) -> str:
+    """Return a function's head, broken where clang-format breaks it; a parameter "" is left out.
+
+    For functions that have other parameters in other files.
+    """
+    some = [parameter for parameter in parameters if parameter]
+    lines = [f"{opening}({some[0]}"]
+    for parameter in some[1:]:
+        end = "," if parameter is not some[-1] else ") {"
+        if len(f"{lines[-1]}, {parameter}{end}") <= LINE:
+            lines[-1] += f", {parameter}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * (len(opening) + 1) + parameter)
+    return "\n".join(lines) + ") {"
+
+
 def aligned_bytes(problem: Problem, dtype: DType) -> int:
     """Return what the address of an array of `dtype` has to be a multiple of."""
     return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
@@ -184,16 +212,19 @@ def render(variant: Variant, arch: Arch | None = None) -> Source:
             raise
         from jinja2 import TemplateNotFound
 
-        file = template_directory() / f"{kind.name}.cu.j2"
-        if isinstance(error, TemplateNotFound) and error.name == file.name:
+        template = strategy_template(kind.name)
+        if isinstance(error, TemplateNotFound) and error.name == template:
+            file = template_directory() / template
             raise StrategyError(f"strategy {kind.name} has no template; write {file}") from error
         raise fault(kind.name, error) from error
 
 
 def _text(variant: Variant, arch: Arch | None) -> str:
     problem = variant.problem
-    template = environment().get_template(f"{variant.strategy.name}.cu.j2")
+    path = strategy_template(variant.strategy.name)
+    template = environment().get_template(path)
     return template.render(
+        template=path,
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
@@ -205,6 +236,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         constants=constant_lines(variant),
         symbol=variant.name,
         signature=functools.partial(signature, variant),
+        declaration=declaration,
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )

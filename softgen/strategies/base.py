@@ -45,8 +45,8 @@ def knob(
 class Strategy(abc.ABC):
     """Base of the strategies. A subclass is a frozen dataclass whose fields are the knobs.
 
-    A module in this package that defines one subclass, with `templates/<name>.cu.j2` beside it, is
-    all that the generator, the tuner, the command line and the tests need to know it.
+    A module in this package that defines one subclass, with `templates/strategies/<name>.cu.j2`
+    beside it, is all that the generator, the tuner, the command line and the tests need to know it.
     """
 
     name: ClassVar[str]

@@ -63,6 +63,11 @@ class Block(Sliced):
             arch,
         )
 
+    @property
+    def slice_threads(self) -> int:
+        """The threads to which the packs of a slice are dealt in turn."""
+        return self.thread_group_width
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
         warps = self.block_size // WARP_SIZE

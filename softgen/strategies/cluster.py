@@ -68,6 +68,15 @@ class Cluster(Sliced):
             arch,
         )
 
+    def slices(self, problem: Problem) -> int:
+        """Return into how many slices a row is cut: one a block."""
+        return self.cluster_size
+
+    @property
+    def slice_threads(self) -> int:
+        """The threads to which the packs of a slice are dealt in turn."""
+        return self.block_size
+
     def slice_packs(self, problem: Problem) -> int:
         """Return the packs of a row that one block holds: an even split in whole cache lines."""
         packs, unit = self.row_packs(problem), self.line_packs(problem)

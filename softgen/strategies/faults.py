@@ -51,7 +51,7 @@ def _place(error: BaseException) -> str | None:
         path = Path(frame.filename)
         stem = path.name.partition(".")[0]
         is_module = path.parent in (FOLDER, FOLDER / "lessons") and path.suffix == ".py"
-        is_template = path.parent.name == "templates" and path.name.endswith(".cu.j2")
+        is_template = "templates" in path.parts and path.name.endswith(".cu.j2")
         if (is_module or is_template) and stem not in SHIPPED | {"kernel"}:
             return f"{frame.filename}, line {frame.lineno}"
     return None

@@ -1,11 +1,11 @@
-"""What strategies share that hold slices of a row in registers (lib/row_slice.cuh.j2)."""
+"""What strategies share that hold slices of a row in registers (lib/row/row_slice.cuh.j2)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.arch import KIB, LINE_BYTES, Arch
+from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
@@ -68,7 +68,7 @@ class Sliced(Strategy):
         """Return whether lanes exchange elements so that threads hold the same columns of all rows.
 
         Packs are then counted from a row's first column, wherever it lies, and accesses are aligned
-        all the same (lib/realigned_slice.cuh.j2).
+        all the same (lib/row/realigned_slice.cuh.j2).
         """
         return problem.fixed_order and not self.aligned(problem)
 
@@ -95,6 +95,67 @@ class Sliced(Strategy):
     def row_packs(self, problem: Problem) -> int:
         """Return the packs that cover a row wherever it starts."""
         return -(-(problem.cols + self.overhang(problem)) // self.pack_size)
+
+    def slices(self, problem: Problem) -> int:
+        """Return into how many slices a row is cut."""
+        return 1
+
+    def slice_packs(self, problem: Problem) -> int:
+        """Return the packs of a slice."""
+        return self.packs * self.slice_threads
+
+    @property
+    def slice_threads(self) -> int:
+        """The threads to which the packs of a slice are dealt in turn."""
+        raise NotImplementedError
+
+    @property
+    def packs(self) -> int:
+        """The packs of a thread."""
+        return self.cols_per_thread // self.pack_size
+
+    def whole_packs(self, problem: Problem) -> list[int]:
+        """Return which packs are inside of the row for every thread, slice and row."""
+        threads, size = self.slice_threads, self.slice_packs(problem)
+        last = (self.slices(problem) - 1) * size  # where the last slice starts
+        return [
+            p
+            for p in range(self.packs)
+            if p * threads * self.pack_size >= self.overhang(problem)
+            and (p + 1) * threads <= size
+            and (last + (p + 1) * threads) * self.pack_size <= problem.cols
+        ]
+
+    def cut_packs(self, problem: Problem) -> list[int]:
+        """Return which packs may hold an end of the row, in some thread, slice and row.
+
+        The compiler drops the checks of the others: they were a quarter of the instructions at
+        bfloat16 50257 columns.
+        """
+        threads, size, overhang = (
+            self.slice_threads,
+            self.slice_packs(problem),
+            self.overhang(problem),
+        )
+        first = problem.cols // self.pack_size % size // threads
+        last = (problem.cols + overhang - 1) // self.pack_size % size // threads
+        return [
+            p
+            for p in range(self.packs)
+            if (first <= p <= last if first <= last else p >= first or p <= last)
+            or p * threads * self.pack_size < overhang
+        ]
+
+    def end_packs(self, problem: Problem) -> list[int]:
+        """Return which packs may hold the end of the row or of a slice, where lanes exchange.
+
+        The row's last pack of memory is its last pack of columns or the next, by where it starts.
+        """
+        lanes = min(self.slice_threads, WARP_SIZE)
+        size = self.slice_packs(problem)
+        last = (problem.cols - 1) // self.pack_size % size
+        ends = (last, last + 1, size) if self.slices(problem) > 1 else (last, last + 1)
+        return sorted({end // lanes % self.packs for end in ends})
 
     @property
     def packed(self) -> bool:

@@ -61,6 +61,15 @@ class Split(Sliced):
         packs_per_chunk = self.cols_per_thread // self.pack_size * self.block_size
         return -(-self.row_packs(problem) // packs_per_chunk)
 
+    def slices(self, problem: Problem) -> int:
+        """Return into how many slices a row is cut: its chunks."""
+        return self.chunks(problem)
+
+    @property
+    def slice_threads(self) -> int:
+        """The threads to which the packs of a slice are dealt in turn."""
+        return self.block_size
+
     @staticmethod
     def most_of_float64(arch: Arch) -> int:
         """Return the registers that may hold elements in float64, whose exp wants many.

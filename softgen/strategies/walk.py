@@ -1,4 +1,4 @@
-"""The rule that strategies share whose template walks a row in packs (lib/row_walk.cuh.j2)."""
+"""The rule that strategies share whose template walks a row in packs (lib/row/row_walk.cuh.j2)."""
 
 from __future__ import annotations
 

@@ -78,6 +78,11 @@ class Warp(Sliced):
             f"a lane would hold {registers} registers of elements; at most {limit} do not spill",
         )
 
+    @property
+    def slice_threads(self) -> int:
+        """The threads to which the packs of a slice are dealt in turn."""
+        return self.thread_group_width
+
     def all_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a lane that hold elements, of all its rows."""
         return self.element_registers(problem) * self.rows_per_access

@@ -41,7 +41,7 @@ TINY = {
 @functools.cache
 def _compare_kernel(dtype: DType, device: int) -> Any:
     cupy = require_device()
-    code = environment().get_template("compare.cu.j2").render(dtype=dtype)
+    code = environment().get_template("tools/compare.cu.j2").render(dtype=dtype)
     return cupy.RawModule(code=code, backend="nvrtc").get_function("compare")
 
 

@@ -14,7 +14,7 @@ from softgen.strategies.variants import Variant
 from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
-PUSH = "push({m, sum}, slots + rank * kWarps + thread / 32, &barrier, lane);"
+PUSH = "push(part, slots + rank * kWarps + thread / 32, &barrier, lane);"
 EXPECT = "mbarrier_expect(&barrier, sizeof(slots));"
 WAIT = "mbarrier_wait(&barrier);\n\n  MaxSum whole"
 
@@ -125,7 +125,7 @@ def test_a_push_to_a_slot_that_has_its_pair() -> None:
 
 def test_a_slot_that_nobody_pushes_to() -> None:
     """The bytes are all there, but the last pair lies in an array of its own."""
-    source = broken(cluster(), "kClusterSize * kWarps];", "kClusterSize * kWarps + 1];")
+    source = broken(cluster(), "slots[kSlots];", "slots[kSlots + 1];")
     source = broken(source, EXPECT, "mbarrier_expect(&barrier, sizeof(slots) - 8);")
     moved = PUSH.replace(
         "rank * kWarps + thread / 32", "rank * kWarps + thread / 32 + (rank == 3 && thread > 31)"

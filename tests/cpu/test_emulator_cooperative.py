@@ -173,10 +173,9 @@ def test_a_slice_that_reaches_past_the_row() -> None:
 
 
 def test_a_pair_that_is_not_posted() -> None:
-    post = "if constexpr (kPosts) post_part"
-    text = report(
-        broken(cooperative(), post, post.replace("constexpr (kPosts)", "(kPosts && share.rank)"))
-    )
+    post = "if constexpr (kRole == kPoster) post_part"
+    never = post.replace("constexpr (kRole == kPoster)", "(kRole == kPoster && share.rank)")
+    text = report(broken(cooperative(), post, never))
     assert "spin" in text
 
 

@@ -102,7 +102,10 @@ def test_cut_packs_depend_on_where_a_row_lies() -> None:
         ("lane == 0 ? words[p + 1][w] : words[p][w]", "words[p][w]"),
         ("if (p == kPacks - 1 && lane == kLanes - 1) next = words[kPacks][w];", ""),
         ("if (may_end(p) && col + 2 * kPackSize > end) keep_inside", "if (false) keep_inside"),
-        ("p == (kLastPack + 1) / kLanes % kPacks", "false"),
+        (
+            "bool may_end(int p) { return p == 1 || p == 2; }",
+            "bool may_end(int p) { return p == 1; }",
+        ),
         ("lane == kLanes - 1 ? last[w] : mine[w]", "mine[w]"),
         ("store_inside(last, behind - before, start,", "store_inside(last, behind - before, end,"),
     ],
@@ -138,8 +141,8 @@ def test_a_sum_in_another_order_shows() -> None:
     source = render(Variant(problem, Warp.covering(problem, 4, 2)))
     sequential = broken(
         source,
-        "for (int half = kTurn / 2; half > 0; half /= 2) {",
-        "for (int half = 1; half < kTurn; ++half) { folded[0] += folded[half]; continue;",
+        "for (int half = kPackSize / 2; half > 0; half /= 2) {",
+        "for (int half = 1; half < kPackSize; ++half) { folded[0] += folded[half]; continue;",
     )
     right, wrong = (
         [same_rows(text, spread=0.01 * step) for step in range(1, 12)]

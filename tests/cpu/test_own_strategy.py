@@ -40,7 +40,7 @@ def checkout(tmp_path: Path) -> Path:
             ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
         )
     (tmp_path / "softgen" / "strategies" / "thread.py").write_text(MODULE)
-    (tmp_path / "templates" / "thread.cu.j2").write_text(TEMPLATE)
+    (tmp_path / "templates" / "strategies" / "thread.cu.j2").write_text(TEMPLATE)
     return tmp_path
 
 
@@ -85,7 +85,7 @@ TEMPLATE_FAULTS = [
     ("/*% block kernel %*/", "/*% blok kernel %*/", "TemplateSyntaxError: .*'blok'"),
     ("row < rows;", "row < ${ problem.rows };", "UndefinedError: .*'rows'"),
     ("row < rows;", "row < ${ none };", "SoftgenError: a template tried to print None"),
-    ("lib/math.cuh.j2", "lib/maths.cuh.j2", "TemplateNotFound: .*maths"),
+    ("lib/element/math.cuh.j2", "lib/element/maths.cuh.j2", "TemplateNotFound: .*maths"),
     ("row < rows;", "row < ${ 1 // 0 };", "ZeroDivisionError"),
 ]
 
@@ -94,7 +94,7 @@ TEMPLATE_FAULTS = [
 def test_a_template_that_fails_is_named_by_line(
     line: str, instead: str, message: str, checkout: Path
 ) -> None:
-    path = checkout / "templates" / "thread.cu.j2"
+    path = checkout / "templates" / "strategies" / "thread.cu.j2"
     number = break_line(path, line, instead)
     shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
@@ -107,10 +107,10 @@ def test_a_template_that_fails_is_named_by_line(
 
 
 def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
-    (checkout / "templates" / "thread.cu.j2").unlink()
+    (checkout / "templates" / "strategies" / "thread.cu.j2").unlink()
     shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
-    path = checkout / "templates" / "thread.cu.j2"
+    path = checkout / "templates" / "strategies" / "thread.cu.j2"
     assert shown.stderr == f"error: strategy thread has no template; write {path}\n"
 
 

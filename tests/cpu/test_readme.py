@@ -121,7 +121,7 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
 def test_adding_a_strategy(checkout: Path) -> None:
     (template,) = (body for kind, body in BLOCKS if kind == "cuda")
     (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[2])
-    (checkout / "templates" / "thread.cu.j2").write_text(template)
+    (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(template)
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
     printed = softgen(SHELL[6].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed

@@ -121,14 +121,11 @@ def check_clean(variant: Variant) -> None:
     assert "\n}  // namespace\n" in text
 
     declared = {**declared_constants(text)}
-    if "kAlignment" in declared:
-        assert declared.pop("kAlignment") == variant.problem.alignment
     if isinstance(variant.strategy, Sliced):
-        line_packs = variant.strategy.line_packs(variant.problem)
-        assert declared.pop("kLinePacks", line_packs) == line_packs
-        assert declared.pop("kOverhang", 0) == 0
+        whole = len(variant.strategy.whole_packs(variant.problem))
+        assert declared.pop("kWholePacks", whole) == whole
+        declared.pop("kLanes", None)
         assert ("store_inside" in text) == (variant.problem.alignment < variant.strategy.pack_size)
-        assert declared.pop("kSlices", 1) == 1
     assert declared == expected_constants(variant)
 
     includes = set(re.findall(r"#include (.*)", text))

@@ -66,7 +66,7 @@ def test_rows_that_start_anywhere(cols: int) -> None:
 
 @pytest.mark.parametrize(("copy", "stages"), WAYS[2:])
 def test_a_missing_wait_for_a_bulk_copy_is_a_race(copy: int, stages: int) -> None:
-    wait = "mbarrier_wait(barriers + buffer, parity);"
+    wait = f"mbarrier_wait({'barrier' if stages == 1 else 'barriers + buffer'}, parity);"
     text = report(broken(shared(copy, stages), wait, "__syncthreads();"))
     assert "copies by bulk_load, with no mbarrier_wait between" in text
     wrong = report(broken(shared(copy, stages), wait, wait.replace("parity", "parity ^ 1")))
@@ -85,7 +85,7 @@ def test_a_buffer_that_is_filled_too_early(stages: int) -> None:
 
 def test_a_single_buffer_needs_a_barrier() -> None:
     source = shared(BULK)
-    text = report(broken(source, "      __syncthreads();\n      start(0);", "      start(0);"))
+    text = report(broken(source, "      __syncthreads();\n      start();", "      start();"))
     assert re.search("race on shared memory: thread 0 wrote what thread [0-9]+ read", text)
 
 

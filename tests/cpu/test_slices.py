@@ -18,7 +18,7 @@ from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, share_programs
+from tests.cpu.emulator_helpers import share_programs
 from tests.helpers.single import reference
 
 ROWS = 33
@@ -27,9 +27,6 @@ ROWS = 33
 ROUNDS_MEET = (Block(4, 40, 64, 64, 1, False), 64 * 9 * 4 - 3)
 BLOCKS_MEET = (Cluster(4, 8, 32, 16, 1, False), 40 * 13 * 4 - 3)
 CHUNKS_MEET = (Split(4, 8, 64, 1, False, False), 128 * 5 * 4 - 3)
-
-LAST = "(kCols + kOverhang - 1) / kPackSize % kSlicePacks"
-WRAPS = "first <= last ? p >= first && p <= last : p >= first || p <= last"
 
 
 @pytest.fixture(autouse=True)
@@ -52,16 +49,28 @@ def error(source: Source) -> float:
 @pytest.mark.parametrize(
     ("setting", "correct", "wrong"),
     [
-        (ROUNDS_MEET, LAST, LAST.replace("kOverhang", "1")),
-        (BLOCKS_MEET, WRAPS, "p >= first && p <= last"),
-        (CHUNKS_MEET, WRAPS, "p >= first && p <= last"),
+        (ROUNDS_MEET, [0, 8, 9], [0, 8]),
+        (BLOCKS_MEET, [0, 1], [0]),
+        (CHUNKS_MEET, [0, 1], [0]),
     ],
     ids=["rounds", "blocks", "chunks"],
 )
-def test_a_row_ends_on_either_side(setting: tuple[Sliced, int], correct: str, wrong: str) -> None:
+def test_a_row_ends_on_either_side(
+    setting: tuple[Sliced, int],
+    correct: list[int],
+    wrong: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     strategy, cols = setting
-    assert strategy.line_packs(Problem.of("softmax", "float32", cols)) == 8
+    problem = Problem.of("softmax", "float32", cols)
+    assert strategy.line_packs(problem) == 8
+    assert strategy.cut_packs(problem) == correct
     source = source_of(strategy, cols)
     assert error(source) < 2e-6
+    monkeypatch.setattr(type(strategy), "cut_packs", lambda *_: wrong)
+    render.cache_clear()
+    mistaken = source_of(strategy, cols)
+    render.cache_clear()
+    assert mistaken.text != source.text
     with pytest.raises(EmulationError, match="never written"):
-        error(broken(source, correct, wrong))
+        error(mistaken)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.source.render import strategy_template
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
@@ -276,7 +277,7 @@ def test_launch_shapes() -> None:
 def test_what_every_strategy_must_have(name: str) -> None:
     kind = strategy_named(name)
     assert re.fullmatch("[a-z]+", name), "variants.parse_name splits names at the underscores"
-    assert (ROOT / "templates" / f"{name}.cu.j2").is_file()
+    assert (ROOT / "templates" / strategy_template(name)).is_file()
     assert kind.summary
     fields = dataclasses.fields(kind)
     shorts = [field.metadata["short"] for field in fields]
@@ -371,7 +372,8 @@ def test_a_new_strategy_is_one_file_and_one_template(tmp_path: Path) -> None:
     for folder in ("softgen", "templates"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     (tmp_path / "softgen" / "strategies" / "twice.py").write_text(TWICE)
-    shutil.copy(tmp_path / "templates" / "safe.cu.j2", tmp_path / "templates" / "twice.cu.j2")
+    templates = tmp_path / "templates" / "strategies"
+    shutil.copy(templates / "lessons" / "safe.cu.j2", templates / "twice.cu.j2")
     names, _, text = run_in(tmp_path, "-c", USE_TWICE).partition("\n")
     assert names.split() == ["softmax_f32_1000_twice_b64_care", "softmax_f32_1000_twice_b96"]
     assert "// Strategy twice: twice as safe." in text
