@@ -13,7 +13,7 @@ from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def tune(
         typer.Option("--suite", help="Suite of `softgen bench`, in its dtype; may be repeated."),
     ] = None,
     dtype: options.DTypeOption = DType.FLOAT32,
-    function: options.FunctionOption = Function.of("softmax"),
+    function: options.FunctionOption = SOFTMAX,
     out_dtype: options.OutDType = None,
     budget: Annotated[
         float | None,

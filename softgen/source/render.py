@@ -177,6 +177,16 @@ def aligned_bytes(problem: Problem, dtype: DType) -> int:
     return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
 
 
+def alignment_rule(problem: Problem) -> str:
+    """Return what addresses have to be multiples of, in words."""
+    bases = [f"{o.name} on {aligned_bytes(problem, o.dtype)}" for o in problem.whole_rows]
+    bases[0] += " bytes"
+    rows = "an element: rows may start anywhere"
+    if problem.alignment > 1:
+        rows = f"so each row of x starts on a multiple of {problem.alignment} elements"
+    return f"{' and '.join(bases)}, {rows}"
+
+
 def flush_rule(problem: Problem) -> str:
     """Return what -ftz=true does to a kernel, in words.
 
@@ -228,8 +238,12 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,
-        x_aligned=aligned_bytes(problem, problem.dtype),
-        y_aligned=aligned_bytes(problem, problem.out_dtype),
+        alignment_rule=alignment_rule(problem),
+        results_have_a_type=any(operand.cuda == "Y" for operand in problem.operands),
+        writes=problem.writes_elements,
+        row_results=", ".join(operand.name for operand in problem.row_results),
+        row_parameters=[operand.parameter for operand in problem.row_results],
+        reduces=problem.function.reduces,
         flush_rule=flush_rule(problem),
         compile_arch=arch.name if arch else variant.oldest_arch,
         oldest_arch=variant.oldest_arch,

@@ -121,7 +121,7 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
     kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
         results = function.reference(*(each.astype(kind) for each in inputs))
-    return tuple(np.asarray(each, np.float64) for each in results)
+        return tuple(np.asarray(each, np.float64) for each in results)
 
 
 def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:

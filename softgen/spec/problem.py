@@ -150,6 +150,11 @@ class Problem:
         return tuple(operand for operand in self.results if operand.extent is Extent.ROW)
 
     @property
+    def whole_rows(self) -> tuple[Operand, ...]:
+        """The operands with an element a column."""
+        return tuple(o for o in self.operands if o.extent is Extent.ELEMENT)
+
+    @property
     def writes_elements(self) -> bool:
         """Whether there is a result of one element a column."""
         return any(operand.extent is Extent.ELEMENT for operand in self.results)

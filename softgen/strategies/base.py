@@ -146,6 +146,13 @@ class Strategy(abc.ABC):
             "summation would depend on where a row lies",
         )
 
+    def require_search(self, problem: Problem) -> None:
+        """Raise IllegalVariantError if the pairs of the rows are given and not searched."""
+        self.require(
+            problem.function.reduces,
+            f"{problem.function.name} is given what this strategy finds",
+        )
+
     def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:
         """Raise IllegalVariantError unless a thread holds whole packs, and at least one."""
         self.require(

@@ -56,6 +56,11 @@ class Cooperative(Strategy):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the blocks are resident and their rings fit."""
+        self.require_search(problem)
+        self.require(
+            problem.writes_elements,
+            "it keeps rows for their results, and there are none; split reads rows once too",
+        )
         require = self.require
         require(arch.compute_capability >= self.needs, f"bulk copies need sm_90, not {arch.name}")
         self.require_pack(self.pack_size, problem)

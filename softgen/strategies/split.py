@@ -36,6 +36,7 @@ class Split(Sliced):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
+        self.require_search(problem)
         require = self.require
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)
@@ -88,14 +89,14 @@ class Split(Sliced):
         return self.cols_per_thread * self.block_size
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: two tasks a chunk, a block a task."""
+        """Return the launch shape: a task a chunk to reduce, one to write, a block a task."""
         chunks = self.chunks(problem)
         pairs = 2 * self.block_size // WARP_SIZE * problem.compute_dtype.itemsize
         return Launch(
             self.block_size,
             rows_per_block=1,
             static_shared_bytes=pairs,
-            blocks_per_row=2 * chunks,
+            blocks_per_row=2 * chunks if problem.writes_elements else chunks,
             workspace_bytes_per_row=COUNTER_BYTES + chunks * 2 * problem.compute_dtype.itemsize,
             strides=False,
         )
@@ -116,7 +117,7 @@ class Split(Sliced):
                 full = most_blocks(need, block, arch)
                 if words > 1:  # float64 spills at 128 registers
                     full = 1
-                for reverse in (True, False):
+                for reverse in (True, False) if problem.writes_elements else (False,):
                     setting = cls(pack, packs * pack, block, full, reverse, False)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 2:
                         found.append(setting)
@@ -130,6 +131,8 @@ class Split(Sliced):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write, but on the whole GPU, whatever the rows."""
+        """Two reads and a write, but on the whole GPU, whatever the rows; one read if that is all."""
+        if not problem.writes_elements:
+            return 1.05
         few_rows = rows < 0.1 * arch.multiprocessors
         return 1.55 if problem.cols > 65536 or few_rows else 1.65

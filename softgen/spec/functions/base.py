@@ -40,6 +40,21 @@ class Function(abc.ABC):
         """The function whose tuned settings it takes where it has none of its own."""
         return self.name
 
+    @property
+    def own_terms(self) -> bool:
+        """Whether its template has terms of its own where results are float32, or x is float16."""
+        return False
+
+    @property
+    def keeps_infinity(self) -> bool:
+        """Whether +inf in a row gives +inf, not NaN."""
+        return False
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the pair of a row is found, and not given."""
+        return True
+
     @abc.abstractmethod
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return the arrays, inputs first, in the order of the kernel's signature.

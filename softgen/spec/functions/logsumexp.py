@@ -25,6 +25,11 @@ class LogSumExp(Function):
         """What the kernel computes."""
         return "lse = log(sum(exp(x)))"
 
+    @property
+    def keeps_infinity(self) -> bool:
+        """Whether +inf in a row gives +inf, not NaN."""
+        return True
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x and lse."""
         return (element("x", dtype, "X"), row_result("lse", out_dtype, "Y", Measure.LOGARITHM))

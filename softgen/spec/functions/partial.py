@@ -22,13 +22,13 @@ class Partial(Function):
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "m = max(x), d = sum(exp(x - m))"
+        return "maxima = max(x), sums = sum(exp(x - max(x)))"
 
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
-        """Return x, m and d."""
-        m = row_result("m", compute, "Compute", Measure.EXACT)
-        d = row_result("d", compute, "Compute", Measure.VALUE)
-        return (element("x", dtype, "X"), m, d)
+        """Return x, maxima and sums."""
+        maxima = row_result("maxima", compute, "Compute", Measure.EXACT)
+        sums = row_result("sums", compute, "Compute", Measure.VALUE)
+        return (element("x", dtype, "X"), maxima, sums)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return m and d: (-inf, 0) for a row of -inf, NaN twice where there is NaN or +inf."""

@@ -40,6 +40,11 @@ class Softmax(Function):
         """The function whose tuned settings it takes where it has none of its own."""
         return "softmax"
 
+    @property
+    def own_terms(self) -> bool:
+        """Whether its template has terms of its own where results are float32, or x is float16."""
+        return True
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and, if asked for, lse."""
         x = element("x", dtype, "X")

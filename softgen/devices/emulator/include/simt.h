@@ -65,8 +65,9 @@ struct Call<kKernel> {
                      unsigned char*>;
   static constexpr size_t kArrays = sizeof...(Parameters) - 1 - kTakesWorkspace;
 
+  // Not a kernel's own reads: they are not to be seen as loads of its.
   template <size_t kIndex, typename Parameter>
-  static Parameter argument(void* const* arrays, long long rows, unsigned char* workspace) {
+  __attribute__((no_sanitize("thread"))) static Parameter argument(void* const* arrays, long long rows, unsigned char* workspace) {
     if constexpr (kIndex < kArrays) {
       return static_cast<Parameter>(arrays[kIndex]);
     } else if constexpr (kIndex == kArrays) {
