@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,8 +99,14 @@ def test_a_read_only_home_is_told_with_what_to_set(
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
     monkeypatch.setattr(doctor, "_emulator", lambda: "root may write anywhere, and it would")
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    made = tempfile.TemporaryFile
+
+    def refused(dir: Path) -> object:
+        if dir == tmp_path:
+            raise PermissionError("Permission denied")
+        return made(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     ours, cupys = finding("cache folder"), finding("CuPy cache")
     assert (ours.ok, ours.detail) == (False, f"{tmp_path} cannot be written")
     assert ours.fix == "set SOFTGEN_CACHE_DIR to a folder of your own"

@@ -124,9 +124,10 @@ def compile_many(sources: Iterable[Source]) -> Iterator[LoadedKernel | CompileEr
 @functools.cache
 def _nvrtc() -> Any:
     try:
-        from cupy_backends.cuda.libs import nvrtc
+        with cupy_cache.replaced_if_unusable():
+            from cupy_backends.cuda.libs import nvrtc
 
-        nvrtc.getVersion()
+            nvrtc.getVersion()  # imports cupy
     except (ImportError, RuntimeError) as error:
         raise MissingDependencyError(f"NVRTC cannot be loaded ({error}); {INSTALL_CUPY}") from error
     return nvrtc
