@@ -83,6 +83,11 @@ class Record:
         """What the record is of, whoever computed it."""
         return self.suite, self.dtype, self.rows, self.cols
 
+    @property
+    def origin(self) -> str:
+        """The device and the driver: figures of two origins are not compared."""
+        return f"{self.device}, driver {self.driver}"
+
     def as_document(self) -> dict[str, Any]:
         """Return the record for JSON and CSV."""
         return asdict(self) | {"status": self.status.value, "regime": self.regime.value}
