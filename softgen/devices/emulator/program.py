@@ -23,8 +23,9 @@ from softgen.devices.emulator.compiler import (
 from softgen.devices.emulator.folder import keep, keep_small, kept, program_folder, work_folder
 from softgen.devices.emulator.report import error_of
 from softgen.devices.emulator.unit import unit_text
-from softgen.errors import EmulationError, InvalidTypeError, InvalidValueError
+from softgen.errors import CompileError, EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
+from softgen.source.whence import whence
 from softgen.spec.numerics import storage_dtype
 from softgen.spec.problem import DType
 
@@ -206,7 +207,10 @@ def build(sources: Sequence[Source]) -> Program:
     stem = f"unit-{_digest(compiler, *compiler.unit_flags, *LINK_FLAGS, text)}"
     path = kept(folder, stem)
     if path is None:
-        path = _compile(compiler, text, folder, stem)
+        try:
+            path = _compile(compiler, text, folder, stem)
+        except CompileError as error:
+            raise CompileError(f"{error}\n{whence(distinct, str(error))}") from error
         keep_small(folder)
     return Program(path, distinct)
 
