@@ -39,8 +39,9 @@ def bench(
         str | None,
         typer.Option(
             "--peers",
-            help="Competitors, as torch,quack,ladder; softgen-again and softgen-exhaustive judge a "
-            "run. \\[default: all but these two]",
+            help="Competitors, as torch,quack,ladder. softgen-again, softgen-exhaustive and "
+            "softgen-invariant judge a run. \\[default: all but these three; in suite drawn "
+            "softgen-again too]",
         ),
     ] = None,
     csv: Annotated[

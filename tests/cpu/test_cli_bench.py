@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from softgen.bench.peers import Peer
+from softgen.bench.peers import Peer, peers_for
 from softgen.bench.race import Settings
 from softgen.bench.record import (
     Finding,
@@ -193,6 +193,16 @@ def test_a_report_may_be_of_one_suite_of_several_tables(tmp_path: Path) -> None:
     assert {line["suite"] for line in whole} == {"oneflow", "online", "custom"}
     part = document(ok("bench", *sources, "--suite", "online", "--suite", "custom", "--json"))
     assert part == [line for line in whole if line["suite"] != "oneflow"]
+
+
+def test_the_help_names_the_judges_that_are_not_run_by_default() -> None:
+    told = " ".join(ok("bench", "--help").stdout.replace("│", " ").split())
+    judges = ("softgen-again", "softgen-exhaustive", "softgen-invariant")
+    assert all(judge in told for judge in judges)
+    assert "all but these three; in suite drawn softgen-again too" in told
+    default = {peer.name for peer in peers_for("llm", None)}
+    assert not default.intersection(judges)
+    assert {peer.name for peer in peers_for("drawn", None)} - default == {"softgen-again"}
 
 
 def table_of(**findings: Any) -> list[Record]:
