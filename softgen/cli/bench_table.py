@@ -129,7 +129,7 @@ def remarks(records: Sequence[Record]) -> list[str]:
             kind = re.sub(r"\d[\d.e-]*", "#", record.note)
             found.setdefault((record.peer, record.status.value, kind), []).append(record.note)
     return [
-        f"{peer}: {status} at {len(notes)} {'shape' if len(notes) == 1 else 'shapes'}: {notes[0]}"
+        f"{peer}: {status} at {output.count(len(notes), 'shape')}: {notes[0]}"
         + (", and alike" if len(set(notes)) > 1 else "")
         for (peer, status, _), notes in found.items()
     ]

@@ -147,6 +147,7 @@ class Selection:
         from softgen.source.render import render
 
         found = []
+        options.require_possible(self.alignment, cols)
         for algorithm in [self.algorithm] if self.algorithm else list(Algorithm):
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
@@ -214,8 +215,9 @@ def _write(
         output.warn(f"{folder / name} is no longer produced, and was edited; left alone")
     if choice is not None:
         output.note(f"{choice.variant.name}: {choice.origin}")
+    written = output.count(len(report.written), "file")
     output.note(
-        f"{folder}: {len(report.written)} files written, {len(report.unchanged)} unchanged, "
+        f"{folder}: {written} written, {len(report.unchanged)} unchanged, "
         f"{len(report.removed)} removed"
     )
 
@@ -236,6 +238,6 @@ def _check(folder: Path, sources: Sequence[Source], of: str, json: bool) -> None
             typer.echo(output.printable(found.diff, keep="\n\t"), nl=False)
         output.fail(message)
     else:
-        output.note(f"{folder}: {len(sources)} sources, all as emitted")
+        output.note(f"{folder}: {output.count(len(sources), 'source')}, all as emitted")
     if differences:
         raise typer.Exit(FAILED)
