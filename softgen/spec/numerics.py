@@ -162,7 +162,8 @@ def check(result: Storage, x: Storage, problem: Problem) -> Accuracy:
     count = int(np.count_nonzero(~(error <= bound)))
     message = (
         f"{count} of {error.size} elements are off by more than {bound:g} ({unit}); the worst is "
-        f"y[{row}, {col}] = {got.flat[worst_at]!r}, wanted {exact.flat[worst_at]!r}, "
+        f"y[{row}, {col}] = {float(got.flat[worst_at])!r}, wanted "
+        f"{float(exact.flat[worst_at])!r}, "
         f"error {worst:.3g}"
     )
     return Accuracy(worst, bound, unit, (row, col), ok=False, message=message)

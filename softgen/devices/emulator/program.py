@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import struct
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softgen.devices.emulator import processes
 from softgen.devices.emulator.compiler import (
     HOST_FLAGS,
     LINK_FLAGS,
@@ -178,7 +178,7 @@ class Program:
 
     def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Storage, Work] | EmulationError]:
         messages = b"".join(job.message(self._index[job.source.sha256]) for job in jobs)
-        done = subprocess.run([self.path], input=messages, capture_output=True, check=False)
+        done = processes.run([self.path], input=messages)
         results: list[tuple[Storage, Work] | EmulationError] = []
         at = 0
         for job in jobs:
