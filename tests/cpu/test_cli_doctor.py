@@ -116,6 +116,25 @@ def test_a_read_only_home_is_told_with_what_to_set(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SOFTGEN_TUNE", "bogus"),
+        ("SOFTGEN_TUNE_BUDGET", "soon"),
+        ("SOFTGEN_BATCH_INVARIANT", "yes"),
+    ],
+)
+def test_a_setting_that_no_call_takes_is_a_finding(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_emulator", lambda: "computes")
+    assert finding("settings").detail == "tuning on, at most 2 s"
+    monkeypatch.setenv(variable, value)
+    found = finding("settings")
+    assert (found.ok, found.required, found.fix) == (False, False, "set it so, or unset it")
+    assert found.detail.startswith(f"the environment variable {variable} must be ")
+
+
 def test_a_cache_folder_that_is_unsafe_is_a_finding(own_cache: Path) -> None:
     own_cache.chmod(0o777)
     found = finding("cache folder")
