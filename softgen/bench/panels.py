@@ -40,13 +40,19 @@ class Panel:
 def panels(records: Sequence[Record]) -> list[Panel]:
     """Return the panels for records of any suites, in the order of the records."""
     timed = [record for record in records if record.gigabytes_per_second]
-    together: dict[tuple[str, str, Regime], list[Record]] = {}
+    origins = {record.origin for record in timed}
+    together: dict[tuple[str, str, str, Regime], list[Record]] = {}
     for record in timed:
-        together.setdefault((record.suite, record.dtype, record.regime), []).append(record)
-    return [panel for mine in together.values() for panel in _of_suite(mine)]
+        key = (record.origin, record.suite, record.dtype, record.regime)
+        together.setdefault(key, []).append(record)
+    return [
+        panel
+        for (origin, *_), mine in together.items()
+        for panel in _of_suite(mine, f" ({origin})" if len(origins) > 1 else "")
+    ]
 
 
-def _of_suite(records: Sequence[Record]) -> Iterator[Panel]:
+def _of_suite(records: Sequence[Record], where: str) -> Iterator[Panel]:
     widths: dict[int, set[int]] = {}
     for record in records:
         widths.setdefault(record.rows, set()).add(record.cols)
@@ -56,12 +62,14 @@ def _of_suite(records: Sequence[Record]) -> Iterator[Panel]:
     for rows, cols in widths.items():
         if len(cols) >= LEAST_WIDTHS:
             mine = [record for record in records if record.rows == rows]
-            yield Panel(f"{title}, {rows} rows", _lines(mine, lambda record: record.cols))
+            yield Panel(f"{title}, {rows} rows{where}", _lines(mine, lambda record: record.cols))
     others = [record for record in records if len(widths[record.rows]) < LEAST_WIDTHS]
     if others:
         shapes = list(dict.fromkeys((record.rows, record.cols) for record in others))
         lines = _lines(others, lambda record: shapes.index((record.rows, record.cols)))
-        yield Panel(f"{title}, rows x columns", lines, tuple(f"{r} x {c}" for r, c in shapes))
+        yield Panel(
+            f"{title}, rows x columns{where}", lines, tuple(f"{r} x {c}" for r, c in shapes)
+        )
 
 
 def _lines(records: Sequence[Record], position: Callable[[Record], int]) -> tuple[Line, ...]:

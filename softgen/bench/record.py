@@ -83,6 +83,11 @@ class Record:
         """What the record is of, whoever computed it."""
         return self.suite, self.dtype, self.rows, self.cols
 
+    @property
+    def origin(self) -> str:
+        """The device and the driver: figures of two origins are not compared."""
+        return f"{self.device}, driver {self.driver}"
+
     def as_document(self) -> dict[str, Any]:
         """Return the record for JSON and CSV."""
         return asdict(self) | {"status": self.status.value, "regime": self.regime.value}
@@ -162,16 +167,25 @@ def read_csv(path: Path) -> list[Record]:
         reader = csv.reader(io.StringIO(path.read_text()))
         # A cell in quotes may hold the ends of several lines.
         lines = [(reader.line_num, line) for line in reader]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InvalidValueError(f"cannot read {path}: {error}") from error
+    except OSError as error:
+        raise InvalidValueError(f"cannot read {path}: {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InvalidValueError(
+            f"{path} is no CSV; give a file that `softgen bench --csv` wrote"
+        ) from error
     columns = tuple(lines[0][1]) if lines else ()
     if columns not in (COLUMNS, COLUMNS_WITHOUT_REGIME):
         raise InvalidValueError(
             f"{path} is not a table of `softgen bench --csv`: its first line must be "
-            f"{','.join(COLUMNS)}"
+            f"{','.join(COLUMNS_WITHOUT_REGIME)}, and may end with ,regime"
         )
     records = []
     for number, line in lines[1:]:
+        if len(line) != len(columns):
+            raise InvalidValueError(
+                f"{path}: line {number} has {len(line)} fields, its header {len(columns)}; give a "
+                "whole file of `softgen bench --csv`"
+            )
         try:
             records.append(_record(dict(zip(columns, line, strict=True))))
         except ValueError as error:

@@ -113,10 +113,15 @@ def logsumexp(
     """Return log(sum(exp(x))) along `axis`: x is read once, and one number a row written.
 
     Args:
-        x, axis, tune, variant, batch_invariant, dim: as in `softmax`.
+        x: as in `softmax`.
+        axis: as in `softmax`.
         dtype: dtype of the result; x's by default.
         out: where to write, an array of the result's shape (without keepdim), dtype and device.
         keepdim: whether the result keeps the axis, with length 1.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        dim: PyTorch's name of `axis`.
 
     Returns:
         An array of x's library, of x's shape without the axis.
@@ -144,7 +149,12 @@ def partial(
     from the pair of the whole row (Milakov & Gimelshein, arXiv 1805.02867, section 3.1).
 
     Args:
-        x, axis, tune, variant, batch_invariant, dim: as in `softmax`.
+        x: as in `softmax`.
+        axis: as in `softmax`.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        dim: PyTorch's name of `axis`.
 
     Returns:
         m and d, float32 (float64 for float64), of x's shape without the axis. A row of -inf or of
@@ -172,9 +182,16 @@ def finish(
 
     Args:
         x: the piece, as in `softmax`.
-        m, d: of the whole rows, as `partial` or `merge` returns them; of x's shape without the
+        m: maxima of the whole rows, as `partial` or `merge` returns them; of x's shape without the
             axis, float32 (float64 if x or the result is).
-        axis, dtype, out, tune, variant, batch_invariant, dim: as in `softmax`.
+        d: sums of the whole rows, likewise.
+        axis: as in `softmax`.
+        dtype: as in `softmax`.
+        out: as in `softmax`.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        dim: PyTorch's name of `axis`.
     """
     which = axis if dim is None else _axis_of(axis, dim)
     options = (out, which, dtype, tune, variant, batch_invariant)

@@ -62,7 +62,11 @@ def run_full(
         function: what is computed.
         inputs: x, then the function's other inputs.
         out: the caller's array for the first result, or None.
-        axis, dtype, tune, choice, batch_invariant: as in `api.softmax`.
+        axis: as in `api.softmax`.
+        dtype: as in `api.softmax`.
+        tune: as in `api.softmax`.
+        choice: the `variant` of `api.softmax`.
+        batch_invariant: as in `api.softmax`.
         key: None for a call that cannot be kept.
     """
     library, x = library_of(inputs[0])

@@ -8,7 +8,7 @@ import typer
 
 from softgen import __version__
 from softgen.cli import bench, cache, doctor, emit, listing, run, show, tune, verify
-from softgen.cli.group import Commands
+from softgen.cli.group import Command, Commands
 
 __all__ = ["app"]
 
@@ -44,12 +44,15 @@ def main(
     """
 
 
-app.command("run")(run.run)
-app.command("emit")(emit.emit)
-app.command("list")(listing.list_variants)
-app.command("show")(show.show)
-app.command("tune")(tune.tune)
-app.command("bench")(bench.bench)
-app.command("verify")(verify.verify)
+for _name, _function in (
+    ("run", run.run),
+    ("emit", emit.emit),
+    ("list", listing.list_variants),
+    ("show", show.show),
+    ("tune", tune.tune),
+    ("bench", bench.bench),
+    ("verify", verify.verify),
+    ("doctor", doctor.doctor),
+):
+    app.command(_name, cls=Command)(_function)
 app.add_typer(cache.app, name="cache")
-app.command("doctor")(doctor.doctor)

@@ -39,8 +39,9 @@ def bench(
         str | None,
         typer.Option(
             "--peers",
-            help="Competitors, as torch,quack,ladder; softgen-again and softgen-exhaustive judge a "
-            "run. \\[default: all but these two]",
+            help="Competitors, as torch,quack,ladder. softgen-again, softgen-exhaustive and "
+            "softgen-invariant judge a run. \\[default: all but these three; in suite drawn "
+            "softgen-again too]",
         ),
     ] = None,
     csv: Annotated[
@@ -148,7 +149,7 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
     for name in suites or []:
         if name != CUSTOM:
             suite_named(name)  # refuses an unknown one
-    records = [record for path in paths for record in read_csv(path)]
+    records = _once([record for path in paths for record in read_csv(path)])
     there = dict.fromkeys(record.suite for record in records)
     if missing := [name for name in suites or [] if name not in there]:
         raise InvalidValueError(
@@ -156,6 +157,22 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
             f"{', '.join(there) or 'none'}"
         )
     return [record for record in records if not suites or record.suite in suites]
+
+
+def _once(records: Sequence[Record]) -> list[Record]:
+    """Return one record of each competitor, shape and device: of two the later."""
+    found: dict[tuple[object, ...], Record] = {}
+    replaced = 0
+    for record in records:
+        key = (record.origin, record.shape, record.regime, record.peer)
+        replaced += found.setdefault(key, record) != record
+        found[key] = record
+    if replaced:
+        output.note(
+            f"{replaced} {'figure was' if replaced == 1 else 'figures were'} measured twice on one "
+            "device; the later is taken"
+        )
+    return list(found.values())
 
 
 def _measure(

@@ -22,9 +22,16 @@ def own(record: Record) -> bool:
 
 
 def show(records: Sequence[Record]) -> None:
-    """Print the ratios to the limit, and whatever has to be known of single competitors."""
-    if not records:
-        return
+    """Print for each device the ratios to the limit, and what to know of single competitors."""
+    for number, origin in enumerate(dict.fromkeys(record.origin for record in records)):
+        if number:
+            output.result("")
+        output.result(origin)
+        _show_one([record for record in records if record.origin == origin])
+
+
+def _show_one(records: Sequence[Record]) -> None:
+    """Print the report on the records of one device."""
     lines = ratios(records)
     if output.table_width(lines[0], lines[1:]) <= output.width():
         output.table(lines[0], lines[1:])
@@ -122,7 +129,7 @@ def remarks(records: Sequence[Record]) -> list[str]:
             kind = re.sub(r"\d[\d.e-]*", "#", record.note)
             found.setdefault((record.peer, record.status.value, kind), []).append(record.note)
     return [
-        f"{peer}: {status} at {len(notes)} {'shape' if len(notes) == 1 else 'shapes'}: {notes[0]}"
+        f"{peer}: {status} at {output.count(len(notes), 'shape')}: {notes[0]}"
         + (", and alike" if len(set(notes)) > 1 else "")
         for (peer, status, _), notes in found.items()
     ]

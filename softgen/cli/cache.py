@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from softgen.cli import options, output
+from softgen.cli.group import Command
 from softgen.cli.tune import describe
 from softgen.disk import folders
 
@@ -28,7 +29,7 @@ NAMES = {
 File = Annotated[Path, typer.Argument(help="JSON file of cache entries.")]
 
 
-@app.command("ls")
+@app.command("ls", cls=Command)
 def list_entries(json: options.JsonOption = False) -> None:
     """List the stored choices."""
     from softgen.tuning import cache
@@ -48,7 +49,7 @@ def list_entries(json: options.JsonOption = False) -> None:
         output.note(f"no tuned choices in {folders.directory()}; `softgen tune` makes some")
 
 
-@app.command("path")
+@app.command("path", cls=Command)
 def print_path(json: options.JsonOption = False) -> None:
     """Print the cache folder."""
     if json:
@@ -57,7 +58,7 @@ def print_path(json: options.JsonOption = False) -> None:
         output.result(str(folders.directory()))
 
 
-@app.command("clear")
+@app.command("clear", cls=Command)
 def clear(json: options.JsonOption = False) -> None:
     """Delete all that softgen keeps: choices, texts of kernels, programs of the emulator, sources.
 
@@ -77,7 +78,7 @@ def clear(json: options.JsonOption = False) -> None:
     output.note(f"deleted {counts} from {folders.directory()}")
 
 
-@app.command("export")
+@app.command("export", cls=Command)
 def export_file(
     file: File,
     as_table: Annotated[
@@ -101,7 +102,7 @@ def export_file(
         output.note(f"wrote {count} entries to {file}")
 
 
-@app.command("import")
+@app.command("import", cls=Command)
 def import_file(file: File, json: options.JsonOption = False) -> None:
     """Store every choice of a FILE that `softgen cache export` wrote."""
     from softgen.tuning import cache

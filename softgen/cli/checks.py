@@ -58,6 +58,7 @@ def _probes() -> Iterator[_Probe]:
     yield "C++ compiler", True, INSTALL_COMPILER, _compiler
     yield "CPU emulator", True, INSTALL_COMPILER, _emulator
     yield "cache folder", False, "set SOFTGEN_CACHE_DIR to a folder of your own", _cache_folder
+    yield "settings", False, "set it so, or unset it", _settings
     yield "cupy", False, INSTALL_CUDA, _cupy
     yield "CuPy cache", False, cupy_cache.HOW_TO_MEND, _cupy_cache
     yield "NVRTC", False, INSTALL_CUDA, _nvrtc
@@ -130,6 +131,15 @@ def _cache_folder() -> str:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = os.statvfs(existing).f_bavail * os.statvfs(existing).f_frsize
     return f"{folder} (writable, {free // 2**20} MiB free)"
+
+
+def _settings() -> str:
+    """Read what decides how a call chooses; a value that cannot be read fails every call."""
+    from softgen.tuning import policy
+
+    mode, budget = policy.tune_mode(None), policy.tune_budget()
+    invariant = ", batch-invariant" if policy.batch_invariant_default() else ""
+    return f"tuning {mode}, at most {budget:g} s{invariant}"
 
 
 def _cupy_cache() -> str:

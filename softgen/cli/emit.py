@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +20,6 @@ from softgen.strategies.select import DEFAULT_ROWS, Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
 
 if TYPE_CHECKING:
-    from softgen.source.emit import Owns
     from softgen.source.render import Source
 
 DEFAULT_FOLDER = Path("generated")
@@ -61,8 +60,8 @@ def emit(
     every candidate of every strategy for that width, for all dtypes and all functions unless
     --dtype, --function or --variant narrow it.
 
-    The gallery and --all are whole sets: their files of an earlier run that are no longer produced
-    are deleted, unless they were edited. Nothing else in the folder is touched.
+    The gallery and --all are whole sets: files that an earlier run of the same set wrote and that
+    are no longer produced are deleted, unless they were edited. Nothing else is touched.
     """
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
@@ -70,13 +69,13 @@ def emit(
         *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
         *(batch_invariant, every),
     )
-    sources, owns = wanted.sources(), wanted.owns()
+    sources, of = wanted.sources(), wanted.set_name()
     if stdout:
         _print(sources, json)
     elif check:
-        _check(out or DEFAULT_FOLDER, sources, owns, json)
+        _check(out or DEFAULT_FOLDER, sources, of, json)
     else:
-        _write(out or DEFAULT_FOLDER, sources, owns, json, wanted.unasked())
+        _write(out or DEFAULT_FOLDER, sources, of, json, wanted.unasked())
 
 
 class Selection:
@@ -151,6 +150,7 @@ class Selection:
         from softgen.source.render import render
 
         found = []
+        options.require_possible(self.alignment, cols)
         for function in [self.function] if self.function else all_functions():
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
@@ -167,40 +167,25 @@ class Selection:
             )
         return [render(variant, self.arch) for variant in found]
 
-    def owns(self) -> Owns:
-        """Return which files of an earlier run these sources replace."""
-        from softgen.source.emit import owns_all, owns_none
+    def set_name(self) -> str:
+        """Return what the sources are all of: the manifest says it of each file."""
+        from softgen.source.manifest import GALLERY, ONE_KERNEL
 
         if self.cols is None:
-            return owns_all
-        return self._in_set if self.every else owns_none
-
-    def _in_set(self, entry: dict[str, Any]) -> bool:
-        """Whether a manifest's entry is of the set that --all writes whole."""
-        problem = entry.get("problem", {})
-        out_dtype = self.out_dtype.value if self.out_dtype else problem.get("dtype")
-        return (
-            problem.get("cols") == self.cols
-            and problem.get("out_dtype") == out_dtype
-            and (
-                self.function is None
-                or problem.get("function", problem.get("algorithm")) == self.function.name
-            )
-            and (self.dtype is None or problem.get("dtype") == self.dtype.value)
-            and (self.variant is None or entry.get("strategy") == self.variant)
-            and problem.get("fixed_order", False) == self._is_fixed(problem.get("dtype"))
+            return GALLERY
+        if not self.every:
+            return ONE_KERNEL
+        narrowing = (
+            ("--function", self.function and self.function.name),
+            ("--dtype", self.dtype and self.dtype.value),
+            ("--out-dtype", self.out_dtype and self.out_dtype.value),
+            ("--alignment", self.alignment),
+            ("--variant", self.variant),
         )
-
-    def _is_fixed(self, dtype: object) -> bool:
-        """Whether the kernels for that type of x are of a fixed order."""
-        if self.cols is None or dtype not in [known.value for known in DType]:
-            return False
-        problem = Problem.of(
-            *("softmax", dtype, self.cols),
-            alignment=self.alignment,
-            fixed_order=self.batch_invariant,
-        )
-        return problem.fixed_order
+        given = "".join(f" {option} {value}" for option, value in narrowing if value is not None)
+        invariant = " --batch-invariant" if self.batch_invariant else ""
+        sized = f"--rows {self.rows} {self.arch.command_options}"
+        return f"--all --cols {self.cols}{given}{invariant} {sized}"
 
 
 def _print(sources: Sequence[Source], json: bool) -> None:
@@ -212,13 +197,13 @@ def _print(sources: Sequence[Source], json: bool) -> None:
 
 
 def _write(
-    folder: Path, sources: Sequence[Source], owns: Owns, json: bool, choice: Untimed | None
+    folder: Path, sources: Sequence[Source], of: str, json: bool, choice: Untimed | None
 ) -> None:
     from dataclasses import asdict
 
     from softgen.source.emit import write
 
-    report = write(folder, sources, owns)
+    report = write(folder, sources, of)
     if json:
         chosen = {} if choice is None else {"tuned_on": choice.tuned_on}
         output.document({"folder": str(folder), **asdict(report), **chosen})
@@ -233,18 +218,19 @@ def _write(
         output.warn(f"{folder / name} is no longer produced, and was edited; left alone")
     if choice is not None:
         output.note(f"{choice.variant.name}: {choice.origin}")
+    written = output.count(len(report.written), "file")
     output.note(
-        f"{folder}: {len(report.written)} files written, {len(report.unchanged)} unchanged, "
+        f"{folder}: {written} written, {len(report.unchanged)} unchanged, "
         f"{len(report.removed)} removed"
     )
 
 
-def _check(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> None:
+def _check(folder: Path, sources: Sequence[Source], of: str, json: bool) -> None:
     from dataclasses import asdict
 
     from softgen.source.drift import check
 
-    differences = check(folder, sources, owns)
+    differences = check(folder, sources, of)
     kinds = ", ".join(f"{found.file} ({found.kind})" for found in differences)
     message = f"{folder} is not what `softgen emit` writes: {kinds}"
     if json:
@@ -255,6 +241,6 @@ def _check(folder: Path, sources: Sequence[Source], owns: Owns, json: bool) -> N
             typer.echo(output.printable(found.diff, keep="\n\t"), nl=False)
         output.fail(message)
     else:
-        output.note(f"{folder}: {len(sources)} sources, all as emitted")
+        output.note(f"{folder}: {output.count(len(sources), 'source')}, all as emitted")
     if differences:
         raise typer.Exit(FAILED)

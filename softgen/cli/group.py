@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import traceback
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from softgen.cli.output import document, fail
 from softgen.errors import (
@@ -32,12 +33,32 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
 )
 
 
+def joined(text: str | None) -> str | None:
+    """Return help whose paragraphs are one line each: Typer keeps their line ends and wraps too."""
+    if text is None:
+        return None
+    paragraphs = inspect.cleandoc(text).split("\n\n")
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+
+
+class Command(TyperCommand):
+    """One command."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = joined(self.help)
+
+
 class Commands(TyperGroup):
     """The group of all commands.
 
     Errors that softgen raises on purpose, and those of the operating system, end as one line on
     stderr; anything else is a bug and keeps its traceback.
     """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = joined(self.help)
 
     def main(
         self,

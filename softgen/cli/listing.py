@@ -60,7 +60,9 @@ def list_variants(
             ]
         )
         return
-    output.note(f"{describe(problem)}, {rows} rows, {known.label}: {len(found)} candidates")
+    output.note(
+        f"{describe(problem)}, {rows} rows, {known.label}: {output.count(len(found), 'candidate')}"
+    )
     if not found:
         output.note(f"no setting of {variant} is legal there; `softgen list` without --variant")
         return

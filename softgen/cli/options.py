@@ -14,7 +14,8 @@ from softgen.spec.arch import MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem, largest_power_of_two_divisor
+from softgen.strategies.select import require_known
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
@@ -150,7 +151,10 @@ def problem_of(
         )
         return named.problem
     if cols is None:
+        if variant is not None:
+            require_known(variant)
         raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
+    require_possible(alignment, cols)
     return Problem.of(
         function or "softmax",
         dtype or DType.FLOAT32,
@@ -159,6 +163,16 @@ def problem_of(
         alignment=alignment,
         fixed_order=batch_invariant,
     )
+
+
+def require_possible(alignment: int | None, cols: int) -> None:
+    """Raise InvalidValueError if no two rows in a row can start on multiples of `alignment`."""
+    most = largest_power_of_two_divisor(cols)
+    if alignment is not None and alignment > most:
+        raise InvalidValueError(
+            f"--alignment {alignment}: rows of {cols} elements start on multiples of {most} at "
+            f"most; give --alignment {most} or less, or leave it out"
+        )
 
 
 def require_agreement(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,10 +33,6 @@ def printable(text: str, keep: str = "") -> str:
     )
 
 
-def _lines(message: str) -> Text:
-    return Text(printable(message, keep="\n\t"))
-
-
 def console(stderr: bool = True) -> Console:
     """Return a console for the stream as it is now; Rich itself heeds NO_COLOR and pipes.
 
@@ -47,19 +44,37 @@ def console(stderr: bool = True) -> Console:
     return made
 
 
+def _print(message: str, stderr: bool = True, prefix: str = "", style: str = "") -> None:
+    """Print a message without markup: as wide as a terminal, in whole words, else as it is."""
+    made = console(stderr)
+    lines = (prefix + printable(message, keep="\n\t")).split("\n")
+    if made.is_terminal:
+        fold = textwrap.TextWrapper(
+            *(made.width, "", ""),
+            expand_tabs=False,
+            replace_whitespace=False,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines = [part for line in lines for part in fold.wrap(line) or [""]]
+    text = Text("\n".join(lines))
+    text.stylize(style, 0, len(prefix))
+    made.print(text)
+
+
 def note(message: str) -> None:
-    """Print a line for people on stderr, word for word: no markup, no folding."""
-    console().print(_lines(message))
+    """Print a message for people on stderr."""
+    _print(message)
 
 
 def warn(message: str) -> None:
     """Print a warning on stderr."""
-    console().print(Text.assemble(("warning: ", "yellow"), _lines(message)))
+    _print(message, prefix="warning: ", style="yellow")
 
 
 def fail(message: str) -> None:
     """Print an error on stderr."""
-    console().print(Text.assemble(("error: ", "bold red"), _lines(message)))
+    _print(message, prefix="error: ", style="bold red")
 
 
 def working(message: str, quiet: bool) -> AbstractContextManager[object]:
@@ -77,7 +92,12 @@ def working(message: str, quiet: bool) -> AbstractContextManager[object]:
 
 def result(message: str) -> None:
     """Print a line of the command's main output on stdout."""
-    console(stderr=False).print(_lines(message))
+    _print(message, stderr=False)
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, for example 1 kernel or 2 kernels."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def width() -> int:

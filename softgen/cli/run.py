@@ -17,7 +17,7 @@ from softgen.cli.run_input import Files, Request, save_npy
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.operands import Extent
+from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
@@ -189,6 +189,9 @@ def _run(
         ]
         report |= describe(made, problem, x.shape[0])
     report |= accuracy.to_json()
+    first = Problem.of(function, x_type, max(1, cols)).results[0]
+    log_form = first.measure is Measure.LOGARITHM
+    report["relative_to"] = f"1 + |{first.name}|" if log_form else ""
     for path, array in zip(files.results, arrays, strict=True):
         if path is not None:
             save_npy(path, array)
@@ -287,11 +290,15 @@ def spell_error(report: dict[str, Any]) -> str:
         report[key] for key in ("max_relative_error", "error_in_unit", "bound")
     )
     measured = f"{relative:.3g}" if relative is not None else "not finite"
+    # As 2e-6 absolute plus 2e-6 relative: a result of log-softmax may be 0.
+    of = f" to {report['relative_to']}" if report["relative_to"] else ""
     if report["unit"] == "relative":
-        return f"{measured} against float64, relative; the bound is {bound:g}"
+        return f"{measured} against float64, relative{of}; the bound is {bound:g}"
     steps = f"{error:.3g}" if error is not None else "not finite"
     unit = report["unit"]
-    return f"{steps} {unit} against float64; the bound is {bound:g} {unit} (relative {measured})"
+    return (
+        f"{steps} {unit} against float64; the bound is {bound:g} {unit} (relative{of} {measured})"
+    )
 
 
 def _print(report: dict[str, Any]) -> None:
@@ -300,7 +307,7 @@ def _print(report: dict[str, Any]) -> None:
         types += f" to {report['out_dtype']}"
     shape = " x ".join(map(str, report["shape"])) or "one number"
     output.result(f"{report['function']} of {types}, {shape}, on {report['device']}")
-    if report["variant"] is None:
+    if 0 in report["shape"]:
         output.result("no elements: nothing was launched")
     else:
         output.result(f"variant     {report['variant']}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softgen.cli import options, output
-from softgen.cli.group import WRONG_RESULT, failure
+from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
 from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
@@ -53,7 +53,14 @@ def verify(
     Exits with 4 if a result is farther from float64 than its bound.
     """
     where = options.resolve_device(device)
-    report = _verify(where.value, every, variant or [], dtype or [])
+    try:
+        report = _verify(where.value, every, variant or [], dtype or [])
+    except KeyboardInterrupt:
+        if json:
+            output.document(failure("interrupted", "Abort"))
+        else:
+            output.note("interrupted")
+        raise typer.Exit(INTERRUPTED) from None
     if json:
         document = summary(report)
         message = f"{report.failed} of {report.checked} variants are wrong"
@@ -88,16 +95,18 @@ def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) 
 
         def show(step: Step) -> None:
             nonlocal told
-            left = "" if step.seconds_left is None else f"about {duration(step.seconds_left)}"
+            unknown = step.seconds_left is None or step.done == step.total
+            left = "" if unknown else f"about {duration(step.seconds_left or 0)}"
             bars.update(bar, completed=step.done, total=step.total, left=left and f"{left} left")
             if step.done == 0:
                 cores = f" on {os.cpu_count()} cores, less where they are compiled already"
                 output.note(
-                    f"verify on {device}: {step.total} kernels" + (left and f", {left}{cores}")
+                    f"verify on {device}: {output.count(step.total, 'kernel')}"
+                    + (left and f", {left}{cores}")
                 )
             elif not console.is_terminal and time.monotonic() - told > SILENT_SECONDS:
                 told = time.monotonic()
-                output.note(f"{step.done} of {step.total} kernels, {left} left")
+                output.note(f"{step.done} of {step.total} kernels" + (left and f", {left} left"))
 
         return verify_variants(
             device=device,
@@ -139,7 +148,8 @@ def _print(report: Report) -> None:
 
     output.table(("strategy", "checked"), report.by_strategy.items())
     errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())
-    output.table(("dtype", "worst error"), errors)
+    if report.worst:
+        output.table(("dtype", "worst error"), errors)
     for line in grouped(report.failures):
         output.result(line)
     output.result(f"{report.checked} checked, {report.failed} failed")

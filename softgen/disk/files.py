@@ -67,9 +67,15 @@ def nearest(folder: Path) -> Path:
 
 
 def require_writable(folder: Path) -> None:
-    """Raise OSError, saying why, unless `folder` can be written, or made where it is to be."""
+    """Raise OSError, saying why, unless `folder` can be written, or made where it is to be.
+
+    A temporary file is made there, without a name where the disk has such, and is gone when this
+    returns: permissions say nothing of /proc, nor of a disk that is full.
+    """
     existing = nearest(folder)
     if not existing.is_dir():
         raise NotADirectoryError(f"{existing} is not a folder")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise PermissionError(f"{existing} cannot be written")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        raise PermissionError(f"{existing} cannot be written") from error

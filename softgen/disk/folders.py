@@ -31,7 +31,9 @@ def _named() -> Path:
     """Return the cache folder by the name that it was given, links, `..` and all."""
     explicit = os.environ.get("SOFTGEN_CACHE_DIR")
     xdg = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    path = os.path.expanduser(explicit or os.path.join(xdg, "softgen"))
+    path = explicit or os.path.join(xdg, "softgen")
+    if os.environ.get("HOME") != "":  # else ~ would be /
+        path = os.path.expanduser(path)
     # expanduser leaves the ~ where a user has no home: that is no folder to make.
     if path.startswith("~"):
         return Path(path)

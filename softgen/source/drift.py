@@ -9,8 +9,8 @@ from pathlib import Path
 
 from softgen.errors import InvalidValueError
 from softgen.source import manifest
-from softgen.source.emit import Owns, owns_all, plan, refuse_links
-from softgen.source.manifest import Entries
+from softgen.source.emit import plan, refuse_links
+from softgen.source.manifest import GALLERY, Entries
 from softgen.source.render import Source
 
 
@@ -29,7 +29,7 @@ class Difference:
     diff: str
 
 
-def check(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> list[Difference]:
+def check(folder: Path, sources: Sequence[Source], of: str = GALLERY) -> list[Difference]:
     """Return how `folder` differs from what `write` would make of it; nothing is written.
 
     A link is a difference even where it points to the right bytes; a file that the manifest never
@@ -37,7 +37,7 @@ def check(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> lis
     """
     refuse_links(folder)
     previous = _lenient_entries(folder)
-    wanted = plan(sources, previous, owns)
+    wanted = plan(sources, previous, of)
     present = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     return list(_differences(folder, wanted.texts, present, wanted.stale))
 

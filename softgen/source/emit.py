@@ -1,35 +1,23 @@
 """Writes sources into a folder and keeps the folder true: only what differs, nothing of others.
 
-A folder belongs to softgen through its manifest.json. Files that the manifest lists and that are no
-longer produced are deleted, unless they were edited; files that it does not list are left alone.
+A folder belongs to softgen through its manifest.json, which says of each file the sets that it was
+written for: the gallery, a request of --all, or one kernel. What an earlier run of a set wrote, and
+neither that set nor another has any more, is deleted unless it was edited. All else is left alone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError
 from softgen.source import manifest
-from softgen.source.manifest import MANIFEST, Entries
+from softgen.source.manifest import GALLERY, MANIFEST, ONE_KERNEL, Entries
 from softgen.source.render import Source
-
-Owns = Callable[[dict[str, Any]], bool]
-
-
-def owns_all(entry: dict[str, Any]) -> bool:
-    """Own every file of the manifest: the sources are all that the folder shall hold."""
-    return True
-
-
-def owns_none(entry: dict[str, Any]) -> bool:
-    """Own no file but those written: the sources are added to the folder."""
-    return False
 
 
 @dataclass(frozen=True)
@@ -62,24 +50,35 @@ class Plan:
     stale: tuple[str, ...]
 
 
-def plan(sources: Sequence[Source], previous: Entries, owns: Owns = owns_all) -> Plan:
+def plan(sources: Sequence[Source], previous: Entries, of: str = GALLERY) -> Plan:
     """Return what a folder whose manifest lists `previous` shall hold.
 
     Args:
         sources: the files to emit.
         previous: the entries of the folder's manifest.
-        owns: which of the previous entries the sources replace; the others stay.
+        of: the set that the sources are all of, or ONE_KERNEL, which replaces nothing.
     """
     files = manifest.by_file(sources)
-    kept = {name: e for name, e in previous.items() if name not in files and not owns(e)}
-    stale = tuple(sorted(previous.keys() - files.keys() - kept.keys()))
+    kept, stale = {}, []
+    for name in previous.keys() - files.keys():
+        sets = set(manifest.sets_of(previous[name]))
+        if of != ONE_KERNEL:
+            sets.discard(of)
+        if sets:
+            kept[name] = manifest.with_sets(previous[name], sets)
+        else:
+            stale.append(name)
+    entries = {}
+    for name, source in files.items():
+        before = manifest.sets_of(previous[name]) if name in previous else ()
+        entries[name] = manifest.with_sets(manifest.describe(source), {*before, of})
     texts = {name: source.text for name, source in files.items()}
-    entries = {name: manifest.describe(source) for name, source in files.items()}
-    return Plan({**texts, MANIFEST: manifest.to_text({**kept, **entries})}, stale)
+    texts[MANIFEST] = manifest.to_text({**kept, **entries})
+    return Plan(texts, tuple(sorted(stale)))
 
 
-def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Report:
-    """Make `folder` hold `sources` and their manifest; return what that took.
+def write(folder: Path, sources: Sequence[Source], of: str = GALLERY) -> Report:
+    """Make `folder` hold `sources`, which are `of` a set, and their manifest; say what that took.
 
     Raises InvalidValueError if the folder, or a file to write or read, is a symbolic link, or if
     the folder holds a manifest.json, or a file of an emitted name, that softgen did not write or
@@ -90,7 +89,7 @@ def write(folder: Path, sources: Sequence[Source], owns: Owns = owns_all) -> Rep
         raise InvalidValueError(f"{folder} is a file; give a folder to emit into")
     _refuse_odd_file(folder / MANIFEST)
     previous = manifest.read(folder)
-    wanted = plan(sources, previous, owns)
+    wanted = plan(sources, previous, of)
     for name in [*wanted.texts, *wanted.stale]:
         _refuse_odd_file(folder / name)
     _refuse_edited(folder, wanted.texts, previous)

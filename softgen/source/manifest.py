@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,10 @@ MANIFEST = "manifest.json"
 GENERATOR = "softgen"
 SCHEMA = 2
 READABLE = (1, SCHEMA)
+
+# What a file was written for; a request of --all is called by its options.
+GALLERY = "gallery"
+ONE_KERNEL = "one kernel"
 
 # Names come from variants and are of this form by construction. A manifest is read from a folder
 # that anybody may have filled, so its names are held against it before a file is touched.
@@ -66,6 +70,17 @@ def describe(source: Source) -> dict[str, Any]:
     }
 
 
+def sets_of(entry: dict[str, Any]) -> list[str]:
+    """Return what a file was written for: the gallery, where an entry does not say it."""
+    return list(entry.get("sets", [GALLERY]))
+
+
+def with_sets(entry: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
+    """Return `entry` saying that its file is of `sets`."""
+    others = {name: value for name, value in entry.items() if name != "sets"}
+    return others if set(sets) == {GALLERY} else {**others, "sets": sorted(sets)}
+
+
 def to_text(entries: Entries) -> str:
     """Return the manifest of `entries`: sorted, so that it depends on nothing else."""
     document = {"generator": GENERATOR, "schema": SCHEMA, "files": dict(sorted(entries.items()))}
@@ -104,6 +119,8 @@ def _is_entry(entry: Any) -> bool:
         isinstance(entry, dict)
         and isinstance(entry.get("sha256"), str)
         and isinstance(entry.get("problem", {}), dict)
+        and isinstance(entry.get("sets", []), list)
+        and all(isinstance(name, str) for name in entry.get("sets", []))
     )
 
 

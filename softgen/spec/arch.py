@@ -105,6 +105,7 @@ KNOWN: dict[str, Arch] = {
 }
 
 DEFAULT_ARCH = "sm_90"
+OLDEST = (7, 5)
 
 
 # sm_90 as people write it: 90, 9.0, sm90, SM_90.
@@ -124,6 +125,11 @@ def arch_named(name: str, multiprocessors: int | None = None) -> Arch:
         )
     match = _SPELLINGS.fullmatch(name)
     known = KNOWN.get(f"sm_{match[1]}{match[2]}" if match else name)
+    if match and (int(match[1]), int(match[2])) < OLDEST:
+        raise InvalidValueError(
+            f"softgen needs {capability_name(OLDEST)} or later, and {name} is older; it knows: "
+            f"{', '.join(KNOWN)}"
+        )
     if known is None:
         raise InvalidValueError(unknown("architecture", name, KNOWN))
     return known if multiprocessors is None else known.with_multiprocessors(multiprocessors)

@@ -1,11 +1,13 @@
 """The strategies, found by importing every module of their packages.
 
-A module that somebody added and that cannot be imported is left out, with a warning, so that all
-the others work; softgen's own have to be sound, and raise as any module does.
+What somebody added is left out, with a warning, where it cannot be imported, takes the name of
+another strategy or has a field that is no knob, so that all the others work; softgen's own have to
+be sound, and raise as any module does.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pkgutil
@@ -19,7 +21,7 @@ from softgen.strategies.faults import PACKAGES, SHIPPED, fault
 
 @functools.cache
 def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
-    """Return the strategies by name, and what is wrong with modules that cannot be imported."""
+    """Return the strategies by name, and what is wrong with those that are left out."""
     found: dict[str, type[Strategy]] = {}
     broken: dict[str, StrategyError] = {}
     modules = [
@@ -27,6 +29,7 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
         for package in PACKAGES
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
     ]
+    modules.sort(key=lambda each: each[1] not in SHIPPED)  # theirs are the names
     for package, name in modules:
         path = f"{package}.{name}"
         try:
@@ -39,10 +42,35 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
             failure.__cause__ = error
             warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
             continue
-        for value in contents.values():
-            if isinstance(value, type) and issubclass(value, Strategy) and hasattr(value, "name"):
-                found[value.name] = value
+        for value in list(contents.values()):
+            if not (isinstance(value, type) and issubclass(value, Strategy)):
+                continue
+            if not hasattr(value, "name") or found.get(value.name) is value:
+                continue
+            if objection := _objection(value, found):
+                failure = StrategyError(f"{contents['__file__']}: {objection}; the others work")
+                broken[name] = failure
+                broken.setdefault(value.name, failure)
+                warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
+                continue
+            found[value.name] = value
     return dict(sorted(found.items())), broken
+
+
+def _objection(kind: type[Strategy], found: dict[str, type[Strategy]]) -> str:
+    """Return why a class cannot be one of the strategies beside those found, if it cannot."""
+    if other := found.get(kind.name):
+        return (
+            f"{kind.__name__} is called {kind.name!r}, and so is {other.__module__}."
+            f"{other.__name__}; give it another name"
+        )
+    for field in dataclasses.fields(kind):
+        if "short" not in field.metadata:
+            return (
+                f"field {field.name} of {kind.__name__} is no knob(); write "
+                f'{field.name}: int = knob("{field.name[0]}", "its meaning")'
+            )
+    return ""
 
 
 def all_strategies() -> tuple[type[Strategy], ...]:
@@ -54,7 +82,7 @@ def strategy_named(name: str) -> type[Strategy]:
     """Return the strategy class called `name`.
 
     Raises InvalidValueError that lists the known ones, StrategyError for one that was added and
-    cannot be imported.
+    is left out.
     """
     found, _ = _discover()
     if name in found:
@@ -64,7 +92,7 @@ def strategy_named(name: str) -> type[Strategy]:
 
 
 def require_sound(name: str) -> None:
-    """Raise StrategyError if `name` is a module of a strategy that cannot be imported."""
-    _, broken = _discover()
-    if name in broken:
+    """Raise StrategyError if `name` is a strategy, or a module, that is left out."""
+    found, broken = _discover()
+    if name in broken and name not in found:
         raise broken[name] from broken[name].__cause__

@@ -129,9 +129,22 @@ def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[
         return Variant(problem, parse_label(choice))
     # Most of the other names with an underscore are full ones; a few are slips of named choices.
     if not knobs or likely(choice, NAMED):
-        more = (
-            ", settings such as online_p4_u2_b128, and full names such as "
-            "softmax_f32_1000_online_p4_u2_b128"
-        )
-        raise InvalidValueError(unknown("variant", choice, [*names, *NAMED], more))
+        raise _unknown(choice, names)
     return parse_name(choice)
+
+
+def require_known(choice: str) -> None:
+    """Raise InvalidValueError unless `choice` is, or begins as, a name that needs a problem."""
+    names = [kind.name for kind in all_strategies()]
+    name = choice.partition("_")[0]
+    require_sound(name)
+    if name not in names and choice not in NAMED:
+        raise _unknown(choice, names)
+
+
+def _unknown(choice: str, names: list[str]) -> InvalidValueError:
+    more = (
+        ", settings such as online_p4_u2_b128, and full names such as "
+        "softmax_f32_1000_online_p4_u2_b128"
+    )
+    return InvalidValueError(unknown("variant", choice, [*names, *NAMED], more))

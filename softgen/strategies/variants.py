@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError
+from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
 from softgen.spec.arch import KNOWN, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
@@ -85,11 +85,24 @@ def candidates(
     for kind in chosen:
         try:
             for setting in kind.candidates(problem, rows, arch):
+                if is_own(kind):
+                    _require_own_check(setting, problem, arch)
                 if setting.launch(problem).reaches(rows):
                     yield Variant(problem, setting)
         except Exception as error:
             raise_own_fault(kind, error)
             raise
+
+
+def _require_own_check(setting: Strategy, problem: Problem, arch: Arch) -> None:
+    """Raise StrategyError if a setting that was yielded as a candidate is not legal."""
+    try:
+        setting.check(problem, arch)
+    except IllegalVariantError as error:
+        raise StrategyError(
+            f"candidates() of strategy {setting.name} yields a setting that its check() refuses "
+            f"for {problem.label} on {arch.label}: {error}; yield only what is_legal() accepts"
+        ) from error
 
 
 def _estimate(kind: type[Strategy], problem: Problem, rows: int, arch: Arch) -> float:

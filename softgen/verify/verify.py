@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from softgen.devices.emulator import SECONDS, Job, Results, Work, build
+from softgen.devices.emulator.processes import Crew
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
 from softgen.source.render import Source, render
 from softgen.spec.dtypes import DType
@@ -174,13 +175,18 @@ _Outcome = list[tuple[Variant, list[Verdict]]]
 
 
 def _in_parallel(batches: list[list[Variant]]) -> Iterator[_Outcome]:
-    """Compilers and emulators are processes of their own, so threads are enough to fill the CPU."""
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    """Compilers and emulators are processes of their own, so threads are enough to fill the CPU.
+
+    They are killed where nobody waits for them any more, as after Ctrl-C.
+    """
+    crew = Crew()
+    with ThreadPoolExecutor(os.cpu_count(), initializer=crew.join) as pool:
         futures = [pool.submit(_on_cpu, batch) for batch in batches]
         try:
             for future in as_completed(futures):
                 yield future.result()
         finally:
+            crew.stop()
             pool.shutdown(cancel_futures=True)
 
 
@@ -250,7 +256,8 @@ def _judge_cpu(
         few = " on 2 blocks" if job.grid else ""
         how = f"in place{few}: " if job.in_place else ""
         if isinstance(result, EmulationError):
-            verdicts.append(Verdict(None, f"{how}{result}"))
+            reason = str(result).removeprefix(f"{variant.name}: ")  # which a report says itself
+            verdicts.append(Verdict(None, f"{how}{reason}"))
             continue
         arrays, work = result
         verdicts.append(dataclasses.replace(_judge(variant, job.inputs, arrays, how), work=work))

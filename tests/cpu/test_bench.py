@@ -151,7 +151,8 @@ def test_the_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ("", "not a table of `softgen bench --csv`"),
         ("a,b\n1,2\n", "not a table of `softgen bench --csv`"),
-        (",".join(COLUMNS) + "\ntriton\n", "line 2"),
+        ("a,b\n1,2\n", ",versions, and may end with ,regime$"),
+        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 15"),
         (to_csv(sample()).replace(",1000,1000,", ",many,1000,"), "line 2: .*many"),
         (to_csv(sample()).replace(",timed,", ",guessed,"), "line 2: .*guessed"),
         (to_csv(sample()).replace(",1000,1000,", ",0,1000,"), "line 2: rows must be from 1"),
@@ -162,6 +163,13 @@ def test_other_tables_are_refused_by_line(tmp_path: Path, text: str, message: st
     path = tmp_path / "other.csv"
     path.write_text(text)
     with pytest.raises(InvalidValueError, match=message):
+        read_csv(path)
+
+
+def test_a_file_that_is_no_text_is_no_csv(tmp_path: Path) -> None:
+    path = tmp_path / "plot.png"
+    path.write_bytes(b"\x89PNG\r\n\x1a\n\x00")
+    with pytest.raises(InvalidValueError, match=r"plot.png is no CSV; give a file that"):
         read_csv(path)
 
 

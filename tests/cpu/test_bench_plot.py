@@ -51,6 +51,15 @@ def test_warm_and_cold_times_are_not_in_one_panel() -> None:
     assert cold_panel.lines == warm_panel.lines
 
 
+def test_two_devices_are_not_in_one_panel() -> None:
+    records = suites("oneflow")
+    other = [dataclasses.replace(record, device="another") for record in records]
+    first, second = panels([*records, *other])
+    assert first.title == "oneflow: float16, 49152 rows (a GPU, driver 580.1)"
+    assert second.title == "oneflow: float16, 49152 rows (another, driver 580.1)"
+    assert first.lines == second.lines
+
+
 def test_who_was_not_timed_has_no_line_and_who_was_eager_says_so() -> None:
     (panel,) = panels(suites("oneflow", status=Status.ABSENT))
     assert [line.peer for line in panel.lines] == list(PEERS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -60,9 +61,25 @@ def test_no_arguments_show_the_help() -> None:
         (("list", "--cols", "many"), "valid integer"),
         (("list", "--rows", "-1"), "greater than or equal to 0|not in the range"),
         (("list", "--arch", "sm_1"), "sm_75, sm_80"),
+        (("list", "--arch", "sm_99"), "unknown architecture 'sm_99'; did you mean"),
+        (("list", "--arch", "sm_70"), "softgen needs sm_75 or later, and sm_70 is older; it knows"),
         (("list", "--variant", "best"), "unknown variant 'best'.*online.*settings such as"),
         (("list", "--alignment", "3"), "power of two"),
+        (
+            ("list", "--cols", "1001", "--alignment", "4"),
+            "of 1001 elements start on",
+        ),
+        (
+            ("show", "--cols", "6", "--alignment", "4"),
+            "give --alignment 2 or less, or leave it",
+        ),
+        (("emit", "--all", "--cols", "6", "--alignment", "4"), "--alignment 4: rows of 6 elements"),
         (("show",), "give --cols, or the full name of a variant"),
+        (("show", "nope"), "unknown variant 'nope'; softgen knows: .*settings such as"),
+        (("show", "onlin"), "unknown variant 'onlin'; did you mean 'online'"),
+        (("show", "online"), "give --cols, or the full name of a variant"),
+        (("show", "online_p4_u2_b128"), "give --cols, or the full name of a variant"),
+        (("show", "naive"), "give --cols, or the full name of a variant"),
         (("show", "softmax_f32_1000"), "not the name of a variant"),
         (("show", "softmax_f32_1000_safe_b100"), "multiple of 32"),
         (("show", "softmax_f32_8_safe_b256", "--variant", "safe"), "not both"),
@@ -164,3 +181,33 @@ def test_a_reader_that_stops_early_is_no_traceback(tmp_path: Path) -> None:
     ran = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=ROOT)
     assert ran.stdout == f"// {name}\n"
     assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS, "cache clear", "cache export"])
+def test_help_is_wrapped_once(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of a paragraph ends only where the next word would not fit."""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 80)
+    lines = ok(*command.split(), "--help").stdout.splitlines()
+    prose = [line.strip() for line in lines[: [line[:1] for line in lines].index("╭")]]
+    for line, following in itertools.pairwise(prose):
+        if line and following:
+            assert len(f" {line} {following.split()[0]} ") > 80, line
+
+
+def test_lines_are_as_wide_as_a_terminal_and_whole_in_a_pipe(tmp_path: Path) -> None:
+    words = ("list", "--cols", "1000", "--variant", "softmax_f32_1000_safe_b256", "--rows", "12345")
+    environment = {"COLUMNS": "40", "NO_COLOR": "1"}
+    piped = subprocess_cli(*words, cwd=tmp_path, **environment).stderr
+    told = "softmax of float32 with 1000 columns, alignment 4, 12345 rows, sm_90: 1 candidate\n"
+    assert piped == told
+    shown = subprocess_cli(*words, cwd=tmp_path, **environment, FORCE_COLOR="1").stderr
+    assert shown.splitlines()[0].rstrip() == "softmax of float32 with 1000 columns,"
+    assert " ".join(shown.split()).startswith(told.strip())
+
+
+def test_a_word_that_is_wider_than_the_terminal_stays_whole(tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 60)
+    words = ("cache", "clear")
+    environment = {"SOFTGEN_CACHE_DIR": str(folder), "COLUMNS": "40", "FORCE_COLOR": "1"}
+    assert str(folder) in subprocess_cli(*words, cwd=tmp_path, **environment).stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from softgen.bench.peers import Peer
+from softgen.bench.peers import Peer, peers_for
 from softgen.bench.race import Settings
 from softgen.bench.record import (
     Finding,
@@ -78,7 +78,8 @@ def test_people_get_a_line_a_shape() -> None:
     result = ok("bench", *SMALL, "--dtype", "float16", "--peers", "softgen,torch")
     lines = [line.split() for line in result.stdout.splitlines()]
     assert ["custom", "float16", "4", "8", "2.00", "1.50", "2.00", "0.75"] in lines
-    assert lines[0][-5:] == ["torch", "softgen", "/", "best", "peer"]
+    assert " ".join(lines[0]) == "a GPU, driver 580.1"
+    assert lines[1][-5:] == ["torch", "softgen", "/", "best", "peer"]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -106,7 +107,7 @@ def test_a_warm_run_is_told_from_a_cold_one(tmp_path: Path) -> None:
     ok(*words, warm, "--warm")
     joined = ok("bench", "--from", cold, "--from", warm)
     lines = [line.split() for line in joined.stdout.splitlines()]
-    assert lines[0][:6] == ["suite", "dtype", "rows", "cols", "regime", "limit"]
+    assert lines[1][:6] == ["suite", "dtype", "rows", "cols", "regime", "limit"]
     for regime in ("cold", "warm"):
         assert ["custom", "float32", "4", "8", regime, "2.00", "1.50", "-"] in lines
     told = document(ok("bench", "--from", warm, "--json"))
@@ -194,6 +195,16 @@ def test_a_report_may_be_of_one_suite_of_several_tables(tmp_path: Path) -> None:
     assert part == [line for line in whole if line["suite"] != "oneflow"]
 
 
+def test_the_help_names_the_judges_that_are_not_run_by_default() -> None:
+    told = " ".join(ok("bench", "--help").stdout.replace("│", " ").split())
+    judges = ("softgen-again", "softgen-exhaustive", "softgen-invariant")
+    assert all(judge in told for judge in judges)
+    assert "all but these three; in suite drawn softgen-again too" in told
+    default = {peer.name for peer in peers_for("llm", None)}
+    assert not default.intersection(judges)
+    assert {peer.name for peer in peers_for("drawn", None)} - default == {"softgen-again"}
+
+
 def table_of(**findings: Any) -> list[Record]:
     found = [Finding(peer, *values) for peer, values in findings.items()]
     return records_of(Shape("custom", DType.FLOAT32, 4, 8), found, HERE)
@@ -274,11 +285,14 @@ def test_a_narrow_terminal_gets_tables_of_whole_cells(
 ) -> None:
     """Rich folded cells to three letters; now the competitors go on in another table."""
     words = ("bench", "--from", BENCHMARK / f"{name}.csv")
-    wide = [line.split() for line in ok(*words).stdout.partition("\ntime over")[0].splitlines()]
+    origin, *lines = ok(*words).stdout.partition("\ntime over")[0].splitlines()
+    assert origin.startswith("NVIDIA H")
+    wide = [line.split() for line in lines]
     monkeypatch.setattr(output, "PIPE_WIDTH", 80)
     narrow = ok(*words).stdout.partition("\n\ntime over")[0]
     assert max(map(len, narrow.splitlines())) <= 80
-    suite, _, tables = narrow.partition("\n")
+    told, suite, tables = narrow.split("\n", 2)
+    assert told == origin
     assert suite == f"suite {wide[1][0]}"
     parts = [table.splitlines() for table in tables.split("\n\n")]
     cells = []
@@ -292,5 +306,28 @@ def test_narrow_tables_of_several_suites_name_them(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(output, "PIPE_WIDTH", 80)
     words = [word for name in ("llm", "drawn") for word in ("--from", BENCHMARK / f"{name}.csv")]
     lines = ok("bench", *words).stdout.splitlines()
-    assert lines[1].split()[:2] == ["shape", "suite"]
-    assert lines[2].split()[:3] == ["bf16", "8192x1024", "llm"]
+    assert lines[2].split()[:2] == ["shape", "suite"]
+    assert lines[3].split()[:3] == ["bf16", "8192x1024", "llm"]
+
+
+def test_two_devices_have_tables_of_their_own() -> None:
+    """The later file's figures were taken for both, and its notes counted twice."""
+    tables = {name: BENCHMARK / f"{name}.csv" for name in ("drawn", "drawn-h100")}
+    alone = [ok("bench", "--from", path).stdout for path in tables.values()]
+    assert [text.partition("\n")[0] for text in alone] == [
+        f"NVIDIA {device}, driver 580.159.04, CUDA 13.0" for device in ("H200", "H100 80GB HBM3")
+    ]
+    both = ok("bench", *(word for path in tables.values() for word in ("--from", path)))
+    assert both.stdout == "\n".join(alone)
+    twice = ok("bench", "--from", tables["drawn"], "--from", tables["drawn"])
+    assert (twice.stdout, twice.stderr) == (alone[0], "")
+
+
+def test_of_two_runs_on_one_device_the_later_is_taken_and_told(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, time in zip(paths, (4.0, 6.0), strict=True):
+        found = [(Status.TIMED, 2.0), (Status.TIMED, time)]
+        path.write_text(to_csv(table_of(**dict(zip(("limit", "softgen"), found, strict=True)))))
+    result = ok("bench", "--from", paths[0], "--from", paths[1], "--json")
+    assert [line["microseconds"] for line in document(result)] == [2.0, 6.0]
+    assert result.stderr == "1 figure was measured twice on one device; the later is taken\n"

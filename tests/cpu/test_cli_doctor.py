@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,8 +99,14 @@ def test_a_read_only_home_is_told_with_what_to_set(
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cupy"))
     monkeypatch.setattr(doctor, "_emulator", lambda: "root may write anywhere, and it would")
-    access = os.access
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path and access(path, mode))
+    made = tempfile.TemporaryFile
+
+    def refused(dir: Path) -> object:
+        if dir == tmp_path:
+            raise PermissionError("Permission denied")
+        return made(dir=dir)
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refused)
     ours, cupys = finding("cache folder"), finding("CuPy cache")
     assert (ours.ok, ours.detail) == (False, f"{tmp_path} cannot be written")
     assert ours.fix == "set SOFTGEN_CACHE_DIR to a folder of your own"
@@ -108,6 +114,25 @@ def test_a_read_only_home_is_told_with_what_to_set(
     assert cupys.detail == f"{tmp_path}/cupy is not used: {tmp_path} cannot be written"
     assert cupys.fix == "set CUPY_CACHE_DIR to a folder of your own"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("SOFTGEN_TUNE", "bogus"),
+        ("SOFTGEN_TUNE_BUDGET", "soon"),
+        ("SOFTGEN_BATCH_INVARIANT", "yes"),
+    ],
+)
+def test_a_setting_that_no_call_takes_is_a_finding(
+    variable: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_emulator", lambda: "computes")
+    assert finding("settings").detail == "tuning on, at most 2 s"
+    monkeypatch.setenv(variable, value)
+    found = finding("settings")
+    assert (found.ok, found.required, found.fix) == (False, False, "set it so, or unset it")
+    assert found.detail.startswith(f"the environment variable {variable} must be ")
 
 
 def test_a_cache_folder_that_is_unsafe_is_a_finding(own_cache: Path) -> None:

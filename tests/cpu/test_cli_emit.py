@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from softgen.cli import group, output
 from softgen.errors import MissingDependencyError
+from softgen.source.emit import write
 from softgen.source.gallery import gallery
 from softgen.source.generate import generate
 from softgen.spec.arch import arch_named
@@ -127,7 +129,11 @@ def test_files_of_others_are_kept_without_a_word() -> None:
 
 def test_an_edited_file_that_would_be_deleted_is_warned_of_and_kept() -> None:
     words = ("emit", "--all", "--cols", 1000, "--dtype", "float32", "--variant", "safe")
-    ok("emit", "--variant", "softmax_f32_1000_safe_b1024", "--out", "out")
+    ok(*words, "--out", "out")
+    manifest = json.loads(Path("out/manifest.json").read_text())
+    of_the_set = manifest["files"][f"{SAFE}.cu"]
+    manifest["files"]["softmax_f32_1000_safe_b1024.cu"] = of_the_set  # as an earlier version wrote
+    Path("out/manifest.json").write_text(json.dumps(manifest))
     Path("out/softmax_f32_1000_safe_b1024.cu").write_text("int mine;\n")
     result = ok(*words, "--out", "out")
     assert (
@@ -193,13 +199,58 @@ def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> N
     }
 
 
-def test_all_replaces_its_own_set_only() -> None:
-    ok("emit", "--cols", 1000, "--variant", "softmax_f32_1000_safe_b1024", "--out", "out")
+def add_stale(name: str, folder: str) -> None:
+    """Add a file that an earlier run wrote for what the first of a manifest is for."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text())
+    text = "int earlier;\n"
+    (Path(folder) / f"{name}.cu").write_text(text)
+    entry = next(iter(manifest["files"].values()))
+    manifest["files"][f"{name}.cu"] = entry | {"sha256": hashlib.sha256(text.encode()).hexdigest()}
+    path.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("whole", [(), ("--all", "--cols", 64, "--variant", "safe")])
+def test_a_whole_set_replaces_what_an_earlier_run_of_it_wrote(whole: tuple[object, ...]) -> None:
+    ok("emit", *whole, "--out", "out")
+    add_stale("softmax_f32_64_old_b1", "out")
+    ok("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
+    ok("emit", "--all", "--cols", 100, "--variant", "safe", "--out", "out")
+    report = document(ok("emit", *whole, "--out", "out", "--json"))
+    assert report["removed"] == ["softmax_f32_64_old_b1.cu"]
+    assert cuda_files("out") >= {SAFE, "softmax_f16_100_safe_b256"}
+    assert ok("emit", *whole, "--check", "--out", "out").stdout == ""
+
+
+def test_a_kernel_of_two_sets_stays_while_one_has_it() -> None:
+    shown = next(source.variant for source in gallery())
+    ok("emit", "--variant", shown.name, "--out", "out")
+    ok("emit", "--out", "out")
+    path = Path("out/manifest.json")
+    assert json.loads(path.read_text())["files"][f"{shown.name}.cu"]["sets"] == [
+        "gallery",
+        "one kernel",
+    ]
+    source = generate("softmax", "float32", 8)
+    write(Path("out"), [source])  # a gallery of another version
+    assert cuda_files("out") == {shown.name, source.name}
+
+
+def test_all_leaves_other_requests_alone() -> None:
+    words = ("emit", "--all", "--cols", 1000, "--variant", "safe", "--out", "out")
+    for dtype in ("float32", "float16"):
+        ok(*words, "--dtype", dtype, "--algorithm", "softmax")
+    assert cuda_files("out") == {SAFE, "softmax_f16_1000_safe_b256"}
+
+
+def test_a_manifest_of_an_earlier_version_is_the_gallerys() -> None:
+    ok("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
+    path = Path("out/manifest.json")
+    manifest = json.loads(path.read_text())
+    assert manifest["files"][f"{SAFE}.cu"].pop("sets") == ["one kernel"]
+    path.write_text(json.dumps(manifest))
     ok("emit", "--cols", 64, "--variant", "safe", "--out", "out")
-    narrow = ("--variant", "safe", "--dtype", "float32", "--algorithm", "softmax")
-    report = document(ok("emit", "--all", "--cols", 1000, *narrow, "--out", "out", "--json"))
-    assert report["removed"] == ["softmax_f32_1000_safe_b1024.cu"]
-    assert cuda_files("out") == {SAFE, "softmax_f32_64_safe_b256"}
+    assert document(ok("emit", "--out", "out", "--json"))["removed"] == [f"{SAFE}.cu"]
 
 
 def test_stdout_is_the_source_and_nothing_else() -> None:

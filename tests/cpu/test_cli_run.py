@@ -70,6 +70,13 @@ def test_people_get_the_same_in_lines() -> None:
     assert re.match(r"\S+e-0\d against float64, relative; the bound is 2e-06$", lines["error"])
 
 
+def test_the_error_of_log_softmax_says_what_it_is_relative_to() -> None:
+    words = ("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--algorithm", "log_softmax")
+    result = ok(*words).stdout
+    assert " against float64, relative to 1 + |y|; the bound is 2e-06\n" in result
+    assert "ulp (relative to 1 + |y| " in ok(*words, "--dtype", "float16").stdout
+
+
 def test_sixteen_bits_are_measured_in_steps_of_their_type() -> None:
     """A relative error of 0.004 beside a bound in another unit looked like a failure."""
     result = ok("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--dtype", "bfloat16")
@@ -141,6 +148,9 @@ def test_inputs_without_elements_give_results_without(
 def test_no_rows_and_no_columns_by_number() -> None:
     assert document(ok(*CPU, "--rows", 0, "--cols", 8, "--json"))["shape"] == [0, 8]
     assert document(ok(*CPU, "--rows", 8, "--cols", 0, "--json"))["variant"] is None
+    for shape in (("--rows", 0, "--cols", 8), ("--rows", 8, "--cols", 0)):
+        said = ok(*CPU, *shape).stdout.splitlines()[1:]
+        assert said == ["no elements: nothing was launched"]
 
 
 def test_a_single_number_is_a_row_of_one(tmp_path: Path) -> None:

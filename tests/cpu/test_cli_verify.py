@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from json import loads
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from softgen.cli import group
+from softgen.cli import group, output
 from softgen.cli import verify as verify_command
-from tests.cpu.cli_helpers import cli, document, ok
+from tests.cpu.cli_helpers import ROOT, cli, document, ok, subprocess_cli
 
 REPORT = {
     "checked": 5,
@@ -104,6 +110,66 @@ def test_it_says_how_long_it_will_take(
     assert "3 of 5 kernels, about 41 s left\n" in ok("verify").stderr
     asked["guess"] = None
     assert ok("verify").stderr.startswith("verify on cpu: 5 kernels\n")
+
+
+def test_one_kernel_is_one_and_where_none_has_an_error_there_is_no_table(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert output.count(1, "kernel") == "1 kernel"
+    assert output.count(0, "kernel") == "0 kernels"
+    monkeypatch.setitem(REPORT, "worst", {})
+    assert "worst error" not in ok("verify").stdout
+
+
+def test_what_is_finished_is_not_said_to_take_longer() -> None:
+    told = subprocess_cli(
+        *("verify", "--device", "cpu", "--variant", "softmax_f32_8_safe_b256"),
+        cwd=ROOT,
+        FORCE_COLOR="1",
+        NO_COLOR="1",
+        COLUMNS="100",
+    )
+    assert told.returncode == 0, told.stderr
+    assert "verify on cpu: 1 kernel, about" in told.stderr
+    assert " left" not in told.stderr.rpartition("1/1")[2]
+
+
+def children(process: int) -> set[int]:
+    """Return the processes that one has begun, and theirs."""
+    found: set[int] = set()
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        for child in map(int, task.read_text().split()):
+            found |= {child} | children(child)
+    return found
+
+
+@pytest.mark.parametrize("json", [False, True])
+def test_ctrl_c_ends_compilers_too(json: bool, tmp_path: Path) -> None:
+    words = ["-m", "softgen", "verify", "--device", "cpu", *(["--json"] if json else [])]
+    with subprocess.Popen(
+        [sys.executable, *words],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "SOFTGEN_CACHE_DIR": str(tmp_path)},
+    ) as process:
+        started: set[int] = set()
+        while len(started) < 3:  # a compiler, and what it has begun
+            assert process.poll() is None
+            time.sleep(0.05)
+            started = children(process.pid)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        stdout, stderr = process.communicate()
+    assert time.monotonic() - began < 4
+    assert process.returncode == group.INTERRUPTED
+    assert "Traceback" not in stderr
+    if json:
+        assert loads(stdout) == {"error": "interrupted", "kind": "Abort"}
+    else:
+        assert stderr.splitlines()[-1] == "interrupted"
+    assert not [child for child in started if Path(f"/proc/{child}/exe").exists()]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from types import ModuleType
 import pytest
 
 from softgen.devices.gpu import cupy_cache
+from tests.cpu.cli_helpers import subprocess_cli
 
 IMPORT = """
 import os
@@ -89,10 +90,20 @@ def test_a_folder_that_can_be_written_is_left_to_cupy(
 def test_a_folder_of_which_the_system_says_no(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As for a home of mode 555, or on a read-only disk; root is told no by the latter only."""
+    """Root may write to /proc by its permissions, and nobody can make a file there."""
+    monkeypatch.setenv("CUPY_CACHE_DIR", "/proc/cache")
+    assert cupy_cache.objection() == "/proc cannot be written"
+    tmp_path.chmod(0o700)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)
-    assert cupy_cache.objection() == f"{tmp_path} cannot be written"
-    monkeypatch.undo()
-    monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
+    before = tmp_path.stat().st_mtime_ns
     assert cupy_cache.objection() == ""
+    assert list(tmp_path.iterdir()) == []
+    assert tmp_path.stat().st_mtime_ns == before
+
+
+def test_show_where_cupys_folder_cannot_be_made(tmp_path: Path) -> None:
+    """CuPy's binding of NVRTC imports CuPy, which makes the folder."""
+    shown = subprocess_cli("show", "softmax_f32_1000_safe_b256", cwd=tmp_path, HOME="/proc")
+    assert shown.returncode == 0, shown.stderr
+    assert 'extern "C" __global__' in shown.stdout
+    assert "registers a thread" in shown.stderr

@@ -163,6 +163,20 @@ def test_a_relative_folder_whose_place_is_gone_is_in_memory(
     assert "the current folder was deleted" in record.getMessage()
 
 
+def test_a_home_of_no_name_is_no_home(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """HOME= made /.cache/softgen."""
+    for name in ("SOFTGEN_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "")
+    assert not folders.directory().is_absolute()
+    assert cache.store(ENTRY) is None
+    assert cache.load(ENTRY.key, H200) == ENTRY
+    (record,) = caplog.records
+    assert "there is no home folder" in record.getMessage()
+
+
 # What is softgen's own
 
 

@@ -239,6 +239,13 @@ def test_what_overflows_the_result_is_its_infinity() -> None:
     assert not check(y, x, Problem.of(LOG, "float32", 2)).ok
 
 
+def test_the_message_has_plain_numbers() -> None:
+    problem = Problem.of("softmax", "float32", 4)
+    wrong = np.full((1, 4), np.inf, np.float32)
+    message = check(wrong, np.zeros((1, 4), np.float32), problem).message
+    assert "y[0, 0] = inf, wanted 0.25, error inf" in message
+
+
 def test_an_empty_result_is_right() -> None:
     empty = np.zeros((0, 4), np.float32)
     result = check(empty, empty, Problem.of(SOFTMAX, "float32", 4))

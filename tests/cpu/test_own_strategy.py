@@ -149,6 +149,66 @@ def test_what_cannot_be_imported_is_left_out(
     assert "direct cause" in python(checkout, "-c", CHAIN).stdout
 
 
+def test_a_field_that_is_no_knob_is_left_out(checkout: Path) -> None:
+    path = checkout / "softgen" / "strategies" / "thread.py"
+    break_line(path, 'block_size: int = knob("b", "threads in a block")', "block_size: int = 128")
+    said = (
+        f"{path}: field block_size of Thread is no knob(); write "
+        'block_size: int = knob("b", "its meaning"); the others work'
+    )
+    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    assert listed.returncode == 0, listed.stderr
+    assert "softmax_f32_1000_safe_b256" in listed.stdout
+    assert f"RuntimeWarning: {said}" in listed.stderr
+    named = python(checkout, "-m", "softgen", "list", "--variant", "thread")
+    assert named.returncode == 1
+    assert f"error: {said}\n" in named.stderr
+
+
+@pytest.mark.parametrize("module", ["mine", "zwarp"])
+def test_a_name_that_is_taken_is_left_out(module: str, checkout: Path) -> None:
+    strategies = checkout / "softgen" / "strategies"
+    (strategies / "thread.py").rename(strategies / f"{module}.py")
+    path = strategies / f"{module}.py"
+    path.write_text(path.read_text().replace('name = "thread"', 'name = "warp"'))
+    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000", "--variant", "warp")
+    assert listed.returncode == 0, listed.stderr
+    assert "softmax_f32_1000_warp_p4_c32_g32" in listed.stdout
+    assert (
+        f"RuntimeWarning: {path}: Thread is called 'warp', and so is softgen.strategies.warp.Warp; "
+        "give it another name; the others work"
+    ) in listed.stderr
+
+
+def test_a_candidate_that_its_own_check_refuses_is_told(checkout: Path) -> None:
+    path = checkout / "softgen" / "strategies" / "thread.py"
+    break_line(path, "if cls(block_size=128).is_legal(problem, arch):", "if True:")
+    break_line(path, "yield cls(block_size=128)", "yield cls(block_size=100)")
+    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    assert listed.returncode == 1
+    assert listed.stderr == (
+        "error: candidates() of strategy thread yields a setting that its check() refuses for "
+        "softmax_f32_1000 on sm_90: thread_b100: block_size must be a multiple of 32 from 32 to "
+        "1024; yield only what is_legal() accepts\n"
+    )
+
+
+def test_text_that_does_not_compile_is_told_with_its_template(checkout: Path) -> None:
+    path = checkout / "templates" / "thread.cu.j2"
+    break_line(path, "row < rows;", "row < rowz;")
+    words = ("-m", "softgen", "verify", "--device", "cpu", "--variant", "thread")
+    failed = python(checkout, *words, "--dtype", "float32")
+    name = re.search(r"((?:log_)?softmax_f32_\w+)\.cu:\d+:\d+: error: .*rowz", failed.stdout)
+    assert name is not None, failed.stdout
+    assert (
+        f"{name[1]}.cu is of strategy thread, template {path}; `softgen show {name[1]}` prints it"
+    ) in failed.stdout
+    shown = python(checkout, "-m", "softgen", "show", "softmax_f32_1000_thread_b128")
+    assert "row < rowz;" in shown.stdout
+    assert "NVRTC refused softmax_f32_1000_thread_b128 for sm_90" in shown.stderr
+    assert f"is of strategy thread, template {path}" in shown.stderr
+
+
 def test_a_bug_of_softgen_keeps_its_own_error(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from softgen.bench.record import Record, read_csv
 from softgen.devices.gpu.device import unavailable_reason
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,7 +60,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_every_block_is_known() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python", "cuda"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 3)
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 4)
 
 
 def test_first_command(checkout: Path) -> None:
@@ -94,12 +95,13 @@ def test_list_and_show(checkout: Path) -> None:
 
 
 def test_generate(checkout: Path) -> None:
-    assert run([sys.executable, "-c", PYTHON[0]], checkout) == TEXT[2]
+    assert run([sys.executable, "-c", PYTHON[1]], checkout) == TEXT[2]
 
 
 @pytest.mark.gpu
 def test_call() -> None:
-    printed = run([sys.executable, "-c", PYTHON[1]], ROOT, SOFTGEN_TUNE="off")
+    assert run([sys.executable, "-c", PYTHON[0]], ROOT, SOFTGEN_TUNE="off") == ""
+    printed = run([sys.executable, "-c", PYTHON[2]], ROOT, SOFTGEN_TUNE="off")
     assert re.fullmatch(r"softmax_bf16_32000_\w+", printed.strip())
 
 
@@ -120,9 +122,48 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
 
 def test_adding_a_strategy(checkout: Path) -> None:
     (template,) = (body for kind, body in BLOCKS if kind == "cuda")
-    (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[2])
+    (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[3])
     (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(template)
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
     printed = softgen(SHELL[6].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed
     assert "thread" in printed
+
+
+def test_the_first_figures_are_those_of_the_tables() -> None:
+    """The sentences before the first heading, from what the suites' tables hold."""
+    suites = ("triton", "fastsoftmax", "online", "oneflow", "llm")
+    tables = {n: read_csv(ROOT / "docs/benchmark" / f"{n}.csv") for n in (*suites, "drawn")}
+    timed: dict[tuple[str, str, int, int], dict[str, Record]] = {}
+    for record in (each for records in tables.values() for each in records):
+        if record.microseconds:
+            timed.setdefault(record.shape, {})[record.peer] = record
+    five = {shape: peers for shape, peers in timed.items() if shape[0] in suites}
+    ratio = {shape: peers["softgen"].ratio_to_limit or 0.0 for shape, peers in timed.items()}
+    wide = [ratio[shape] for shape in five if shape[1:3] == ("float32", 4096) and shape[3] >= 1024]
+    close = sum(ratio[shape] <= 1.05 for shape in five)
+    slowest = max(five, key=ratio.__getitem__)
+    drawn = max((shape for shape in timed if shape[0] == "drawn"), key=ratio.__getitem__)
+    libraries = {"torch", "liger", "triton", "cupyx", "torch.compile", "quack"}
+    count = {name: sum(name in peers for peers in five.values()) for name in libraries}
+    time = {shape: {n: r.microseconds or 0.0 for n, r in five[shape].items()} for shape in five}
+    behind = max(
+        peers["softgen"] / min(peers[name] for name in libraries & peers.keys())
+        for peers in time.values()
+    )
+
+    def spelled(shape: tuple[str, str, int, int]) -> str:
+        return f"{shape[1]} {shape[2]} x {shape[3]}"
+
+    said = " ".join((ROOT / "README.md").read_text().partition("## Install")[0].split())
+    for sentence in (
+        f"takes {min(wide):.2f} to {max(wide):.2f} of the time of a plain copy.",
+        f"Of the {len(five)} timings of five benchmark suites {close} take at most 1.05",
+        f"The slowest takes {ratio[slowest]:.2f}: {spelled(slowest)}.",
+        f"of random shapes, the slowest takes {ratio[drawn]:.2f}: {spelled(drawn)}.",
+        f"at most {(behind - 1) * 100:.1f}% behind the fastest other library.",
+        f"PyTorch was timed at all {count['torch']} of them, Liger at {count['liger']}, Triton at "
+        f"{count['triton']}, CuPy at {count['cupyx']}, `torch.compile` at {count['torch.compile']} "
+        f"and QuACK at {count['quack']}.",
+    ):
+        assert sentence in said

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import Results
+from softgen.devices.emulator import Job, Results
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec import numerics
@@ -16,7 +16,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
-from softgen.strategies.variants import Variant
+from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import verify as verify_module
 from softgen.verify.matrix import MOST_VARIANTS, covering, matrix, problems
 from softgen.verify.regimes import REGIMES
@@ -114,6 +114,14 @@ def test_a_runner_stands_for_the_gpu() -> None:
     assert report.failed == sum("no such kernel" in failure for failure in report.failures) > 0
     assert report.checked > report.failed
     assert report.worst["float32"] < 1e-7
+
+
+def test_a_failure_names_its_kernel_once() -> None:
+    variant = parse_name("softmax_f32_8_safe_b256")
+    jobs = [Job(render(variant), np.zeros((1, 8), np.float32), in_place=True)]
+    failed = EmulationError(f"{variant.name}: thread 1 races")
+    (verdict,) = verify_module._judge_cpu(variant, jobs, [failed])
+    assert verdict.objection == "in place: thread 1 races"
 
 
 def test_a_runner_that_loses_a_row_is_caught() -> None:

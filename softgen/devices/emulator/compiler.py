@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from softgen.devices.emulator import processes
 from softgen.errors import CompileError, MissingDependencyError
 
 PACKAGE = Path(__file__).resolve().parent
@@ -154,4 +155,5 @@ def _version(command: tuple[str, ...]) -> str | None:
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
     """Run to the end; a compiler may print in any encoding."""
-    return subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    done: subprocess.CompletedProcess[str] = processes.run(command, text=True, errors="replace")
+    return done

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from softgen.devices.emulator import processes
 from softgen.devices.emulator.compiler import (
     HOST_FLAGS,
     LINK_FLAGS,
@@ -24,8 +24,9 @@ from softgen.devices.emulator.compiler import (
 from softgen.devices.emulator.folder import keep, keep_small, kept, program_folder, work_folder
 from softgen.devices.emulator.report import error_of
 from softgen.devices.emulator.unit import unit_text
-from softgen.errors import EmulationError, InvalidTypeError, InvalidValueError
+from softgen.errors import CompileError, EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
+from softgen.source.whence import whence
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import storage_dtype
 from softgen.spec.operands import Extent, Operand
@@ -219,7 +220,7 @@ class Program:
 
     def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Results, Work] | EmulationError]:
         messages = b"".join(job.message(self._index[job.source.sha256]) for job in jobs)
-        done = subprocess.run([self.path], input=messages, capture_output=True, check=False)
+        done = processes.run([self.path], input=messages)
         results: list[tuple[Results, Work] | EmulationError] = []
         at = 0
         for job in jobs:
@@ -253,7 +254,10 @@ def build(sources: Sequence[Source]) -> Program:
     stem = f"unit-{_digest(compiler, *compiler.unit_flags, *LINK_FLAGS, text)}"
     path = kept(folder, stem)
     if path is None:
-        path = _compile(compiler, text, folder, stem)
+        try:
+            path = _compile(compiler, text, folder, stem)
+        except CompileError as error:
+            raise CompileError(f"{error}\n{whence(distinct, str(error))}") from error
         keep_small(folder)
     return Program(path, distinct)
 

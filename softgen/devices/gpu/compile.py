@@ -17,6 +17,7 @@ from softgen.devices.gpu.driver import on_device, primary_context, resident_clus
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, MissingDependencyError
 from softgen.source.render import Source
+from softgen.source.whence import whence
 from softgen.spec.arch import Arch
 from softgen.strategies.launch import Launch
 
@@ -67,7 +68,8 @@ def compile_source(source: Source) -> LoadedKernel:
             attributes = raw.attributes  # the first look compiles and loads
             _opt_in(source.variant.launch, raw.kernel.ptr)
     except cupy.cuda.compiler.CompileException as error:
-        raise CompileError(f"NVRTC refused {source.name}: {error}") from error
+        told = f"NVRTC refused {source.name}: {error}\n{whence([source], '')}"
+        raise CompileError(told) from error
     return LoadedKernel(
         source.variant,
         source,
@@ -124,9 +126,10 @@ def compile_many(sources: Iterable[Source]) -> Iterator[LoadedKernel | CompileEr
 @functools.cache
 def _nvrtc() -> Any:
     try:
-        from cupy_backends.cuda.libs import nvrtc
+        with cupy_cache.replaced_if_unusable():
+            from cupy_backends.cuda.libs import nvrtc
 
-        nvrtc.getVersion()
+            nvrtc.getVersion()  # imports cupy
     except (ImportError, RuntimeError) as error:
         raise MissingDependencyError(f"NVRTC cannot be loaded ({error}); {INSTALL_CUPY}") from error
     return nvrtc
@@ -171,7 +174,9 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
             nvrtc.compileProgram(program, options)
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program)
-            raise CompileError(f"NVRTC refused {source.name} for {arch.name}:\n{log}") from error
+            raise CompileError(
+                f"NVRTC refused {source.name} for {arch.name}:\n{log}\n{whence([source], log)}"
+            ) from error
         cubin = _whole(nvrtc.getCUBIN(program))
         log = nvrtc.getProgramLog(program)
     finally:

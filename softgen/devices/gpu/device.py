@@ -87,11 +87,11 @@ def arch_of(device: int) -> Arch:
 @functools.cache
 def environment(device: int) -> dict[str, str | int]:
     """Return what a tuned choice depends on besides the problem: device, compiler, own text."""
+    cupy = require_device()
     from cupy_backends.cuda.libs import nvrtc
 
     from softgen.source.render import digest
 
-    cupy = require_device()
     arch = arch_of(device)
     return {
         "device": arch.device,
