@@ -146,12 +146,14 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 #pragma unroll
       for (const Compute value : values) m = maximum(m, value);
     });
-    const Base base = base_of(reduce_block<maximum>(m, slots));
+    m = reduce_block<maximum>(m, slots);
+    const Base base = base_of(m);
 
     Compute sum = 0;
     walk(row_x, [&](auto& values, Col) { sum += sum_in_place(values, base); });
-    const Compute factor = factor_of(reduce_block<add>(sum, slots));
+    sum = reduce_block<add>(sum, slots);
 
+    const Compute factor = factor_of(sum);
     walk(row_x, [&](auto& values, Col col) {
       sum_in_place(values, base);
 #pragma unroll

@@ -156,15 +156,17 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     Compute m = negative_infinity();
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) m = maximum(m, widen(row_x[col]));
-    const Base base = base_of(reduce_block<max_lanes>(m, slots, negative_infinity()));
+    m = reduce_block<max_lanes>(m, slots, negative_infinity());
+    const Base base = base_of(m);
 
     LongSum sum;
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
       Compute value[1] = {widen(row_x[col])};
       sum += sum_in_place(value, base);
     }
-    const Compute factor = factor_of(reduce_block<add_lanes>(sum.value(), slots, 0));
+    const Compute total = reduce_block<add_lanes>(sum.value(), slots, 0);
 
+    const Compute factor = factor_of(total);
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
       Compute value[1] = {widen(row_x[col])};
       sum_in_place(value, base);

@@ -117,8 +117,19 @@ class Strategy(abc.ABC):
                 parts.append(f"{short}{value}")
         return "_".join(parts)
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether the template has what the problem's function needs, whatever the knobs.
+
+        By default it finds the pair of a row: a function that is given it asks for nothing that
+        threads could share.
+        """
+        return problem.function.reduces
+
     def is_legal(self, problem: Problem, arch: Arch) -> bool:
-        """Whether `check` accepts these knobs."""
+        """Whether these knobs can compute `problem` on `arch`."""
+        if not self.computes(problem):
+            return False
         try:
             self.check(problem, arch)
         except IllegalVariantError:
@@ -144,13 +155,6 @@ class Strategy(abc.ABC):
             not problem.fixed_order or pack_size <= problem.alignment or self.realigns(problem),
             f"packs of {pack_size} where rows start on {problem.alignment} elements: the order of "
             "summation would depend on where a row lies",
-        )
-
-    def require_search(self, problem: Problem) -> None:
-        """Raise IllegalVariantError if the pairs of the rows are given and not searched."""
-        self.require(
-            problem.function.reduces,
-            f"{problem.function.name} is given what this strategy finds",
         )
 
     def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:

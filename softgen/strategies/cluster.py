@@ -43,7 +43,6 @@ class Cluster(Sliced):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
-        self.require_search(problem)
         require = self.require
         require(
             arch.compute_capability >= self.needs,

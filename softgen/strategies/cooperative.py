@@ -54,13 +54,13 @@ class Cooperative(Strategy):
     prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
     held: int = knob("h", "chunks of a slice kept in registers", default=0)
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether elements are written: it keeps rows for that, and `split` reads them once too."""
+        return problem.writes_elements and super().computes(problem)
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the blocks are resident and their rings fit."""
-        self.require_search(problem)
-        self.require(
-            problem.writes_elements,
-            "it keeps rows for their results, and there are none; split reads rows once too",
-        )
         require = self.require
         require(arch.compute_capability >= self.needs, f"bulk copies need sm_90, not {arch.name}")
         self.require_pack(self.pack_size, problem)

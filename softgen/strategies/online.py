@@ -28,6 +28,11 @@ class Online(Strategy):
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
     block_size: int = knob("b", "threads in a block")
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Return True: it takes pairs that are given, too."""
+        return True
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)

@@ -24,6 +24,11 @@ class Safe(Strategy):
 
     block_size: int = knob("b", "threads in a block")
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Return True: it takes pairs that are given, too."""
+        return True
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the block is whole warps."""
         self.require_block(self.block_size)

@@ -49,7 +49,6 @@ class Shared(Strategy):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the stages fit and the row can be copied this way."""
-        self.require_search(problem)
         require = self.require
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)

@@ -36,7 +36,6 @@ class Split(Sliced):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
-        self.require_search(problem)
         require = self.require
         self.require_pack(self.pack_size, problem)
         self.require_block(self.block_size)

@@ -59,6 +59,11 @@ class Variant:
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
+        if not self.strategy.computes(self.problem):
+            raise IllegalVariantError(
+                f"{self.strategy.label}: {self.strategy.name} does not compute "
+                f"{self.problem.function.name}"
+            )
         try:
             self.strategy.check(self.problem, arch)
         except Exception as error:
@@ -83,6 +88,8 @@ def candidates(
         tuned = [kind for kind in all_strategies() if kind.tuned]
         chosen = tuple(sorted(tuned, key=lambda kind: _estimate(kind, problem, rows, arch)))
     for kind in chosen:
+        if not kind.computes(problem):
+            continue
         try:
             for setting in kind.candidates(problem, rows, arch):
                 if is_own(kind):

@@ -50,6 +50,11 @@ class Warp(Sliced):
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Return True: it takes pairs that are given, too."""
+        return True
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
         require, width = self.require, self.thread_group_width

@@ -27,7 +27,6 @@ class Recurrence(Lesson):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the block is whole warps."""
-        self.require_search(problem)
         self.require_block(self.block_size)
 
     def launch(self, problem: Problem) -> Launch:

@@ -33,7 +33,6 @@ class Threepass(Lesson):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the walk fits a thread and the tree is a full one."""
-        self.require_search(problem)
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
         self.require(
             self.coalesced or self.by_element, "packs and unrolled loads must be coalesced"

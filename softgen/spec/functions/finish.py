@@ -1,0 +1,55 @@
+"""finish: exp(x - m) / d, the softmax of a piece of rows whose pairs (m, d) are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function, element, element_result, row_input
+from softgen.spec.functions.partial import pair
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class Finish(Function):
+    """softmax of each row from its pair, which is given."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "finish"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "y = exp(x - maxima) / sums"
+
+    @property
+    def reduces(self) -> bool:
+        """Whether the pair of a row is found, and not given."""
+        return False
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, maxima, sums and y."""
+        return (
+            element("x", dtype, "X"),
+            row_input("maxima", compute, "Compute"),
+            row_input("sums", compute, "Compute"),
+            element_result("y", out_dtype, "Y", Measure.VALUE, may_be="x"),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return y; NaN where the pair is NaN or is that of a row of -inf, (-inf, 0)."""
+        import numpy as np
+
+        x, m, d = inputs
+        shift = np.where(np.isneginf(m), 0, m)[..., None]
+        return (np.exp(x - shift) / d[..., None],)
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return the pairs of the rows themselves."""
+        return pair(x)
+
+
+FUNCTIONS = (Finish(),)
