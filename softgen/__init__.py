@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from softgen import moved as moved
 
 if TYPE_CHECKING:
-    from softgen.call.api import log_softmax, plan, softmax
+    from softgen.call.api import finish, log_softmax, logsumexp, partial, plan, softmax
     from softgen.errors import (
         CaptureError,
         CompileError,
@@ -51,8 +51,11 @@ __all__ = [
     "StrategyError",
     "VerificationError",
     "__version__",
+    "finish",
     "generate",
     "log_softmax",
+    "logsumexp",
+    "partial",
     "plan",
     "softmax",
 ]
@@ -62,8 +65,11 @@ _HOME = {
     "Arch": "softgen.spec.arch",
     "DType": "softgen.spec.problem",
     "Problem": "softgen.spec.problem",
+    "finish": "softgen.call.api",
     "generate": "softgen.source.generate",
     "log_softmax": "softgen.call.api",
+    "logsumexp": "softgen.call.api",
+    "partial": "softgen.call.api",
     "plan": "softgen.call.api",
     "softmax": "softgen.call.api",
 }
