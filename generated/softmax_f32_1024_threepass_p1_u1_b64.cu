@@ -47,6 +47,7 @@ __device__ Compute widen(X value) { return value; }
 __device__ Y narrow(Compute value) { return value; }
 
 static_assert(kPackSize * kUnroll == 1, "elements move one by one");
+static_assert(!kCoalesced, "each thread has a stretch of the row");
 
 // Loads the row, spread over the block, and calls visit(values, col) with arrays of one element.
 template <typename Visit>
