@@ -30,6 +30,7 @@ from softgen.render import (
 )
 from softgen.strategies import all_strategies
 from softgen.strategies.base import MAX_GRID
+from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.sliced import Sliced
@@ -125,6 +126,11 @@ def check_clean(variant: Variant) -> None:
         assert declared.pop("kWholePacks", whole) == whole
         declared.pop("kLanes", None)
         assert ("store_inside" in text) == (variant.problem.alignment < variant.strategy.pack_size)
+    if isinstance(variant.strategy, Cooperative):
+        depth = variant.strategy.depth(variant.problem)
+        assert declared.pop("kDepth", depth) == depth
+        fits = variant.strategy.fits(variant.problem)
+        assert declared.pop("kFirstKept", None) == (0 if fits else None)
     assert declared == expected_constants(variant)
 
     includes = set(re.findall(r"#include (.*)", text))
