@@ -228,8 +228,8 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
-    raw[p] = minus_infinities();
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
+    raw[p] = minus_infinities();
     if (live && inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
@@ -243,8 +243,8 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
-    const Compute* results = values + p * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
+    const Compute* results = values + p * kPackSize;
     if (live && inside) store_pack(results, row_y + col);
   }
 }

@@ -58,8 +58,6 @@ __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 // are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-__device__ Compute widen(X value) { return value; }
-
 // Results are rounded once, when they are stored.
 __device__ Y narrow(Compute value) { return value; }
 

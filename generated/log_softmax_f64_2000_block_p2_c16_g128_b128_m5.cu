@@ -91,7 +91,7 @@ struct MaxSum {
 __device__ Compute max_lanes(Compute value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmax(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 }
 
@@ -138,8 +138,8 @@ __device__ void load_slice(const X* row, int thread, bool live, Compute (&values
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
-    raw[p] = minus_infinities();
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    raw[p] = minus_infinities();
     if (live && inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
@@ -153,8 +153,8 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
-    const Compute* results = values + p * kPackSize;
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    const Compute* results = values + p * kPackSize;
     if (live && inside) store_pack(results, row_y + col);
   }
 }

@@ -284,8 +284,8 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live, Raw (
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
-    raw[p] = minus_infinities();
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
+    raw[p] = minus_infinities();
     if (live && inside) raw[p] = load_pack(row + col);
   }
 }
@@ -297,9 +297,9 @@ __device__ void store_slice(const Raw (&raw)[kPacks], const Base& base, Compute 
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
+    const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     Compute results[kPackSize];
     finish_pack(raw[p], base, factor, results);
-    const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     if (live && inside) store_pack(results, row_y + col);
   }
 }

@@ -115,7 +115,7 @@ __device__ Compute max_lanes(Compute value) {
 #else
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 #endif
 }

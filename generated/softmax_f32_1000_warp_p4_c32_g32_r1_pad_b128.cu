@@ -32,7 +32,7 @@ constexpr bool kPadding = true;        // whether the group covers more columns 
 constexpr int kBlockSize = 128;        // threads in a block
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
+constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth * kRowsPerAccess;
 
 static_assert(kColsPerThread % kPackSize == 0, "a lane holds whole packs");
 static_assert(32 % kThreadGroupWidth == 0 && kBlockSize % 32 == 0, "groups do not straddle warps");
@@ -91,8 +91,9 @@ __device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerT
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
+    const bool inside = p < kWholePacks || col + kPackSize <= kCols;
     raw[p] = minus_infinities();
-    if (p < kWholePacks || col + kPackSize <= kCols) raw[p] = load_pack(row + col);
+    if (inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
@@ -104,8 +105,9 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
+    const bool inside = p < kWholePacks || col + kPackSize <= kCols;
     const Compute* results = values + p * kPackSize;
-    if (p < kWholePacks || col + kPackSize <= kCols) store_pack(results, row_y + col);
+    if (inside) store_pack(results, row_y + col);
   }
 }
 
@@ -120,7 +122,7 @@ __device__ Compute max_lanes(Compute value) {
 #else
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 #endif
 }

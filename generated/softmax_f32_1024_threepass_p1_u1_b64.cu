@@ -51,11 +51,19 @@ static_assert(kPackSize * kUnroll == 1, "elements move one by one");
 // Loads the row, spread over the block, and calls visit(values, col) with arrays of one element.
 template <typename Visit>
 __device__ void walk(const X* row, Visit visit) {
-  constexpr Col kStretch = (kCols + kBlockSize - 1) / kBlockSize;
-  const Col first = threadIdx.x * kStretch;
-  for (Col col = first; col < first + kStretch && col < kCols; ++col) {
-    Compute value[1] = {widen(row[col])};
-    visit(value, col);
+  const Col thread = threadIdx.x;
+  if constexpr (kCoalesced) {
+    for (Col col = thread; col < kCols; col += kBlockSize) {
+      Compute value[1] = {widen(row[col])};
+      visit(value, col);
+    }
+  } else {
+    constexpr Col kStretch = (kCols + kBlockSize - 1) / kBlockSize;
+    const Col first = thread * kStretch;
+    for (Col col = first; col < first + kStretch && col < kCols; ++col) {
+      Compute value[1] = {widen(row[col])};
+      visit(value, col);
+    }
   }
 }
 

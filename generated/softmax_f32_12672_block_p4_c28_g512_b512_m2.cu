@@ -99,12 +99,14 @@ __device__ Compute max_lanes(Compute value) {
     const int bits = __float_as_int(value);
     const int top = __reduce_max_sync(0xffffffff, bits < 0 ? bits ^ 0x7fffffff : bits);
     return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
-  }
+  } else
 #endif
+  {
 #pragma unroll
-  for (int step = kWidth / 2; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
-  return value;
+    for (int step = kWidth / 2; step > 0; step /= 2)
+      value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
+    return value;
+  }
 }
 
 // Their sum: a butterfly, so the order is fixed and the bits repeat.
@@ -190,8 +192,8 @@ __device__ void load_slice(const X* row, int thread, bool live, Compute (&values
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
-    raw[p] = minus_infinities();
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    raw[p] = minus_infinities();
     if (live && inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
@@ -205,8 +207,8 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kThreadGroupWidth + thread;
     const Col col = pack * kPackSize;
-    const Compute* results = values + p * kPackSize;
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
+    const Compute* results = values + p * kPackSize;
     if (live && inside) store_pack(results, row_y + col);
   }
 }

@@ -93,8 +93,9 @@ __device__ void load_slice(const X* row, int thread, Col first, Compute (&values
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
+    const bool inside = col + kPackSize <= kCols;
     raw[p] = minus_infinities();
-    if (col + kPackSize <= kCols) raw[p] = load_pack(row + col);
+    if (inside) raw[p] = load_pack(row + col);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
@@ -107,8 +108,9 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first + pack) * kPackSize;
+    const bool inside = col + kPackSize <= kCols;
     const Compute* results = values + p * kPackSize;
-    if (col + kPackSize <= kCols) store_pack(results, row_y + col);
+    if (inside) store_pack(results, row_y + col);
   }
 }
 
@@ -156,7 +158,7 @@ __device__ Compute max_lanes(Compute value) {
 #else
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 #endif
 }

@@ -42,11 +42,6 @@ __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 // are exp(-inf) = 0, not exp(-inf - -inf) = NaN. +inf stays, and gives NaN as it must.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-__device__ Compute widen(X value) { return value; }
-
-// Results are rounded once, when they are stored.
-__device__ Y narrow(Compute value) { return value; }
-
 // One access each. The compiler would take a C++ assignment apart where it sees fit. The CPU
 // emulator brings its own.
 #ifndef SOFTGEN_EMULATOR
@@ -175,7 +170,7 @@ __device__ Compute max_lanes(Compute value) {
 #else
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 #endif
 }

@@ -29,9 +29,6 @@ constexpr int kBlockSize = 256;  // threads in a block
 // Where a running maximum starts: any finite start is above some row.
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// Ignores NaN, which reaches the result through the sum.
-__device__ Compute maximum(Compute a, Compute b) { return fmaxf(a, b); }
-
 // Two instructions. The error grows as |z| * 9e-8, but a term of a sum weighs exp(z): a sum of 2^31
 // terms is 9e-7 off. The smallest 16-bit result is 8e-6 off, far below half of its last place.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
@@ -73,7 +70,7 @@ __device__ Compute max_lanes(Compute value) {
 #else
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmaxf(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 #endif
 }

@@ -32,7 +32,7 @@ constexpr bool kPadding = false;       // whether the group covers more columns 
 constexpr int kBlockSize = 128;        // threads in a block
 
 constexpr int kPacks = kColsPerThread / kPackSize;
-constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
+constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth * kRowsPerAccess;
 
 static_assert(kColsPerThread % kPackSize == 0, "a lane holds whole packs");
 static_assert(32 % kThreadGroupWidth == 0 && kBlockSize % 32 == 0, "groups do not straddle warps");
@@ -86,9 +86,7 @@ __device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerT
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int pack = p * kThreadGroupWidth + thread;
-    const Col col = pack * kPackSize;
-    raw[p] = load_pack(row + col);
+    raw[p] = load_pack(row + (p * kThreadGroupWidth + thread) * kPackSize);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
@@ -98,10 +96,8 @@ __device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerT
 __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* row_y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const int pack = p * kThreadGroupWidth + thread;
-    const Col col = pack * kPackSize;
     const Compute* results = values + p * kPackSize;
-    store_pack(results, row_y + col);
+    store_pack(results, row_y + (p * kThreadGroupWidth + thread) * kPackSize);
   }
 }
 
@@ -109,7 +105,7 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
 __device__ Compute max_lanes(Compute value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2)
-    value = maximum(value, __shfl_xor_sync(0xffffffff, value, step));
+    value = fmax(value, __shfl_xor_sync(0xffffffff, value, step));
   return value;
 }
 

@@ -56,7 +56,19 @@ class Online(Strategy):
             if block * pack <= max(problem.cols, 128 * pack)
         ]
         legal = [s for s in found if s.is_legal(problem, arch)]
-        yield from sorted(legal, key=lambda s: s._badness(problem))
+        if problem.writes_elements:
+            yield from sorted(legal, key=lambda s: s._badness(problem))
+        else:
+            yield from sorted(legal, key=lambda s: s._distance_of_readers(rows, arch))
+
+    def _distance_of_readers(self, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates where rows are only read: by loads in flight, then by block size.
+
+        On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
+        x 128256, 8192 x 151936 and 16384 x 50257 bfloat16; 1024 threads at 128 x 4194304 float32.
+        """
+        threads = 512 if rows > arch.multiprocessors else 1024
+        return (-self.pack_size, abs(self.unroll - 2), abs(self.block_size - threads))
 
     def _badness(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads.
@@ -70,5 +82,12 @@ class Online(Strategy):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write instead of one of each, by as many SMs as there are rows."""
+        """Two reads and a write instead of one of each, by as many SMs as there are rows.
+
+        One read if that is all: logsumexp takes 1.01 to 1.04 of a read on an H200 from 50257
+        columns on, where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08.
+        """
+        if not problem.writes_elements and problem.function.reduces:
+            narrow = 1.25 if problem.cols < 16384 else 1.0
+            return min(3.9, max(narrow, 0.9 * arch.multiprocessors / max(1, rows)))
         return min(3.9, max(1.5, arch.multiprocessors / max(1, rows)))

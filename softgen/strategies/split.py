@@ -130,8 +130,11 @@ class Split(Sliced):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write, but on the whole GPU, whatever the rows; one read if that is all."""
+        """Two reads and a write, but on the whole GPU, whatever the rows; one read if that is all.
+
+        logsumexp on an H200: 1.13 of a read at bfloat16 4096 x 128256, 1.7 at 8 x 128256.
+        """
         if not problem.writes_elements:
-            return 1.05
+            return 1.15 if rows >= arch.multiprocessors else 1.3
         few_rows = rows < 0.1 * arch.multiprocessors
         return 1.55 if problem.cols > 65536 or few_rows else 1.65

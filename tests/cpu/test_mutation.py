@@ -23,7 +23,7 @@ def test_broken_kernels_are_seen() -> None:
 def test_every_rule_breaks_every_strategy_somewhere() -> None:
     sources = subjects()
     mutants = [mutant for source in sources for mutant in mutants_of(source)]
-    assert len(mutants) > 5000
+    assert len(mutants) > 4500  # a quarter fewer lines gave 4639, of 22 kernels
     assert {mutant.rule for mutant in mutants} == {rule.name for rule in RULES}
     for source in sources:
         mine = [mutant for mutant in mutants if mutant.source.name == source.name]

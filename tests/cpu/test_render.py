@@ -29,6 +29,7 @@ from softgen.source.render import (
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import MAX_INT32_COLS, Problem, natural_alignment
+from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
@@ -126,6 +127,11 @@ def check_clean(variant: Variant) -> None:
         assert declared.pop("kWholePacks", whole) == whole
         declared.pop("kLanes", None)
         assert ("store_inside" in text) == (variant.problem.alignment < variant.strategy.pack_size)
+    if isinstance(variant.strategy, Cooperative):
+        depth = variant.strategy.depth(variant.problem)
+        assert declared.pop("kDepth", depth) == depth
+        fits = variant.strategy.fits(variant.problem)
+        assert declared.pop("kFirstKept", None) == (0 if fits else None)
     assert declared == expected_constants(variant)
 
     includes = set(re.findall(r"#include (.*)", text))

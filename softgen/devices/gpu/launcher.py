@@ -13,9 +13,9 @@ from softgen.devices.gpu.driver import DOES_NOT_FIT
 from softgen.errors import LaunchError
 from softgen.strategies.launch import Launch
 
-# The values: the operands' addresses, rows and workspace (not every kernel takes one); where they
-# are; what is lent for the launch under way; what has to live as long: the array that holds the addresses,
-# and the kernel's module.
+# The values: the operands' addresses, rows, workspace (not every kernel takes one); where they are;
+# what is lent for the launch under way; what has to live as long: the array that holds the
+# addresses, and the kernel's module.
 Arguments = tuple["array[int]", int, list[Any], "array[int]", Any]
 
 

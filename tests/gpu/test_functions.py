@@ -1,0 +1,139 @@
+"""Functions beside softmax on the GPU: log-sum-exp, pairs of rows, and what they give together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softgen
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import check, numpy_dtype, other_inputs
+from softgen.spec.problem import Problem
+from softgen.verify.regimes import REGIMES
+
+pytestmark = pytest.mark.gpu
+
+COLS = (1, 33, 1000, 4097, 32000, 131072)
+BOTH = ("softmax", "log_softmax")
+
+
+def on_device(x: Any, dtype: DType) -> Any:
+    import cupy
+
+    return cupy.asarray(x.view(numpy_dtype(dtype)))
+
+
+def on_host(*arrays: Any) -> tuple[Any, ...]:
+    import cupy
+
+    host = [cupy.asnumpy(array) for array in arrays]
+    return tuple(a.view("uint16") if a.dtype.name == "bfloat16" else a for a in host)
+
+
+def hard_rows(cols: int, dtype: DType) -> Any:
+    """Return rows of every regime that means anything for so many columns."""
+    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
+    return np.concatenate([regime.array(1, cols, dtype) for regime in applying])
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+@pytest.mark.parametrize("cols", COLS)
+def test_every_regime(cols: int, dtype: DType) -> None:
+    x = hard_rows(cols, dtype)
+    given = on_device(x, dtype)
+    lse = softgen.logsumexp(given, tune="off")
+    assert lse.shape == x.shape[:1]
+    assert check(on_host(lse), (x,), Problem.of("logsumexp", dtype, cols)).message == ""
+    for name in BOTH:
+        results = getattr(softgen, name)(given, return_lse=True, tune="off")
+        problem = Problem.of(f"{name}_lse", dtype, cols)
+        assert check(on_host(*results), (x,), problem).message == ""
+        plain = getattr(softgen, name)(given, tune="off")
+        assert on_host(plain)[0].tobytes() == on_host(results[0])[0].tobytes()
+    m, d = softgen.partial(given, tune="off")
+    assert check(on_host(m, d), (x,), Problem.of("partial", dtype, cols)).message == ""
+    problem = Problem.of("finish", dtype, cols)
+    pairs = other_inputs(x, problem)
+    import cupy
+
+    y = softgen.finish(given, *map(cupy.asarray, pairs), tune="off")
+    assert check(on_host(y), (x, *pairs), problem).message == ""
+
+
+def test_pieces_of_rows_are_put_together() -> None:
+    import cupy
+
+    x = cupy.random.default_rng(0).standard_normal((77, 5000), dtype="float32") * 5
+    pieces = x[:, :1234], x[:, 1234:3000], x[:, 3000:]
+    pairs = [softgen.partial(cupy.ascontiguousarray(piece), tune="off") for piece in pieces]
+    m = cupy.maximum(cupy.maximum(pairs[0][0], pairs[1][0]), pairs[2][0])
+    d = sum(sums * cupy.exp(maxima - m) for maxima, sums in pairs)
+    y = cupy.concatenate([softgen.finish(piece, m, d, tune="off") for piece in pieces], axis=1)
+    cupy.testing.assert_allclose(y, softgen.softmax(x, tune="off"), rtol=4e-6, atol=1e-30)
+
+
+def test_results_on_pytorch() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(3, 50, 1000, device="cuda", dtype=torch.bfloat16)
+    exact = torch.logsumexp(x.double(), -1)
+    lse = softgen.logsumexp(x)
+    assert (lse.dtype, lse.shape) == (torch.bfloat16, (3, 50))
+    assert ((lse.double() - exact).abs() <= 2.0**-7 * exact.abs()).all()
+    kept = softgen.logsumexp(x, dim=2, dtype=torch.float32, keepdim=True)
+    assert (kept.dtype, kept.shape) == (torch.float32, (3, 50, 1))
+    assert ((kept[..., 0].double() - exact).abs() <= 2e-6 * (1 + exact.abs())).all()
+    y, second = softgen.softmax(x, return_lse=True)
+    assert torch.equal(y, softgen.softmax(x))
+    assert second.dtype == torch.float32
+    assert ((second.double() - exact).abs() <= 2e-6 * (1 + exact.abs())).all()
+
+
+def test_torchs_infinities() -> None:
+    torch = pytest.importorskip("torch")
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[-inf, -inf], [inf, 1], [nan, 1], [-inf, 2], [nan, inf]], device="cuda")
+    found = softgen.logsumexp(x, tune="off")
+    torch.testing.assert_close(found, torch.logsumexp(x, -1), equal_nan=True)
+    empty = torch.empty(3, 0, device="cuda")
+    assert softgen.logsumexp(empty).tolist() == torch.logsumexp(empty, -1).tolist()
+    assert softgen.logsumexp(torch.empty(0, 5, device="cuda")).shape == (0,)
+
+
+def test_out_and_warm_calls() -> None:
+    import cupy
+
+    x = cupy.random.default_rng(1).standard_normal((64, 4096), dtype="float32")
+    wanted = softgen.logsumexp(x)
+    out = cupy.empty(64, "float32")
+    for _ in range(3):
+        assert softgen.logsumexp(x, out=out) is out
+        assert (out == wanted).all()
+        assert (softgen.logsumexp(x) == wanted).all()
+    with pytest.raises(InvalidValueError, match="shape"):
+        softgen.logsumexp(x, out=cupy.empty((64, 4096), "float32"))
+    rows = x[:1]
+    assert softgen.logsumexp(rows).shape == (1,)
+
+
+def test_pairs_that_do_not_fit_are_refused() -> None:
+    import cupy
+
+    x = cupy.zeros((4, 8), "float32")
+    m, d = softgen.partial(x, tune="off")
+    with pytest.raises(InvalidValueError, match="maxima must have the shape of x's rows"):
+        softgen.finish(x, m[:3], d)
+    with pytest.raises(InvalidTypeError, match="sums must be float32, got float64"):
+        softgen.finish(x, m, d.astype("float64"))
+
+
+@pytest.mark.parametrize("function", ["logsumexp", "softmax_lse", "partial", "finish"])
+@pytest.mark.parametrize("cols", [1024, 50257])
+def test_the_tuner_takes_every_function(function: str, cols: int) -> None:
+    from softgen.tuning.tune import tune
+
+    entry = tune(Problem.of(function, "bfloat16", cols), 512, budget=1.0)
+    assert entry.timings
+    assert [reason for _, reason in entry.failures if "differ" in reason] == []
