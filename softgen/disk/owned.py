@@ -24,7 +24,9 @@ _MARK = b"Signature: 8a477f597d28d172789f06886806bc55\n" + _SIGN
 # belongs to a process that was killed.
 STALE_SECONDS = 3600
 
-_VARIANT = r"(?:log_)?softmax_[a-z0-9_]+"
+# A function, its types, columns: whatever functions there are, those of other versions too.
+_TYPE = "(?:f16|bf16|f32|f64)"
+_VARIANT = rf"[a-z]+(?:_[a-z]+)*_{_TYPE}(?:_to_{_TYPE})?_\d+[a-z0-9_]*"
 _FORMS = {
     "tuned": rf"{_VARIANT}_rows\d+_[0-9a-f]{{12}}\.json",
     "texts": rf"{_VARIANT}-[0-9a-f]{{16}}\.txt",
