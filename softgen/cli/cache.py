@@ -83,7 +83,9 @@ def export_file(
     file: File,
     as_table: Annotated[
         bool,
-        typer.Option("--table", help="As a table of a device's winners, as in softgen/tables."),
+        typer.Option(
+            "--table", help="As a table of a device's winners, as in softgen/strategies/tables."
+        ),
     ] = False,
     json: options.JsonOption = False,
 ) -> None:

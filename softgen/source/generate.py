@@ -26,7 +26,7 @@ def generate(
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
     Args:
-        algorithm: "softmax" or "log_softmax".
+        algorithm: the function: its name, for example "softmax" or "logsumexp", or a Function.
         dtype: element type of the input: float16, bfloat16, float32 or float64.
         cols: elements in a row.
         variant: None for the winner that softgen ships for `rows` on the device of `arch`, else the
