@@ -9,6 +9,7 @@ from softgen import moved as moved
 
 if TYPE_CHECKING:
     from softgen.call.api import finish, log_softmax, logsumexp, partial, plan, softmax
+    from softgen.call.merge import merge
     from softgen.errors import (
         CaptureError,
         CompileError,
@@ -55,30 +56,36 @@ __all__ = [
     "generate",
     "log_softmax",
     "logsumexp",
+    "merge",
     "partial",
     "plan",
     "softmax",
 ]
 
 _HOME = {
-    "Function": "softgen.spec.problem",
     "Arch": "softgen.spec.arch",
-    "DType": "softgen.spec.problem",
+    "DType": "softgen.spec.dtypes",
+    "Function": "softgen.spec.functions.base",
     "Problem": "softgen.spec.problem",
     "finish": "softgen.call.api",
     "generate": "softgen.source.generate",
     "log_softmax": "softgen.call.api",
     "logsumexp": "softgen.call.api",
+    "merge": "softgen.call.merge",
     "partial": "softgen.call.api",
     "plan": "softgen.call.api",
     "softmax": "softgen.call.api",
 }
 
+# Public names of before, and what has taken their place.
+_REPLACED = {"Algorithm": "Function"}
+
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use: `import softgen` itself costs no CuPy, Jinja or NumPy."""
     if name not in __all__:
-        raise AttributeError(f"module 'softgen' has no attribute {name!r}")
+        hint = f"; it is softgen.{_REPLACED[name]} now" if name in _REPLACED else ""
+        raise AttributeError(f"module 'softgen' has no attribute {name!r}{hint}")
     value = getattr(importlib.import_module(_HOME.get(name, "softgen.errors")), name)
     globals()[name] = value
     return value

@@ -79,7 +79,7 @@ def run(
         typer.Option(
             "--operand",
             metavar="NAME=FILE",
-            help="A .npy file for another input of the function, for example m=m.npy.",
+            help="A .npy file for another input of the function, as in maxima=m.npy.",
         ),
     ] = None,
     target: Annotated[

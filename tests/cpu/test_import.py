@@ -72,6 +72,13 @@ def test_unknown_names_are_attribute_errors() -> None:
         _ = softgen.sotfmax
 
 
+def test_the_old_name_of_function_names_the_new_one() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'Algorithm'; it is softgen\.Function"):
+        _ = softgen.Algorithm
+    assert not hasattr(softgen, "Algorithm")
+    assert softgen.Function.of("logsumexp").name == "logsumexp"
+
+
 def test_an_old_place_of_a_module_names_the_new_one() -> None:
     for old, new in (
         ("softgen.arch", "softgen.spec.arch"),

@@ -9,10 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from softgen.bench.record import Record, read_csv
 from softgen.devices.gpu.device import unavailable_reason
+from softgen.spec.functions import all_functions
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -60,7 +62,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_every_block_is_known() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python", "cuda"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 4)
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (8, 3, 5)
 
 
 def test_first_command(checkout: Path) -> None:
@@ -110,10 +112,27 @@ def test_verify(checkout: Path) -> None:
     assert re.search(r"\b0 failed", printed), printed
 
 
+def test_beside_softmax(checkout: Path) -> None:
+    """Each function of the table is one, with its results; the command writes both files."""
+    told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    names = [name for cell in told for name in re.findall(r"\w+", cell)]
+    assert {function.name for function in all_functions()} <= set(names)
+    printed = softgen(f"{SHELL[5].strip()} --device cpu", checkout)
+    assert "the bound is 2e-06" in printed
+    y, lse = (np.load(checkout / f"{name}.npy") for name in ("y", "lse"))
+    assert (y.shape, lse.shape) == ((8, 300), (8,))
+
+
+@pytest.mark.gpu
+def test_call_beside_softmax() -> None:
+    program = f"{PYTHON[3]}\nprint(abs(y - softgen.softmax(x)).max() < 1e-6, lse.shape)"
+    assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True (4096,)\n"
+
+
 def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
     if unavailable_reason() is None:
         pytest.skip("there is a GPU, where the whole suite takes a minute")
-    words = SHELL[5].split()
+    words = SHELL[6].split()
     assert words[:2] == ["softgen", "bench"]
     plotless = words[: words.index("--plot")]  # matplotlib is an extra
     answer = subprocess.run([sys.executable, "-m", *plotless], cwd=checkout, check=False)
@@ -122,10 +141,10 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
 
 def test_adding_a_strategy(checkout: Path) -> None:
     (template,) = (body for kind, body in BLOCKS if kind == "cuda")
-    (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[3])
+    (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[4])
     (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(template)
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
-    printed = softgen(SHELL[6].strip(), checkout)
+    printed = softgen(SHELL[7].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed
     assert "thread" in printed
 
