@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from softgen.bench.check import CHUNK
 from softgen.bench.suites import Shape
 from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
@@ -12,19 +13,20 @@ from softgen.devices.gpu.replay import Player
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import Problem
+from softgen.spec.operands import Operand
 from softgen.tuning.measure import Buffers
 
 
 class Arena:
-    """Rotating pairs of input and output for one shape, and the stream that everything runs on.
+    """Rotating sets of operands for one shape, and the stream that everything runs on.
 
-    Launch i of a competitor reads input i and writes output i; the numbers wrap around, as they do
-    for the tuner (`measure.Rotation`).
+    Launch i of a competitor reads input i and writes output i, the first operand and the first
+    result of set i; the numbers wrap around, as they do for the tuner (`measure.Rotation`).
 
-    Raises InvalidValueError if one pair does not fit in half of the free memory.
+    Raises InvalidValueError if one set does not fit in half of the free memory.
 
     Attributes:
+        problem: what is computed of the operands.
         kernels: those of softgen's that were chosen so far, by the arguments of the choice.
     """
 
@@ -33,32 +35,43 @@ class Arena:
         self.arch: Arch = current_arch()
         self.player = Player()
         self.kernels: dict[tuple[str | None, str | None, bool], LoadedKernel] = {}
-        self.buffers = Buffers.allocate(
-            Problem.of("softmax", shape.dtype, shape.cols), shape.rows, whole=True
-        )
+        self.problem = shape.problem
+        self.buffers = Buffers.allocate(self.problem, shape.rows, whole=True)
         self.buffers.chill(self.player)
+        self._fill_other_inputs()
         # The buffers were filled on another stream, and this one waits for none.
         self.player.cupy.cuda.runtime.deviceSynchronize()
 
     @property
     def pairs(self) -> int:
-        """Number of pairs of buffers."""
-        return len(self.buffers.inputs)
+        """Number of sets of buffers."""
+        return len(self.buffers.arguments)
 
     @property
     def bytes(self) -> int:
-        """Size of one input, and of one output."""
-        return self.shape.rows * self.shape.cols * self.shape.dtype.itemsize
+        """Size of one input."""
+        return self._size(self.problem.operands[0])
+
+    @property
+    def result_bytes(self) -> int:
+        """Size of one output."""
+        return self._size(self.problem.results[0])
+
+    @functools.cached_property
+    def sets(self) -> list[tuple[Any, ...]]:
+        """Each set's operands as CuPy arrays of their shapes, in the operands' order."""
+        operands = self.problem.operands
+        return [tuple(map(self._array, each, operands)) for each in self.buffers.arguments]
 
     @functools.cached_property
     def x(self) -> list[Any]:
         """The inputs as CuPy arrays of shape (rows, cols)."""
-        return [self._array(pointer) for pointer in self.buffers.inputs]
+        return [arrays[0] for arrays in self.sets]
 
     @functools.cached_property
     def y(self) -> list[Any]:
-        """The outputs as CuPy arrays of shape (rows, cols)."""
-        return [self._array(pointer) for pointer in self.buffers.outputs]
+        """The outputs as CuPy arrays: (rows, cols), or (rows,) for one number a row."""
+        return [arrays[self.buffers.results[0]] for arrays in self.sets]
 
     @functools.cached_property
     def torch_x(self) -> list[Any]:
@@ -78,17 +91,33 @@ class Arena:
         return torch.cuda.ExternalStream(self.player.stream.ptr)
 
     def poison(self) -> None:
-        """Fill the first output with NaN, so that what is not written shows."""
-        self.player.cupy.cuda.runtime.memsetAsync(
-            self.buffers.outputs[0], 0xFF, self.bytes, self.player.stream.ptr
-        )
+        """Fill the results of the first set with NaN, so that what is not written shows."""
+        memset, first = self.player.cupy.cuda.runtime.memsetAsync, self.buffers.arguments[0]
+        for which, operand in zip(self.buffers.results, self.problem.results, strict=True):
+            memset(first[which], 0xFF, self._size(operand), self.player.stream.ptr)
 
-    def _array(self, pointer: int) -> Any:
+    def _size(self, operand: Operand) -> int:
+        return self.shape.rows * operand.bytes_per_row(self.shape.cols)
+
+    def _fill_other_inputs(self) -> None:
+        """Write what belongs to x into inputs beside it: results of others would overflow."""
+        count = len(self.problem.inputs)
+        if count == 1:
+            return
+        step = max(1, CHUNK // self.shape.cols)
+        for x, *others in (arrays[:count] for arrays in self.sets):
+            for first in range(0, self.shape.rows, step):
+                part = slice(first, first + step)
+                values = self.problem.function.other_inputs(x[part].astype("float64"))
+                for array, value in zip(others, values, strict=True):
+                    array[part] = value.astype(array.dtype)
+
+    def _array(self, pointer: int, operand: Operand) -> Any:
         cupy = self.player.cupy
-        memory = cupy.cuda.UnownedMemory(pointer, self.bytes, self.buffers)
+        memory = cupy.cuda.UnownedMemory(pointer, self._size(operand), self.buffers)
         return cupy.ndarray(
-            (self.shape.rows, self.shape.cols),
-            numpy_dtype(self.shape.dtype),
+            operand.shape(self.shape.rows, self.shape.cols),
+            numpy_dtype(operand.dtype),
             cupy.cuda.MemoryPointer(memory, 0),
         )
 

@@ -14,7 +14,7 @@ from softgen.devices.gpu.replay import Launch
 
 # One copy for every shape and competitor. Its lines are not marked as the first to leave L2, where
 # they are to be found, and it takes one pass, as most kernels that are element by element do.
-COPY = limit.Copy(unroll=4, block_size=256, evict_first=False, waves=0)
+COPY = limit.Sweep(unroll=4, block_size=256, evict_first=False, waves=0, writes=True)
 
 
 class Chain:
@@ -22,17 +22,19 @@ class Chain:
 
     Launch i of the chain copies a source into input i, runs launch i of the competitor, and copies
     its output into a sink. Inputs and outputs rotate as they do in the cold regime, so each is
-    written to a place that has left L2; source and sink are one buffer each.
+    written to a place that has left L2; source and sink are one buffer each. The input is x, and
+    the output is the first result: one number a row, for some functions.
     """
 
     def __init__(self, arena: Arena) -> None:
         self.arena = arena
         cupy = arena.player.cupy
         self.source = cupy.empty(arena.bytes, "uint8")
-        self.sink = cupy.empty(arena.bytes, "uint8")
-        self.enqueue = limit.copier(COPY, arena)
+        self.sink = cupy.empty(arena.result_bytes, "uint8")
+        self.copy_input = limit.sweeper(COPY, arena, arena.bytes)
+        self.copy_result = limit.sweeper(COPY, arena, arena.result_bytes)
         # The data of input 0, which competitors are checked on, also after a chain has run.
-        self.enqueue(arena.buffers.inputs[0], self.source.data.ptr)
+        self.copy_input(arena.buffers.inputs[0], self.source.data.ptr)
 
     def around(self, launch: Launch, result: Callable[[int], int] | None = None) -> Launch:
         """Return the chain around a competitor, as a launch.
@@ -46,8 +48,8 @@ class Chain:
         source, sink = self.source.data.ptr, self.sink.data.ptr
 
         def chained(i: int) -> None:
-            self.enqueue(source, buffers.inputs[i % pairs])
+            self.copy_input(source, buffers.inputs[i % pairs])
             launch(i)
-            self.enqueue(result(i) if result else buffers.outputs[i % pairs], sink)
+            self.copy_result(result(i) if result else buffers.outputs[i % pairs], sink)
 
         return chained

@@ -1,14 +1,19 @@
-"""How far a competitor's softmax is from float64, computed on the device a few rows at a time."""
+"""How far a competitor's results are from float64, computed on the device a few rows at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
+from softgen.spec.operands import Measure, Operand
+from softgen.spec.problem import Problem
 from softgen.tuning.gate import TINY
 
-CHUNK = 1 << 25  # elements at a time: 256 MB in float64
-MOST_ELEMENTS = 1 << 28  # of larger results evenly spread rows are checked
+# Elements at a time: 128 MB in float64, of which a reference makes some five arrays.
+CHUNK = 1 << 24
+MOST_ELEMENTS = 1 << 28  # of larger inputs evenly spread rows are checked
 
 # What counts as wrong. softgen's own bounds are tighter; a fast exponential in float32 loses about
 # |x - max| * 2**-24 and a long sum some more, which is a choice and no mistake. In 16 bits: two
@@ -21,6 +26,21 @@ TOLERANCE = {
 }
 
 
+@dataclass(frozen=True)
+class Deviation:
+    """How far a result is from the exact one.
+
+    Attributes:
+        result: its name among the operands.
+        error: the largest, as the operand's measure has it; inf for a NaN.
+        bound: the largest that is not wrong.
+    """
+
+    result: str
+    error: float
+    bound: float
+
+
 def checked_rows(rows: int, cols: int) -> list[int]:
     """Return the rows to check: all, or an even spread that includes the first and the last."""
     most = max(2, MOST_ELEMENTS // cols)
@@ -29,34 +49,64 @@ def checked_rows(rows: int, cols: int) -> list[int]:
     return sorted({i * (rows - 1) // (most - 1) for i in range(most)})
 
 
-def max_relative_error(y: Any, x: Any, dtype: DType) -> float:
-    """Return the largest error of y = softmax(x) over the checked rows; inf for a NaN.
+def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
+    """Return the deviation of the result that is the furthest from its bound, over checked rows.
+
+    The reference is written for NumPy, whose functions hand CuPy's arrays to CuPy; what CuPy lacks
+    raises TypeError, and nothing is computed on the host.
 
     Args:
-        y: the result, a CuPy array of shape (rows, cols) in `dtype`.
-        x: the input, likewise, without NaN or infinities.
-        dtype: the element type. Errors are relative to the exact value, or to the smallest normal
-            number of the type where that is larger.
+        problem: what was computed.
+        arrays: its operands in their order, all CuPy arrays (or all NumPy's); inputs without NaN or
+            infinities.
     """
     import cupy
 
-    rows, cols = x.shape
-    bits = f"uint{8 * dtype.itemsize}"  # gathers move bits, whatever CuPy knows of the type
+    inputs, results = arrays[: len(problem.inputs)], arrays[len(problem.inputs) :]
+    rows, cols = inputs[0].shape
+    asarray = cupy.get_array_module(inputs[0]).asarray
     chosen = checked_rows(rows, cols)
     step = max(1, CHUNK // cols)
-    worst = 0.0
+    worst = [0.0] * len(results)
     for first in range(0, len(chosen), step):
         part = chosen[first : first + step]
         # A slice is a view; a list of rows would be gathered into a copy.
         dense = part[-1] - part[0] == len(part) - 1
-        index = slice(part[0], part[-1] + 1) if dense else cupy.asarray(part)
-        terms = x.view(bits)[index].view(x.dtype).astype(cupy.float64)
-        terms -= terms.max(axis=1, keepdims=True)
-        cupy.exp(terms, out=terms)
-        terms /= terms.sum(axis=1, keepdims=True)
-        error = cupy.abs(y.view(bits)[index].view(y.dtype).astype(cupy.float64) - terms)
-        cupy.maximum(terms, TINY[dtype], out=terms)
-        error /= terms
-        error[cupy.isnan(error)] = cupy.inf
-        worst = max(worst, float(error.max()))
-    return worst
+        index = slice(part[0], part[-1] + 1) if dense else asarray(part)
+        exact = problem.function.reference(*(_in_float64(x, index) for x in inputs))
+        for number, operand in enumerate(problem.results):
+            found = _in_float64(results[number], index)
+            worst[number] = max(worst[number], _error(operand, found, exact[number]))
+    deviations = [
+        Deviation(operand.name, error, TOLERANCE[operand.dtype])
+        for operand, error in zip(problem.results, worst, strict=True)
+    ]
+    return max(deviations, key=lambda each: each.error / each.bound)
+
+
+def _in_float64(array: Any, index: Any) -> Any:
+    """Return a new array of the chosen rows; gathers move bits, whatever CuPy knows of the type."""
+    bits = f"uint{8 * array.dtype.itemsize}"
+    return array.view(bits)[index].view(array.dtype).astype("float64")
+
+
+def _error(operand: Operand, found: Any, exact: Any) -> float:
+    """Return the largest error of `found`, which is used up; inf for a NaN.
+
+    Relative to the exact value, or to the smallest normal number of the type where that is larger;
+    of a logarithm, to 1 + its size; of what must be exact, inf if there is any.
+    """
+    found -= exact
+    error = abs(found)
+    if operand.measure is Measure.EXACT:
+        error[error > 0] = float("inf")
+    else:
+        scale = abs(exact)
+        if operand.measure is Measure.LOGARITHM:
+            scale += 1
+        else:
+            tiny = TINY[operand.dtype]
+            scale[scale < tiny] = tiny
+        error /= scale
+    error[error != error] = float("inf")
+    return float(error.max())

@@ -16,17 +16,20 @@ from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
 
+OF_TORCH = ("softmax", "log_softmax", "logsumexp")  # by the names that PyTorch has for them
+SOFTMAX_ONLY = ("softmax",)  # as it is called here, whatever else a library may have
+
 
 def library_peers() -> list[Peer]:
     """Return the libraries that may be installed."""
     return [
-        Peer("torch", _torch, ("torch",)),
-        Peer("torch.compile", _torch_compile, ("torch",), compiles=True),
-        Peer("triton", _triton, ("torch", "triton")),
-        Peer("cupyx", _cupyx, ("cupyx",)),
-        Peer("quack", _quack, ("torch", "quack"), compiles=True),
-        Peer("liger", _liger, ("torch", "liger_kernel")),
-        Peer("flashinfer", _flashinfer, ("torch", "flashinfer")),
+        Peer("torch", _torch, ("torch",), functions=OF_TORCH),
+        Peer("torch.compile", _torch_compile, ("torch",), compiles=True, functions=OF_TORCH),
+        Peer("triton", _triton, ("torch", "triton"), functions=SOFTMAX_ONLY),
+        Peer("cupyx", _cupyx, ("cupyx",), functions=SOFTMAX_ONLY),
+        Peer("quack", _quack, ("torch", "quack"), compiles=True, functions=SOFTMAX_ONLY),
+        Peer("liger", _liger, ("torch", "liger_kernel"), functions=SOFTMAX_ONLY),
+        Peer("flashinfer", _flashinfer, ("torch", "flashinfer"), functions=SOFTMAX_ONLY),
     ]
 
 
@@ -66,18 +69,28 @@ def _allocating(arena: Arena, call: Callable[[Any], Any]) -> Entrant:
 def _torch(arena: Arena) -> Entrant:
     import torch
 
-    return _writing(arena, lambda x, out: torch.softmax(x, -1, out=out))
+    function = getattr(torch, arena.shape.function.name)
+    return _writing(arena, lambda x, out: function(x, -1, out=out))
 
 
 def _torch_compile(arena: Arena) -> Entrant:
     import torch
 
+    # Inductor fuses the copies away.
     def softmax_into(x: Any, out: Any) -> None:
-        out.copy_(torch.softmax(x, -1))  # Inductor fuses the copy away
+        out.copy_(torch.softmax(x, -1))
 
+    def log_softmax_into(x: Any, out: Any) -> None:
+        out.copy_(torch.log_softmax(x, -1))
+
+    def logsumexp_into(x: Any, out: Any) -> None:
+        out.copy_(torch.logsumexp(x, -1))
+
+    each = (softmax_into, log_softmax_into, logsumexp_into)
+    function = dict(zip(OF_TORCH, each, strict=True))[arena.shape.function.name]
     # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
     torch._dynamo.reset()
-    return _writing(arena, torch.compile(softmax_into, dynamic=False, fullgraph=True))
+    return _writing(arena, torch.compile(function, dynamic=False, fullgraph=True))
 
 
 def _triton(arena: Arena) -> Entrant:

@@ -1,7 +1,8 @@
-"""The limit: the fastest of several copy kernels that move as many bytes as softmax has to.
+"""The limit: the fastest of several kernels that move as many bytes as the function has to.
 
-A copy reads every element once and writes every element once, as softmax does at best. Which copy
-is the fastest depends on the size, so several are tried at every shape, in the same run.
+A copy reads every element once and writes every element once, as softmax does at best. Where one
+number a row is written, as logsumexp does, it is a read. Which kernel is the fastest depends on the
+size, so several are tried at every shape, in the same run.
 """
 
 from __future__ import annotations
@@ -23,8 +24,13 @@ BLOCK_SIZES = (128, 256, 512, 1024)
 
 # A step is kUnroll packs a thread, all of whose loads come before its stores, so that many are in
 # flight; only the last step of the grid has to look where the data ends.
+#
+# A read must not be optimized away: a thread xors all that it loads, and writes if all four words
+# of that are kNever, as they are of random data once in 2^128.
 _SOURCE = """
 constexpr int kUnroll = {unroll};
+constexpr bool kWrites = {writes};
+constexpr unsigned kNever = {never:#x};
 
 __device__ uint4 load(const uint4* from) {{
   uint4 p;
@@ -41,8 +47,15 @@ __device__ void store(uint4* to, uint4 p) {{
                : "memory");
 }}
 
+__device__ void add(uint4& sum, uint4 p) {{
+  sum.x ^= p.x;
+  sum.y ^= p.y;
+  sum.z ^= p.z;
+  sum.w ^= p.w;
+}}
+
 template <bool kWhole>
-__device__ void step(const uint4* from, uint4* to, long long left) {{
+__device__ void step(const uint4* from, uint4* to, long long left, uint4& sum) {{
   uint4 p[kUnroll];
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {{
@@ -52,50 +65,76 @@ __device__ void step(const uint4* from, uint4* to, long long left) {{
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {{
     const int at = i * blockDim.x;
-    if (kWhole || at < left) store(to + at, p[i]);
+    if (kWhole || at < left) {{
+      if (kWrites) {{
+        store(to + at, p[i]);
+      }} else {{
+        add(sum, p[i]);
+      }}
+    }}
   }}
 }}
 
-extern "C" __global__ void copy(const char* x, char* y, long long bytes) {{
+extern "C" __global__ void {name}(const char* x, char* y, long long bytes) {{
   const uint4* from = reinterpret_cast<const uint4*>(x);
   uint4* to = reinterpret_cast<uint4*>(y);
   const long long packs = bytes / 16;
   const long long tile = static_cast<long long>(blockDim.x) * kUnroll;
+  uint4 sum = {{0, 0, 0, 0}};
   for (long long first = blockIdx.x * tile; first < packs; first += gridDim.x * tile) {{
     const long long mine = first + threadIdx.x;
     if (first + tile <= packs) {{
-      step<true>(from + mine, to + mine, 0);
+      step<true>(from + mine, to + mine, 0, sum);
     }} else {{
-      step<false>(from + mine, to + mine, packs - mine);
+      step<false>(from + mine, to + mine, packs - mine, sum);
     }}
   }}
   const long long rest = packs * 16 + threadIdx.x;
-  if (blockIdx.x == 0 && rest < bytes) y[rest] = x[rest];
+  if (blockIdx.x == 0 && rest < bytes) {{
+    if (kWrites) {{
+      y[rest] = x[rest];
+    }} else {{
+      sum.x ^= static_cast<unsigned char>(x[rest]);
+    }}
+  }}
+  const unsigned other =
+      (sum.x ^ kNever) | (sum.y ^ kNever) | (sum.z ^ kNever) | (sum.w ^ kNever);
+  if (!kWrites && other == 0) *y = 0;
 }}
 """
 
+NEVER = 0x9E3779B9
+
 
 @dataclass(frozen=True)
-class Copy:
-    """One setting of the copy kernel.
+class Sweep:
+    """One setting of the kernel that goes over the data once.
 
     Attributes:
         unroll: 16-byte accesses of a thread in flight.
         block_size: threads in a block.
         evict_first: whether lines are marked as the first to leave the caches.
         waves: grids that fill the GPU so many times stride over the data; 0 for one pass.
+        writes: whether it copies what it reads.
     """
 
     unroll: int
     block_size: int
     evict_first: bool
     waves: int
+    writes: bool
+
+    @property
+    def name(self) -> str:
+        """What it does, which is the kernel's name."""
+        return "copy" if self.writes else "read"
 
     @property
     def label(self) -> str:
         """The setting in short."""
         walk = f"stride{self.waves}" if self.waves else "once"
-        return f"u{self.unroll} b{self.block_size} {walk}{' ef' if self.evict_first else ''}"
+        hint = " ef" if self.evict_first else ""
+        return f"{self.name} u{self.unroll} b{self.block_size} {walk}{hint}"
 
     def grid(self, size: int, arch: Arch) -> int:
         """Return the blocks to launch for `size` bytes."""
@@ -105,43 +144,52 @@ class Copy:
         return min(blocks, self.waves * resident) if self.waves else blocks
 
 
-def settings() -> Iterator[Copy]:
-    """Yield every setting that is tried."""
+def settings(writes: bool) -> Iterator[Sweep]:
+    """Yield every setting that is tried, of copies or of reads."""
     for unroll in UNROLLS:
         for block_size in BLOCK_SIZES:
             for evict_first in (False, True):
-                yield Copy(unroll, block_size, evict_first, waves=0)
+                yield Sweep(unroll, block_size, evict_first, 0, writes)
                 if unroll in STRIDED_UNROLLS:
-                    yield Copy(unroll, block_size, evict_first, waves=1)
+                    yield Sweep(unroll, block_size, evict_first, 1, writes)
 
 
-def source(unroll: int, evict_first: bool) -> str:
-    """Return the CUDA text of a copy kernel."""
-    return _SOURCE.format(unroll=unroll, hint=".cs" if evict_first else "")
+def source(unroll: int, evict_first: bool, writes: bool) -> str:
+    """Return the CUDA text of a kernel, which is called "copy" or "read"."""
+    return _SOURCE.format(
+        unroll=unroll,
+        hint=".cs" if evict_first else "",
+        writes=str(writes).lower(),
+        name="copy" if writes else "read",
+        never=NEVER,
+    )
 
 
 @functools.cache
-def _function(unroll: int, evict_first: bool, device: int) -> Any:
+def _function(unroll: int, evict_first: bool, writes: bool, device: int) -> Any:
     cupy = require_device()
-    module = cupy.RawModule(code=source(unroll, evict_first), backend="nvrtc")
-    return module.get_function("copy").kernel
+    module = cupy.RawModule(code=source(unroll, evict_first, writes), backend="nvrtc")
+    return module.get_function("copy" if writes else "read").kernel
 
 
-def copier(copy: Copy, arena: Arena) -> Callable[[int, int], None]:
-    """Return enqueue(x, y) on device addresses: an input's or output's bytes go from x to y."""
+def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, int], None]:
+    """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y."""
     device = int(arena.player.cupy.cuda.runtime.getDevice())
-    function = _function(copy.unroll, copy.evict_first, device)
-    grid, size = copy.grid(arena.bytes, arena.arch), arena.bytes
+    function = _function(sweep.unroll, sweep.evict_first, sweep.writes, device)
+    grid = sweep.grid(size, arena.arch)
 
     def enqueue(x: int, y: int) -> None:
-        function((grid,), (copy.block_size,), (x, y, size), 0, arena.player.stream)
+        function((grid,), (sweep.block_size,), (x, y, size), 0, arena.player.stream)
 
     return enqueue
 
 
-def launch_of(copy: Copy, arena: Arena) -> Launch:
-    """Return the copy as a competitor: it copies input i to output i."""
-    enqueue, pairs = copier(copy, arena), arena.pairs
+def launch_of(sweep: Sweep, arena: Arena) -> Launch:
+    """Return the sweep as a competitor: it reads input i, and copies it to output i if it writes.
+
+    An output must be as large as an input where it writes.
+    """
+    enqueue, pairs = sweeper(sweep, arena, arena.bytes), arena.pairs
 
     def launch(i: int) -> None:
         enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from softgen.bench.record import Record, Regime, Status
+from softgen.spec.functions.softmax import SOFTMAX
 
 # Fewer widths than this make no line; such shapes share a panel with one place a shape.
 LEAST_WIDTHS = 3
@@ -41,9 +42,9 @@ def panels(records: Sequence[Record]) -> list[Panel]:
     """Return the panels for records of any suites, in the order of the records."""
     timed = [record for record in records if record.gigabytes_per_second]
     origins = {record.origin for record in timed}
-    together: dict[tuple[str, str, str, Regime], list[Record]] = {}
+    together: dict[tuple[str, str, str, str, Regime], list[Record]] = {}
     for record in timed:
-        key = (record.origin, record.suite, record.dtype, record.regime)
+        key = (record.origin, record.suite, record.function, record.dtype, record.regime)
         together.setdefault(key, []).append(record)
     return [
         panel
@@ -56,7 +57,8 @@ def _of_suite(records: Sequence[Record], where: str) -> Iterator[Panel]:
     widths: dict[int, set[int]] = {}
     for record in records:
         widths.setdefault(record.rows, set()).add(record.cols)
-    title = f"{records[0].suite}: {records[0].dtype}"
+    function = "" if records[0].function == SOFTMAX.name else f"{records[0].function}, "
+    title = f"{records[0].suite}: {function}{records[0].dtype}"
     if records[0].regime is Regime.WARM:
         title += ", between two copies"
     for rows, cols in widths.items():

@@ -18,7 +18,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
 from softgen.errors import CompileError, InvalidValueError
 from softgen.names import unknown
-from softgen.spec.problem import Problem
+from softgen.spec.functions.base import Function
 from softgen.tuning.measure import launch_over
 
 LADDER = "ladder"
@@ -86,12 +86,19 @@ class Peer:
             absent.
         packages: what has to be importable.
         compiles: whether every shape costs seconds of compilation: only landmarks are timed.
+        functions: names of those that it has; None for all.
     """
 
     name: str
     prepare: Callable[[Arena], Entrant | Field]
     packages: tuple[str, ...] = ()
     compiles: bool = False
+    functions: tuple[str, ...] | None = None
+
+    def lacking(self, function: Function) -> str | None:
+        """Return that it does not have the function, in words, or None."""
+        has = self.functions is None or function.name in self.functions
+        return None if has else f"has no {function}"
 
     def missing(self) -> str | None:
         """Return which package is not installed, in words, or None."""
@@ -118,7 +125,7 @@ def softgen_entrant(
     key = (tune, variant, batch_invariant)
     if key not in arena.kernels:
         arena.kernels[key] = plan(
-            "softmax",
+            shape.function,
             shape.dtype,
             shape.cols,
             rows=shape.rows,
@@ -143,11 +150,9 @@ def exhaustive_field(arena: Arena) -> Field:
     from softgen.source.render import render
     from softgen.strategies.variants import candidates
 
-    shape = arena.shape
-    problem = Problem.of("softmax", shape.dtype, shape.cols)
     settings: list[Entrant] = []
     left_out: list[Exception] = []
-    for made in compile_many(map(render, candidates(problem, shape.rows, arena.arch))):
+    for made in compile_many(map(render, candidates(arena.problem, arena.shape.rows, arena.arch))):
         if isinstance(made, CompileError):
             left_out.append(made)
         elif made.local_bytes:

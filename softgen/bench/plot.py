@@ -185,11 +185,18 @@ def _short(number: int) -> str:
 def _origin(records: Sequence[Record]) -> str:
     """Return where the figures are from and how they were taken, for beneath the plot."""
     lines = list(dict.fromkeys(f"{r.device}, driver {r.driver}; {r.versions}" for r in records))
-    lines.append(
-        "Median device time by CUDA graph replay over rotating buffers larger than L2; one read "
-        "and one write of each element counted. limit: the fastest of several copies of the same "
-        "bytes in the same run."
-    )
+    timing = "Median device time by CUDA graph replay over rotating buffers larger than L2;"
+    if any(record.writes_elements for record in records):
+        lines.append(
+            f"{timing} one read and one write of each element counted. limit: the fastest of "
+            "several copies of the same bytes in the same run."
+        )
+    if not all(record.writes_elements for record in records):
+        which = dict.fromkeys(r.function for r in records if not r.writes_elements)
+        lines.append(
+            f"{timing} one read of each element counted for {', '.join(which)}. limit: there the "
+            "fastest of several kernels that only read the same bytes in the same run."
+        )
     if any(record.regime is Regime.WARM for record in records):
         lines.append(
             "Between two copies: one writes the input just before, one reads the output, and the "

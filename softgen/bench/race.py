@@ -22,7 +22,7 @@ from softgen.devices.gpu.replay import Launch, Replay, Work
 ROUNDS = 4
 DEFAULT_SECONDS = 0.2
 SETUP_SECONDS = 120.0
-COPIES = 3  # the fastest copies of a screening are timed along with everybody else
+SWEEPS = 3  # the fastest copies, or reads, of a screening are timed along with everybody else
 SCREENING_SECONDS = 0.001
 SETTINGS = 6  # likewise of a peer that enters with all of its settings
 SETTING_SECONDS = 0.005  # of the look at each: many of them are within 1% of each other
@@ -94,7 +94,7 @@ class Race:
 
     def _refusal(self, peer: Peer) -> str | None:
         """Return why the peer is not even prepared, or None."""
-        missing = peer.missing()
+        missing = peer.lacking(self.arena.shape.function) or peer.missing()
         if missing:
             return missing
         if not peer.compiles:
@@ -123,13 +123,15 @@ class Race:
             entrant.launch(0)
             entrant.collect()
         arena.player.stream.synchronize()
-        dtype = arena.shape.dtype
-        error = check.max_relative_error(arena.y[0], arena.x[0], dtype)
-        bound = check.TOLERANCE[dtype]
-        if error <= bound:
-            return Finding(name, Status.TIMED, error=error, note=entrant.note)
-        note = f"off by {error:.3g} relative to float64, where {bound:.3g} is allowed"
-        return Finding(name, Status.WRONG, error=error, note=note)
+        found = check.furthest(arena.problem, arena.sets[0])
+        if found.error <= found.bound:
+            return Finding(name, Status.TIMED, error=found.error, note=entrant.note)
+        which = f"{found.result} is " if len(arena.problem.results) > 1 else ""
+        note = (
+            f"{which}off by {found.error:.3g} relative to float64, where {found.bound:.3g} is "
+            "allowed"
+        )
+        return Finding(name, Status.WRONG, error=found.error, note=note)
 
     def _shortlist(self, field: Field) -> list[Entrant]:
         """Return the fastest settings of a short look at all of them.
@@ -172,7 +174,7 @@ class Race:
 
     def findings(self) -> list[Finding]:
         """Time whoever was admitted, and return what was found of every peer, the limit first."""
-        starters = self._copies()
+        starters = self._sweeps()
         with self._current(Library.TORCH) if self.torch_player else contextlib.nullcontext():
             for name, entrants in self.entrants.items():
                 try:
@@ -211,20 +213,20 @@ class Race:
         """Return what is timed as a launch of the entrant."""
         return self.chain.around(entrant.launch, entrant.result) if self.chain else entrant.launch
 
-    def _copies(self) -> list[Starter]:
-        """Return the fastest copies of a short look at all of them."""
+    def _sweeps(self) -> list[Starter]:
+        """Return the fastest copies, or reads if no element is written, of a short look at all."""
         player, pairs = self.arena.player, self.arena.pairs
         looked: list[tuple[float, Starter]] = []
-        for copy in limit.settings():
-            entrant = Entrant(limit.launch_of(copy, self.arena))
+        for sweep in limit.settings(self.arena.problem.writes_elements):
+            entrant = Entrant(limit.launch_of(sweep, self.arena))
             replay = player.sized(self._capture(entrant), pairs)
             if not looked:
                 player.warm_up(replay)
             seen = statistics.median(player.samples(replay, SCREENING_SECONDS, least=3))
-            found = Finding(LIMIT, Status.TIMED, error=0.0, note=f"copy {copy.label}")
+            found = Finding(LIMIT, Status.TIMED, error=0.0, note=sweep.label)
             looked.append((seen, Starter(found, replay)))
         looked.sort(key=lambda seen: seen[0])
-        return [starter for _, starter in looked[:COPIES]]
+        return [starter for _, starter in looked[:SWEEPS]]
 
     def _take_turns(self, replays: Sequence[Replay]) -> list[float]:
         """Return the median microseconds of each; drift of the clocks meets all alike."""

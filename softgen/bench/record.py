@@ -13,9 +13,12 @@ from typing import Any
 
 from softgen.bench.suites import Shape
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import MAX_COLS, MAX_ROWS
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 
-LIMIT = "limit"  # the name of the fastest copy among the competitors
+LIMIT = "limit"  # the name of the fastest copy, or read, among the competitors
 SOFTGEN = "softgen"
 
 
@@ -56,9 +59,11 @@ class Record:
 
     Attributes:
         microseconds: median device time of a call; of a whole chain if `regime` is warm.
-        gigabytes_per_second: one read and one write of every element, over that time.
-        ratio_to_limit: its time over that of the fastest copy of the same bytes, in its place.
-        max_relative_error: against float64, over the rows that were checked.
+        gigabytes_per_second: one read or write of every element of every array, over that time.
+        ratio_to_limit: its time over that of the fastest copy of the same bytes, in its place; of
+            the fastest read where no element is written.
+        max_relative_error: against float64, over the rows that were checked; for logarithms
+            relative to 1 + their size.
         note: the variant, why it is absent, or what else a reader has to know.
     """
 
@@ -77,11 +82,27 @@ class Record:
     driver: str
     versions: str
     regime: Regime
+    function: str
 
     @property
     def shape(self) -> tuple[str, str, int, int]:
-        """What the record is of, whoever computed it."""
+        """The suite, the type and the size, whoever computed what."""
         return self.suite, self.dtype, self.rows, self.cols
+
+    @property
+    def contest(self) -> tuple[tuple[str, str, int, int], str, Regime]:
+        """What competitors are compared in: a shape, a function and a regime."""
+        return self.shape, self.function, self.regime
+
+    @property
+    def of_function(self) -> str:
+        """The function, for the end of a phrase; nothing where it is softmax."""
+        return "" if self.function == SOFTMAX.name else f" of {self.function}"
+
+    @property
+    def writes_elements(self) -> bool:
+        """Whether there is a result of one element a column: then the limit is a copy."""
+        return Problem.of(self.function, DType.FLOAT32, self.cols).writes_elements  # of any type
 
     @property
     def origin(self) -> str:
@@ -112,7 +133,7 @@ def records_of(
     Numbers are rounded to what the clock can tell, here and not where they are written, so that a
     table read back is the same.
     """
-    moved = 2 * shape.rows * shape.cols * shape.dtype.itemsize
+    moved = shape.rows * shape.problem.bytes_per_row
     limit = next((found.microseconds for found in findings if found.peer == LIMIT), None)
     records = []
     for found in findings:
@@ -132,6 +153,7 @@ def records_of(
                 note=found.note,
                 **asdict(machine),
                 regime=regime,
+                function=shape.function.name,
             )
         )
     return records
@@ -145,6 +167,8 @@ def _rounded_error(error: float | None) -> float | None:
 COLUMNS = tuple(field.name for field in fields(Record))
 # Of the tables from before there was a warm regime: theirs is cold.
 COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
+# Of those from before there were other functions: theirs is softmax.
+COLUMNS_WITHOUT_FUNCTION = COLUMNS[: COLUMNS.index("function")]
 _INTEGERS = {"rows": MAX_ROWS, "cols": MAX_COLS}  # and the most of each
 _NUMBERS = ("microseconds", "gigabytes_per_second", "ratio_to_limit", "max_relative_error")
 
@@ -174,10 +198,10 @@ def read_csv(path: Path) -> list[Record]:
             f"{path} is no CSV; give a file that `softgen bench --csv` wrote"
         ) from error
     columns = tuple(lines[0][1]) if lines else ()
-    if columns not in (COLUMNS, COLUMNS_WITHOUT_REGIME):
+    if columns not in (COLUMNS, COLUMNS_WITHOUT_FUNCTION, COLUMNS_WITHOUT_REGIME):
         raise InvalidValueError(
             f"{path} is not a table of `softgen bench --csv`: its first line must be "
-            f"{','.join(COLUMNS_WITHOUT_REGIME)}, and may end with ,regime"
+            f"{','.join(COLUMNS_WITHOUT_REGIME)}, and may end with ,regime or ,regime,function"
         )
     records = []
     for number, line in lines[1:]:
@@ -197,6 +221,7 @@ def _record(cells: dict[str, str]) -> Record:
     values: dict[str, Any] = dict(cells)
     values["status"] = Status(cells["status"])
     values["regime"] = Regime(cells.get("regime", Regime.COLD))
+    values["function"] = Function.of(cells.get("function", SOFTMAX)).name
     for name, most in _INTEGERS.items():
         values[name] = int(cells[name])
         if not 1 <= values[name] <= most:

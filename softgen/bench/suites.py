@@ -10,6 +10,10 @@ from random import Random
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.logsumexp import LogSumExp
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
 
 CUSTOM = "custom"
 
@@ -18,10 +22,11 @@ Case = tuple[DType, int, int]  # of a suite: the element type, rows, columns
 
 @dataclass(frozen=True)
 class Shape:
-    """One softmax to time: `rows` rows of `cols` elements.
+    """One call to time: a function of `rows` rows of `cols` elements.
 
     Attributes:
         landmark: whether competitors that compile anew for every shape are timed here as well.
+        function: what is computed of each row.
     """
 
     suite: str
@@ -29,11 +34,18 @@ class Shape:
     rows: int
     cols: int
     landmark: bool = True
+    function: Function = SOFTMAX
 
     @property
     def label(self) -> str:
         """The shape in words, for progress bars and messages."""
-        return f"{self.suite} {self.dtype.value} {self.rows}x{self.cols}"
+        function = "" if self.function == SOFTMAX else f"{self.function} "
+        return f"{self.suite} {function}{self.dtype.value} {self.rows}x{self.cols}"
+
+    @property
+    def problem(self) -> Problem:
+        """What a kernel is chosen for: results have the type of x."""
+        return Problem.of(self.function, self.dtype, self.cols)
 
 
 @dataclass(frozen=True)
@@ -43,18 +55,20 @@ class Suite:
     Attributes:
         origin: where the shapes come from.
         stride: every how many shapes are landmarks; the first and the last always are.
+        function: what is computed of each row unless another function is asked for.
     """
 
     name: str
     origin: str
     cases: tuple[Case, ...]
     stride: int = 1
+    function: Function = SOFTMAX
 
-    def shapes(self, quick: bool = False) -> list[Shape]:
-        """Return the shapes in order; only the landmarks if `quick`."""
+    def shapes(self, quick: bool = False, function: Function | None = None) -> list[Shape]:
+        """Return the shapes in order, by default of the suite's function; landmarks if `quick`."""
         last = len(self.cases) - 1
         found = [
-            Shape(self.name, *case, landmark=i % self.stride == 0 or i == last)
+            Shape(self.name, *case, i % self.stride == 0 or i == last, function or self.function)
             for i, case in enumerate(self.cases)
         ]
         return [shape for shape in found if shape.landmark] if quick else found
@@ -151,6 +165,16 @@ SUITES = {
                 ),
             ),
         ),
+        Suite(
+            "logsumexp",
+            "logits of language models, where a loss or a probability is wanted and no softmax",
+            (
+                *_all(DType.BFLOAT16, ((4096, 128256), (8192, 151936), (16384, 50257))),
+                (DType.FLOAT32, 128, 4194304),
+                (DType.BFLOAT16, 8, 128256),
+            ),
+            function=LogSumExp(),
+        ),
         Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
     )
 }
@@ -163,6 +187,9 @@ def suite_named(name: str) -> Suite:
     return SUITES[name]
 
 
-def shapes_of(names: Sequence[str], quick: bool = False) -> list[Shape]:
+def shapes_of(
+    names: Sequence[str], quick: bool = False, function: Function | None = None
+) -> list[Shape]:
     """Return the shapes of the named suites, in that order, each suite once."""
-    return [shape for name in dict.fromkeys(names) for shape in suite_named(name).shapes(quick)]
+    suites = [suite_named(name) for name in dict.fromkeys(names)]
+    return [shape for suite in suites for shape in suite.shapes(quick, function)]

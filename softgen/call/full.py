@@ -162,7 +162,8 @@ def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
 def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -> Any:
     """Return the results for an x without elements, without a launch: those of empty rows."""
     if problem.row_results:
-        values = problem.function.reference(np.full((1, 1), -np.inf))
+        with np.errstate(all="ignore"):
+            values = problem.function.reference(np.full((1, 1), -np.inf))
         for operand, output, value in zip(problem.results, outputs, values, strict=True):
             if operand.extent is Extent.ROW:
                 library.fill(output.target, float(value[0]))

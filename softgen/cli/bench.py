@@ -14,6 +14,8 @@ from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.tune import parse_shape
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.softmax import SOFTMAX
 
 if TYPE_CHECKING:
     from softgen.bench.race import Settings
@@ -27,7 +29,8 @@ def bench(
     suite: Annotated[
         list[str] | None,
         typer.Option(
-            "--suite", help="triton, fastsoftmax, online, oneflow, llm or drawn; may be repeated."
+            "--suite",
+            help="triton, fastsoftmax, online, oneflow, llm, logsumexp or drawn; may be repeated.",
         ),
     ] = None,
     shape: Annotated[
@@ -35,6 +38,15 @@ def bench(
         typer.Option("--shape", help="ROWSxCOLS, as 4096x1024, with --dtype; may be repeated."),
     ] = None,
     dtype: options.AnyDType = None,
+    function: Annotated[
+        Function | None,
+        typer.Option(
+            *("--function", "--algorithm"),
+            parser=options.parse_function,
+            metavar=options.FUNCTIONS,
+            help="Function of each row. \\[default: softmax; in suite logsumexp logsumexp]",
+        ),
+    ] = None,
     peers: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +95,8 @@ def bench(
     """Time softgen against every other softmax that is installed, and against the fastest copy.
 
     All competitors of a shape share one run, the same random data and outputs that are already
-    there; each is checked against float64 before it is timed. Ctrl-C keeps what is finished.
+    there; each is checked against float64 before it is timed. Where one number a row is written,
+    as by logsumexp, the fastest read takes the place of the copy. Ctrl-C keeps what is finished.
     """
     if csv is not None:
         options.require_new_file("--csv", csv, ".csv")
@@ -97,13 +110,13 @@ def bench(
     if source:
         if shape or dtype or peers or quick or warm:
             raise typer.BadParameter(
-                "--from measures nothing: it goes with --suite, --csv, --plot, --json"
+                "--from measures nothing: it goes with --suite, --function, --csv, --plot, --json"
             )
-        records, interrupted = _read(source, suite), False
+        records, interrupted = _read(source, suite, function), False
         if csv is not None:
             _write(csv, records)
     else:
-        wanted = _shapes(suite, shape, dtype, quick)
+        wanted = _shapes(suite, shape, dtype, function, quick)
         names = _names(peers)
         options.require_gpu()
         records, interrupted = _measure(wanted, names, _settings(seconds, setup_seconds, warm), csv)
@@ -111,7 +124,11 @@ def bench(
 
 
 def _shapes(
-    suites: list[str] | None, texts: list[str] | None, dtype: DType | None, quick: bool
+    suites: list[str] | None,
+    texts: list[str] | None,
+    dtype: DType | None,
+    function: Function | None,
+    quick: bool,
 ) -> list[Shape]:
     from softgen.bench.suites import CUSTOM, Shape, shapes_of
 
@@ -120,9 +137,13 @@ def _shapes(
     if suites is None and texts is None:
         suites = DEFAULT_SUITES
     custom = [
-        Shape(CUSTOM, dtype or DType.FLOAT32, *parse_shape(text, "--shape")) for text in texts or []
+        Shape(
+            *(CUSTOM, dtype or DType.FLOAT32, *parse_shape(text, "--shape")),
+            function=function or SOFTMAX,
+        )
+        for text in texts or []
     ]
-    return shapes_of(suites or [], quick) + custom
+    return shapes_of(suites or [], quick, function) + custom
 
 
 def _names(peers: str | None) -> list[str] | None:
@@ -142,7 +163,9 @@ def _settings(seconds: float, setup_seconds: float, warm: bool) -> Settings:
     return Settings(seconds, setup_seconds, Regime.WARM if warm else Regime.COLD)
 
 
-def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
+def _read(
+    paths: Sequence[Path], suites: list[str] | None, function: Function | None
+) -> list[Record]:
     from softgen.bench.record import read_csv
     from softgen.bench.suites import CUSTOM, suite_named
 
@@ -150,6 +173,14 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
         if name != CUSTOM:
             suite_named(name)  # refuses an unknown one
     records = _once([record for path in paths for record in read_csv(path)])
+    if function is not None:
+        known = dict.fromkeys(record.function for record in records)
+        if records and function.name not in known:
+            raise InvalidValueError(
+                f"{', '.join(map(str, paths))}: nothing of function {function}, only of "
+                f"{', '.join(known)}"
+            )
+        records = [record for record in records if record.function == function.name]
     there = dict.fromkeys(record.suite for record in records)
     if missing := [name for name in suites or [] if name not in there]:
         raise InvalidValueError(
@@ -160,11 +191,11 @@ def _read(paths: Sequence[Path], suites: list[str] | None) -> list[Record]:
 
 
 def _once(records: Sequence[Record]) -> list[Record]:
-    """Return one record of each competitor, shape and device: of two the later."""
+    """Return one record of each competitor, contest and device: of two the later."""
     found: dict[tuple[object, ...], Record] = {}
     replaced = 0
     for record in records:
-        key = (record.origin, record.shape, record.regime, record.peer)
+        key = (record.origin, record.contest, record.peer)
         replaced += found.setdefault(key, record) != record
         found[key] = record
     if replaced:
@@ -204,7 +235,7 @@ def _measure(
                 if csv is not None:
                     _write(csv, records)
         except KeyboardInterrupt:
-            done = len({record.shape for record in records})
+            done = len({record.contest for record in records})
             output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
             return records, True
     return records, False
@@ -229,7 +260,13 @@ def _report(records: list[Record], plot: Path | None, json: bool, interrupted: b
         output.document([record.as_document() for record in records])
     else:
         bench_table.show(records)
-    wrong = sorted({r.peer for r in records if r.status is Status.WRONG and bench_table.own(r)})
+    wrong = sorted(
+        {
+            f"{r.peer}{r.of_function}"
+            for r in records
+            if r.status is Status.WRONG and bench_table.own(r)
+        }
+    )
     if wrong:
         output.fail(f"softgen computed a wrong result: {', '.join(wrong)}")
         raise typer.Exit(WRONG_RESULT)

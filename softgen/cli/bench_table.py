@@ -42,31 +42,44 @@ def _show_one(records: Sequence[Record]) -> None:
         for heads, *rows in narrow(lines, output.width()):
             output.table(heads, rows)
             output.result("")
-    output.result("time over that of the fastest copy (limit, in us); ~ is eager, - is absent")
+    output.result(f"time over that of {_limit_of(records)} (limit, in us); ~ is eager, - is absent")
     for line in remarks(records):
         output.result(line)
 
 
-def ratios(records: Sequence[Record]) -> list[list[str]]:
-    """Return headings and a line for each shape: the ratio to the limit of every competitor.
+def _limit_of(records: Sequence[Record]) -> str:
+    """Return what the times are compared with."""
+    writing = {record.writes_elements for record in records}
+    if False not in writing:
+        return "the fastest copy"
+    if True not in writing:
+        return "the fastest read"
+    return "the fastest copy, or read where one number a row is written"
 
-    The last column is softgen's time over that of the fastest other library. The regime has a
-    column where it is not cold everywhere.
+
+def ratios(records: Sequence[Record]) -> list[list[str]]:
+    """Return headings and a line for each contest: the ratio to the limit of every competitor.
+
+    The last column is softgen's time over that of the fastest other library. The function has a
+    column where it is not softmax everywhere, and the regime where it is not cold everywhere.
     """
     from softgen.bench.record import LIMIT, SOFTGEN, Regime
 
     peers = [peer for peer in dict.fromkeys(r.peer for r in records) if peer != LIMIT]
-    told = any(record.regime is not Regime.COLD for record in records)
-    heads = ["suite", "dtype", "rows", "cols", *(["regime"] if told else [])]
+    functions = ["function"] if any(record.of_function for record in records) else []
+    regimes = ["regime"] if any(record.regime is not Regime.COLD for record in records) else []
+    heads = ["suite", "dtype", "rows", "cols", *functions, *regimes]
     table = [[*heads, LIMIT, *peers, f"{SOFTGEN} / best peer"]]
-    for shape, regime in dict.fromkeys((record.shape, record.regime) for record in records):
-        found = {r.peer: r for r in records if (r.shape, r.regime) == (shape, regime)}
+    for contest in dict.fromkeys(record.contest for record in records):
+        found = {r.peer: r for r in records if r.contest == contest}
+        shape, function, regime = contest
         limit = found[LIMIT].microseconds if LIMIT in found else None
         others = [r.microseconds for r in found.values() if r.microseconds and not _ours(r)]
         mine = found[SOFTGEN].microseconds if SOFTGEN in found else None
         best = f"{mine / min(others):.2f}" if mine and others else "-"
         cells = [_cell(found.get(peer)) for peer in peers]
-        where = [*map(str, shape), *([regime.value] if told else [])]
+        where = [*map(str, shape), *([function] if functions else [])]
+        where += [regime.value] if regimes else []
         table.append([*where, f"{limit:.2f}" if limit else "-", *cells, best])
     return table
 
@@ -123,13 +136,14 @@ def remarks(records: Sequence[Record]) -> list[str]:
     """
     from softgen.bench.record import Status
 
-    found: dict[tuple[str, str, str], list[str]] = {}
+    found: dict[tuple[str, str, str, str], list[str]] = {}
     for record in records:
         if record.status != Status.TIMED:
             kind = re.sub(r"\d[\d.e-]*", "#", record.note)
-            found.setdefault((record.peer, record.status.value, kind), []).append(record.note)
+            key = (record.peer, record.status.value, record.of_function, kind)
+            found.setdefault(key, []).append(record.note)
     return [
-        f"{peer}: {status} at {output.count(len(notes), 'shape')}: {notes[0]}"
+        f"{peer}: {status} at {output.count(len(notes), 'shape')}{of_function}: {notes[0]}"
         + (", and alike" if len(set(notes)) > 1 else "")
-        for (peer, status, _), notes in found.items()
+        for (peer, status, of_function, _), notes in found.items()
     ]

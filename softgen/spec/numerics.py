@@ -116,8 +116,9 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
             Where that is no wider than float64 (of Linux, it is on x86 and Arm) results are off by
             up to |x - max| 2^-53, as a kernel's are.
     """
-    if inputs[0].size == 0:
-        inputs = tuple(np.zeros((0, 1) if each.ndim == 2 else 0) for each in inputs)
+    if inputs[0].shape[0] == 0:  # of which there is no maximum
+        one_row = (np.zeros((1, *each.shape[1:])) for each in inputs)
+        return tuple(each[:0] for each in reference(function, *one_row, wide=wide))
     kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
         results = function.reference(*(each.astype(kind) for each in inputs))

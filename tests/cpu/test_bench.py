@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
+import math
 import re
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from softgen.bench import check, limit, runner
+from softgen.bench import arena as arenas
+from softgen.bench import check, libraries, limit, runner
+from softgen.bench.arena import Arena
 from softgen.bench.chain import Chain
 from softgen.bench.peers import (
     AbsentError,
@@ -29,6 +35,7 @@ from softgen.bench.peers import (
 from softgen.bench.race import SETTINGS, Race, Settings, first_line
 from softgen.bench.record import (
     COLUMNS,
+    COLUMNS_WITHOUT_FUNCTION,
     COLUMNS_WITHOUT_REGIME,
     Finding,
     Machine,
@@ -41,10 +48,14 @@ from softgen.bench.record import (
 )
 from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
 from softgen.errors import CompileError, InvalidValueError
+from softgen.spec import numerics
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
+from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
+from softgen.tuning.measure import Buffers
 from tests.cpu.cli_helpers import refused
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
@@ -67,7 +78,23 @@ def test_the_suites_are_those_that_others_published() -> None:
     types |= {"oneflow": "float16", "llm": "bfloat16"}
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
-    assert [*SUITES] == [*types, "drawn"]
+    assert [*SUITES] == [*types, "logsumexp", "drawn"]
+
+
+def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
+    shapes = shapes_of(["logsumexp"])
+    assert [shape.label for shape in shapes] == [
+        "logsumexp logsumexp bfloat16 4096x128256",
+        "logsumexp logsumexp bfloat16 8192x151936",
+        "logsumexp logsumexp bfloat16 16384x50257",
+        "logsumexp logsumexp float32 128x4194304",
+        "logsumexp logsumexp bfloat16 8x128256",
+    ]
+    others = shapes_of([name for name in SUITES if name != "logsumexp"])
+    assert {shape.function.name for shape in others} == {"softmax"}
+    asked = shapes_of([*SUITES], function=Function.of("partial"))
+    assert {shape.function.name for shape in asked} == {"partial"}
+    assert shapes[0].problem == Problem.of("logsumexp", "bfloat16", 128256)
 
 
 def test_the_drawn_shapes_are_the_same_everywhere() -> None:
@@ -151,8 +178,12 @@ def test_the_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ("", "not a table of `softgen bench --csv`"),
         ("a,b\n1,2\n", "not a table of `softgen bench --csv`"),
-        ("a,b\n1,2\n", ",versions, and may end with ,regime$"),
-        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 15"),
+        ("a,b\n1,2\n", ",versions, and may end with ,regime or ,regime,function$"),
+        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 16"),
+        (
+            to_csv(sample()).replace(",cold,softmax\n", ",cold,softmix\n", 1),
+            "line 2: unknown function 'softmix'; did you mean 'softmax'",
+        ),
         (to_csv(sample()).replace(",1000,1000,", ",many,1000,"), "line 2: .*many"),
         (to_csv(sample()).replace(",timed,", ",guessed,"), "line 2: .*guessed"),
         (to_csv(sample()).replace(",1000,1000,", ",0,1000,"), "line 2: rows must be from 1"),
@@ -199,12 +230,46 @@ def test_the_line_of_a_table_with_lines_in_quotes(tmp_path: Path) -> None:
 def test_a_table_from_before_there_was_a_warm_regime_is_cold(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     lines = to_csv(sample()).splitlines()
-    assert lines[0] == ",".join([*COLUMNS_WITHOUT_REGIME, "regime"])
-    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in lines))
+    assert lines[0] == ",".join([*COLUMNS_WITHOUT_REGIME, "regime", "function"])
+    path.write_text("".join(line.rsplit(",", 2)[0] + "\n" for line in lines))
+    assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_REGIME)
     assert read_csv(path) == sample()
     path.write_text(to_csv(sample()).replace(",cold", ",tepid"))
     with pytest.raises(InvalidValueError, match=r"line 2: .*tepid"):
         read_csv(path)
+
+
+def test_a_table_from_before_there_were_other_functions_is_of_softmax(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
+    warm = [*sample(), *records_of(SHAPE, found, HERE, Regime.WARM)]
+    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in to_csv(warm).splitlines()))
+    assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_FUNCTION)
+    assert read_csv(path) == warm
+    assert {record.function for record in warm} == {"softmax"}
+
+
+LOGITS = Shape("custom", DType.BFLOAT16, 1000, 1000, function=Function.of("logsumexp"))
+
+
+def test_the_records_of_a_function_say_so_and_count_its_bytes(tmp_path: Path) -> None:
+    found = [Finding("limit", Status.TIMED, 1.0, 0.0), Finding("softgen", Status.TIMED, 2.0)]
+    records = records_of(LOGITS, found, HERE)
+    assert [record.gigabytes_per_second for record in records] == [2002, 1001]
+    assert records[1].ratio_to_limit == 2
+    path = tmp_path / "lse.csv"
+    path.write_text(to_csv(records))
+    assert [line.rpartition(",")[2] for line in path.read_text().splitlines()] == [
+        "function",
+        *["logsumexp"] * 2,
+    ]
+    assert read_csv(path) == records
+    (same,) = records_of(SHAPE, found[:1], HERE)
+    other = Shape("custom", DType.FLOAT32, 1000, 1000, function=Function.of("logsumexp"))
+    (read,) = records_of(other, found[:1], HERE)
+    assert same.shape == read.shape
+    assert same.contest != read.contest
+    assert (same.writes_elements, read.writes_elements) == (True, False)
 
 
 @pytest.mark.parametrize("path", sorted(BENCHMARK.glob("*.csv")), ids=lambda path: path.stem)
@@ -251,28 +316,42 @@ def test_long_compiler_messages_become_a_line() -> None:
     assert first_line(RuntimeError()) == "RuntimeError"
 
 
-def test_copies_cover_the_data() -> None:
+@pytest.mark.parametrize("writes", [True, False])
+def test_sweeps_cover_the_data(writes: bool) -> None:
     arch = arch_named("sm_90")
-    for copy in limit.settings():
-        tile = copy.unroll * copy.block_size * 16
+    for sweep in limit.settings(writes):
+        tile = sweep.unroll * sweep.block_size * 16
         for size in (16, tile, tile + 1, 1 << 30):
-            grid = copy.grid(size, arch)
+            grid = sweep.grid(size, arch)
             assert grid >= 1
-            if copy.waves:
-                assert grid * copy.block_size <= arch.multiprocessors * 2048
+            if sweep.waves:
+                assert grid * sweep.block_size <= arch.multiprocessors * 2048
             else:
                 assert grid * tile >= size
-    assert len({copy.label for copy in limit.settings()}) == len(list(limit.settings())) == 48
+        assert sweep.writes is writes
+        assert sweep.label.startswith("copy u" if writes else "read u")
+    labels = {sweep.label for sweep in limit.settings(writes)}
+    assert len(labels) == len(list(limit.settings(writes))) == 48
 
 
+@pytest.mark.parametrize("writes", [True, False])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
-def test_copies_compile_without_spills(arch: str) -> None:
+def test_sweeps_compile_without_spills_and_read_and_write_what_they_should(
+    arch: str, writes: bool
+) -> None:
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
     for unroll in limit.UNROLLS:
-        program = nvrtc.createProgram(limit.source(unroll, True), "copy.cu", (), ())
+        program = nvrtc.createProgram(limit.source(unroll, True, writes), "sweep.cu", (), ())
         options = (f"--gpu-architecture={arch}", "--ptxas-options=-v", "--std=c++17")
         nvrtc.compileProgram(program, options)
         assert "0 bytes spill stores" in nvrtc.getProgramLog(program)
+        text = nvrtc.getPTX(program)
+        text = text.decode() if isinstance(text, bytes) else text
+        # Those of a whole step, those of the last, and one of a byte.
+        assert text.count("ld.global.cs.v4.b32") == 2 * unroll
+        assert text.count("ld.global.u8") == 1
+        assert text.count("st.global.cs.v4.b32") == (2 * unroll if writes else 0)
+        assert text.count("st.global.u8") == 1
 
 
 class FakePlayer:
@@ -312,10 +391,13 @@ class FakePlayer:
 def arena(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return an arena without a GPU, whose results are as wrong as its `error` says."""
     made = SimpleNamespace(
-        player=FakePlayer(), pairs=2, shape=SHAPE, x=[None], y=[None], poison=lambda: None, error=0
+        player=FakePlayer(), pairs=2, shape=SHAPE, problem=SHAPE.problem, sets=[()], error=0
     )
-    monkeypatch.setattr(limit, "launch_of", lambda copy, arena: lambda i: None)
-    monkeypatch.setattr(check, "max_relative_error", lambda y, x, dtype: made.error)
+    made.poison = lambda: None
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
+    monkeypatch.setattr(
+        check, "furthest", lambda problem, arrays: check.Deviation("y", made.error, 1e-4)
+    )
     return made
 
 
@@ -424,7 +506,7 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
 
     monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
     monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given: None)
-    arena: Any = SimpleNamespace(shape=SHAPE, arch=arch, buffers=None, pairs=2, player=None)
+    arena: Any = SimpleNamespace(shape=SHAPE, problem=problem, arch=arch, buffers=None, player=None)
     field = exhaustive_field(arena)
     assert [entrant.note for entrant in field.settings] == [wanted[0], *wanted[3:]]
     assert [first_line(error) for error in field.left_out] == [
@@ -436,7 +518,8 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
 def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     launched: list[tuple[object, int, int]] = []
 
-    def plan(*problem: object, **options: object) -> Any:
+    def plan(function: Function, dtype: DType, cols: int, **options: object) -> Any:
+        assert (function.name, dtype, cols) == ("softmax", SHAPE.dtype, SHAPE.cols)
         loaded = SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
         return SimpleNamespace(loaded=loaded)
 
@@ -462,28 +545,35 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
 def chained(arena: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Give the arena addresses, and return what is enqueued on its stream."""
     enqueued: list[object] = []
-    monkeypatch.setattr(limit, "copier", lambda copy, arena: lambda x, y: enqueued.append((x, y)))
+
+    def sweeper(sweep: limit.Sweep, arena: Any, size: int) -> Callable[[object, object], None]:
+        assert sweep.writes
+        return lambda x, y: enqueued.append((x, y, size))
+
+    monkeypatch.setattr(limit, "sweeper", sweeper)
     memory = iter(SimpleNamespace(data=SimpleNamespace(ptr=each)) for each in ("source", "sink"))
     arena.player.cupy = SimpleNamespace(empty=lambda size, dtype: next(memory))
-    arena.bytes = 4
+    arena.bytes, arena.result_bytes = 4, 2
     arena.buffers = SimpleNamespace(inputs=("x0", "x1"), outputs=("y0", "y1"))
     return enqueued
 
 
 def test_a_chain_writes_the_input_and_reads_the_output(arena: Any, chained: list[object]) -> None:
     chain = Chain(arena)
-    assert chained == [("x0", "source")]  # so that input 0 stays what results are checked against
+    assert chained == [
+        ("x0", "source", 4)
+    ]  # so that input 0 stays what results are checked against
     chained.clear()
     run = chain.around(chained.append)
     run(0)
     run(3)
     assert chained == [
-        *(("source", "x0"), 0, ("y0", "sink")),
-        *(("source", "x1"), 3, ("y1", "sink")),
+        *(("source", "x0", 4), 0, ("y0", "sink", 2)),
+        *(("source", "x1", 4), 3, ("y1", "sink", 2)),
     ]
     chained.clear()
     chain.around(chained.append, lambda i: 100 + i)(1)  # memory of the competitor's own
-    assert chained == [("source", "x1"), 1, (101, "sink")]
+    assert chained == [("source", "x1", 4), 1, (101, "sink", 2)]
 
 
 def test_in_the_warm_regime_everybody_is_timed_within_the_chain(
@@ -496,17 +586,250 @@ def test_in_the_warm_regime_everybody_is_timed_within_the_chain(
         return lambda: None
 
     monkeypatch.setattr(arena.player, "capture", capture)
-    monkeypatch.setattr(limit, "launch_of", lambda copy, arena: lambda i: chained.append("copy"))
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: chained.append("copy"))
     race = Race(arena, Settings(regime=Regime.WARM), {})
     race.admit(Peer("one", lambda arena: Entrant(lambda i: chained.append("one"))))
-    assert chained == [("x0", "source"), "one"]  # the check is of the competitor alone
+    assert chained == [("x0", "source", 4), "one"]  # the check is of the competitor alone
     assert [found.peer for found in race.findings()] == ["limit", "one"]
     chained.clear()
     for launch in captured:
         launch(0)
-    around = [("source", "x0"), ("y0", "sink")]
+    around = [("source", "x0", 4), ("y0", "sink", 2)]
     assert chained[0::3] + chained[2::3] == around[:1] * 49 + around[1:] * 49
     assert chained[1::3] == ["copy"] * 48 + ["one"]
+
+
+class HostPlayer(FakePlayer):
+    """A player whose device is the host: arrays are NumPy's, addresses those of the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream.ptr = 0  # type: ignore[attr-defined]
+        runtime = SimpleNamespace(
+            memsetAsync=lambda address, value, size, stream: ctypes.memset(address, value, size),
+            deviceSynchronize=lambda: None,
+        )
+        cuda = SimpleNamespace(
+            UnownedMemory=lambda address, size, owner: (address, size),
+            MemoryPointer=lambda memory, offset: memory,
+            runtime=runtime,
+        )
+        self.cupy = SimpleNamespace(cuda=cuda, ndarray=self.array)
+
+    @staticmethod
+    def array(shape: tuple[int, ...], dtype: Any, memory: tuple[int, int]) -> Any:
+        address, size = memory
+        assert size == math.prod(shape) * dtype.itemsize
+        there: Any = (ctypes.c_char * size).from_address(address)
+        return np.frombuffer(there, dtype).reshape(shape)
+
+
+def host_buffers(problem: Problem, rows: int, *, whole: bool) -> Buffers:
+    """Return two sets of operands in the host's memory, inputs normal, with room between them."""
+    owners, arguments = [], []
+    for number in range(2):
+        addresses = []
+        for operand in problem.operands:
+            dtype = numerics.numpy_dtype(operand.dtype)
+            values = np.random.default_rng(number).standard_normal(rows * problem.cols + 64)
+            owners.append(values.astype(dtype))
+            addresses.append(owners[-1].ctypes.data)
+        arguments.append(tuple(addresses))
+    results = tuple(i for i, operand in enumerate(problem.operands) if operand.result)
+    return Buffers(rows, tuple(arguments), results, tuple(owners), None)
+
+
+@pytest.fixture
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
+    """Return what makes arenas of the host's memory."""
+    pytest.importorskip("cupy")
+    monkeypatch.setattr(arenas, "Player", HostPlayer)
+    monkeypatch.setattr(arenas, "current_arch", lambda: arch_named("sm_90"))
+    monkeypatch.setattr(Buffers, "allocate", host_buffers)
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
+
+    def make(function: str, dtype: DType = DType.FLOAT32, rows: int = 5, cols: int = 96) -> Arena:
+        return Arena(Shape("custom", dtype, rows, cols, function=Function.of(function)))
+
+    return make
+
+
+def computing(function: str, wrong: Callable[[Any], None] = lambda results: None) -> Peer:
+    """Return a peer that computes a function in float64, and then has its results changed."""
+
+    def prepare(arena: Arena) -> Entrant:
+        def launch(i: int) -> None:
+            arrays = arena.sets[i % arena.pairs]
+            count = len(arena.problem.inputs)
+            exact = Function.of(function).reference(*(x.astype("float64") for x in arrays[:count]))
+            for array, value in zip(arrays[count:], exact, strict=True):
+                array[...] = value
+            wrong(arrays[count:])
+
+        return Entrant(launch)
+
+    return Peer("one", prepare)
+
+
+def the_only_finding(arena: Arena, peer: Peer) -> Finding:
+    race = Race(arena, Settings(), {})
+    race.admit(peer)
+    (finding,) = race.findings()[1:]
+    return finding
+
+
+@pytest.mark.parametrize("dtype", DType)
+@pytest.mark.parametrize("function", [function.name for function in all_functions()])
+def test_every_function_is_checked_by_its_reference(
+    function: str, dtype: DType, on_the_host: Callable[..., Arena]
+) -> None:
+    arena = on_the_host(function, dtype)
+    problem = Problem.of(function, dtype, 96)
+    assert [array.shape for array in arena.sets[1]] == [o.shape(5, 96) for o in problem.operands]
+    assert arena.x[1] is arena.sets[1][0]
+    assert arena.y[1] is arena.sets[1][len(problem.inputs)]
+    assert (arena.bytes, arena.result_bytes) == (arena.x[0].nbytes, arena.y[0].nbytes)
+    for x, *others in (arrays[: len(problem.inputs)] for arrays in arena.sets):
+        belonging = problem.function.other_inputs(x.astype(np.float64))
+        for array, value in zip(others, belonging, strict=True):
+            assert bool((array == value.astype(array.dtype)).all())
+    right = the_only_finding(arena, computing(function))
+    assert right.status is Status.TIMED, right
+    assert right.error is not None
+    assert right.error <= check.TOLERANCE[dtype] / 4
+    # Its results are all poisoned, and nothing beyond them.
+    behind = [owner[-64:].copy() for owner in arena.buffers.owners]
+    arena.poison()
+    for array, operand in zip(arena.sets[0], problem.operands, strict=True):
+        assert bool(np.isnan(array).all()) is operand.result
+    for owner, kept in zip(arena.buffers.owners, behind, strict=True):
+        assert owner[-64:].tobytes() == kept.tobytes()
+
+
+@pytest.mark.parametrize("function", [function.name for function in all_functions()])
+def test_each_wrong_or_unwritten_result_of_a_function_is_seen(
+    function: str, on_the_host: Callable[..., Arena]
+) -> None:
+    arena = on_the_host(function)
+    results = arena.problem.results
+    for number, operand in enumerate(results):
+
+        def last_is_off(arrays: Any, number: int = number) -> None:
+            arrays[number].flat[-1] *= 1.01
+
+        def unwritten(arrays: Any, number: int = number) -> None:
+            arrays[number].flat[-1] = float("nan")
+
+        found = the_only_finding(arena, computing(function, last_is_off))
+        assert found.status is Status.WRONG
+        assert found.microseconds is None
+        which = f"{operand.name} is off by " if len(results) > 1 else "off by "
+        assert found.note.startswith(which)
+        found = the_only_finding(arena, computing(function, unwritten))
+        assert (found.status, found.error) == (Status.WRONG, float("inf"))
+
+
+def test_the_error_of_a_logarithm_is_relative_to_one_more_than_it(
+    on_the_host: Callable[..., Arena],
+) -> None:
+    arena = on_the_host("logsumexp")
+    exact = 0.0
+
+    def off(arrays: Any) -> None:
+        nonlocal exact
+        exact = float(arrays[0][3])
+        arrays[0][3] += 0.25
+
+    found = the_only_finding(arena, computing("logsumexp", off))
+    assert exact > 3
+    assert found.error == pytest.approx(0.25 / (1 + exact), rel=1e-5)
+    assert found.status is Status.WRONG
+    assert found.note == f"off by {found.error:.3g} relative to float64, where 0.0001 is allowed"
+
+
+def test_only_some_rows_of_a_large_result_are_checked_a_few_at_a_time(
+    on_the_host: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "MOST_ELEMENTS", 4 * 96)
+    monkeypatch.setattr(check, "CHUNK", 2 * 96)
+    arena = on_the_host("logsumexp", rows=10)  # rows 0, 3, 6 and 9
+
+    def at(row: int) -> Callable[[Any], None]:
+        def off(arrays: Any) -> None:
+            arrays[0][row] += 1
+
+        return off
+
+    for row in range(10):
+        found = the_only_finding(arena, computing("logsumexp", at(row)))
+        assert found.status is (Status.TIMED if row % 3 else Status.WRONG), row
+
+
+@pytest.mark.parametrize(
+    ("function", "verb"),
+    [
+        *(("softmax", "copy"), ("log_softmax_lse", "copy"), ("finish", "copy")),
+        *(("logsumexp", "read"), ("partial", "read")),
+    ],
+)
+def test_the_limit_is_a_read_where_only_rows_are_written(
+    function: str, verb: str, on_the_host: Callable[..., Arena]
+) -> None:
+    (found,) = Race(on_the_host(function), Settings(), {}).findings()
+    assert found.peer == "limit"
+    assert found.note.startswith(f"{verb} u")
+
+
+def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena: Any) -> None:
+    arena.shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of("logsumexp"))
+    race = Race(arena, Settings(), {})
+    for peer in (*all_peers().values(), *extra_peers().values()):
+        if peer.lacking(arena.shape.function):
+            race.admit(peer)
+    found = race.findings()[1:]
+    assert [f.peer for f in found] == ["triton", "cupyx", "quack", "liger", "flashinfer"]
+    assert {(f.status, f.note) for f in found} == {(Status.ABSENT, "has no logsumexp")}
+    for function in all_functions():
+        lacking = {p.name for p in all_peers().values() if p.lacking(function)}
+        assert ("torch" in lacking) is (
+            function.name not in ("softmax", "log_softmax", "logsumexp")
+        )
+        assert ("triton" in lacking) is (function.name != "softmax")
+        assert not any("softgen" in name or name == "oneflow" for name in lacking)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+@pytest.mark.parametrize("peer", ["torch", "torch.compile"])
+def test_torch_is_called_for_the_function_of_the_shape(
+    name: str, peer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[object] = []
+
+    def function(which: str) -> Callable[..., str]:
+        def call(x: object, dim: int, out: object = None) -> str:
+            called.append((which, x, dim, out))
+            return which
+
+        return call
+
+    class Out:
+        def copy_(self, result: object) -> None:
+            called.append(result)
+
+    torch = SimpleNamespace(**{each: function(each) for each in libraries.OF_TORCH})
+    torch._dynamo = SimpleNamespace(reset=lambda: None)
+    torch.compile = lambda function, dynamic, fullgraph: function
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of(name))
+    out = Out()
+    arena: Any = SimpleNamespace(shape=shape, torch_x=["x"], torch_y=[out], pairs=1)
+    entrant = all_peers()[peer].prepare(arena)
+    assert isinstance(entrant, Entrant)
+    entrant.launch(0)
+    if peer == "torch":
+        assert called == [(name, "x", -1, out)]
+    else:
+        assert called == [(name, "x", -1, None), name]
 
 
 def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(arena: Any) -> None:

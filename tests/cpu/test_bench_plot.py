@@ -12,6 +12,7 @@ from softgen.bench.panels import panels
 from softgen.bench.record import Finding, Machine, Record, Regime, Status, records_of
 from softgen.bench.suites import Shape, shapes_of
 from softgen.errors import InvalidValueError, MissingDependencyError
+from softgen.spec.functions.base import Function
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
 PEERS = ("limit", "softgen", "torch", "a-step")
@@ -23,8 +24,9 @@ def timed(shape: Shape, status: Status = Status.TIMED) -> list[Record]:
     return records_of(shape, found, HERE)
 
 
-def suites(*names: str, status: Status = Status.TIMED) -> list[Record]:
-    return [record for shape in shapes_of(names) for record in timed(shape, status)]
+def suites(*names: str, status: Status = Status.TIMED, function: str | None = None) -> list[Record]:
+    shapes = shapes_of(names, function=Function.of(function) if function else None)
+    return [record for shape in shapes for record in timed(shape, status)]
 
 
 def test_a_suite_of_one_row_count_is_one_panel_over_columns() -> None:
@@ -49,6 +51,21 @@ def test_warm_and_cold_times_are_not_in_one_panel() -> None:
     assert cold_panel.title == "oneflow: float16, 49152 rows"
     assert warm_panel.title == "oneflow: float16, between two copies, 49152 rows"
     assert cold_panel.lines == warm_panel.lines
+
+
+def test_two_functions_are_not_in_one_panel() -> None:
+    first, second = panels(suites("oneflow") + suites("oneflow", function="logsumexp"))
+    assert first.title == "oneflow: float16, 49152 rows"
+    assert second.title == "oneflow: logsumexp, float16, 49152 rows"
+    rates = [line.points[0][1] for panel in (first, second) for line in panel.lines[:1]]
+    assert rates[0] > 1.5 * rates[1]
+    wide, long = panels(suites("logsumexp"))
+    assert wide.title == "logsumexp: logsumexp, bfloat16, rows x columns"
+    assert wide.places == ("4096 x 128256", "8192 x 151936", "16384 x 50257", "8 x 128256")
+    assert (long.title, long.places) == (
+        "logsumexp: logsumexp, float32, rows x columns",
+        ("128 x 4194304",),
+    )
 
 
 def test_two_devices_are_not_in_one_panel() -> None:
@@ -135,6 +152,20 @@ class TestDrawing:
         assert "Between two copies" not in figure.texts[0].get_text()
         warm = [dataclasses.replace(each, regime=Regime.WARM) for each in suites("oneflow")]
         assert "Between two copies" in figure_of(warm).texts[0].get_text()
+
+    def test_the_foot_says_what_is_counted_and_what_the_limit_is(self) -> None:
+        from softgen.bench.plot import figure_of
+
+        def foot(records: list[Record]) -> str:
+            return " ".join(figure_of(records).texts[0].get_text().split())
+
+        copied, read = suites("oneflow"), suites("oneflow", function="logsumexp")
+        assert "one read and one write of each element" in foot(copied)
+        assert "only read" not in foot(copied)
+        assert "one read of each element counted for logsumexp. limit: there the" in foot(read)
+        assert "several copies" not in foot(read)
+        assert "several copies" in foot(copied + read)
+        assert "only read" in foot(copied + read)
 
     def test_the_file_is_a_png_of_readme_width(self, tmp_path: Path) -> None:
         from softgen.bench.plot import draw

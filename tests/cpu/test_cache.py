@@ -129,7 +129,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
         "schema": SCHEMA,
         "key": {
             "problem": {
-                "algorithm": "softmax",
+                "function": "softmax",
                 "dtype": "float32",
                 "out_dtype": "float32",
                 "cols": 1000,
@@ -311,8 +311,8 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "list": ("[1, 2]", "not an entry"),
     "deep": ("[" * 100_000, "recursion"),
     "another program's": ('{"name": "x", "version": 3}', "'schema'"),
-    "newer": (json.dumps(changed(schema=SCHEMA + 1)), "schema 2, this softgen reads 1"),
-    "older": (json.dumps(changed(schema=SCHEMA - 1)), "schema 0, this softgen reads 1"),
+    "newer": (json.dumps(changed(schema=SCHEMA + 1)), "schema 3, this softgen reads 2"),
+    "older": (json.dumps(changed(schema=SCHEMA - 1)), "schema 1, this softgen reads 2"),
     "other rows": (json.dumps(changed(key=OTHER_KEY)), "it is for another key"),
     "other device": (json.dumps(changed(key=OTHER_DEVICE)), "it is for another key"),
     "too wide": (json.dumps(changed(key=WIDER)), "cols must be from 1"),

@@ -56,7 +56,7 @@ def test_no_arguments_show_the_help() -> None:
         (("tune", "--suite", "LLMs"), "did you mean 'llm'"),
         (("bench", "--peers", "torhc"), "did you mean 'torch'"),
         (("verify", "--variant", "Block"), "did you mean 'block'"),
-        (("list", "--algorithm", "softmin"), "'softmax', 'log_softmax'"),
+        (("list", "--function", "softmin"), "did you mean 'softmax'"),
         (("list", "--cols", "0"), "greater than or equal to 1|not in the range"),
         (("list", "--cols", "many"), "valid integer"),
         (("list", "--rows", "-1"), "greater than or equal to 0|not in the range"),

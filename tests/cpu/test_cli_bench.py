@@ -26,6 +26,7 @@ from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
 from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
 from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
@@ -115,6 +116,63 @@ def test_a_warm_run_is_told_from_a_cold_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("option", ["--function", "--algorithm"])
+def test_a_function_is_measured_and_named(option: str, tmp_path: Path) -> None:
+    path = tmp_path / "figures.csv"
+    words = ("bench", *SMALL, "--peers", "softgen,torch", "--csv", path)
+    result = ok(*words, option, "logsumexp")
+    assert {record.function for record in read_csv(path)} == {"logsumexp"}
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert lines[1][:6] == ["suite", "dtype", "rows", "cols", "function", "limit"]
+    assert lines[2] == [
+        *("custom", "float32", "4", "8", "logsumexp", "2.00", "1.50"),
+        "2.00",
+        "0.75",
+    ]
+    assert "time over that of the fastest read (limit" in result.stdout
+    result = ok(*words)
+    assert "function" not in result.stdout
+    assert "time over that of the fastest copy (limit" in result.stdout
+    assert {line["function"] for line in document(ok(*words, "--json"))} == {"softmax"}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_suite_has_a_function_of_its_own_unless_another_is_asked_for() -> None:
+    words = ("bench", "--suite", "logsumexp", "--suite", "online", "--peers", "softgen", "--json")
+    functions = {(line["suite"], line["function"]) for line in document(ok(*words))}
+    assert functions == {("logsumexp", "logsumexp"), ("online", "softmax")}
+    lines = document(ok(*words, "--function", "log_softmax"))
+    assert {line["function"] for line in lines} == {"log_softmax"}
+
+
+@pytest.mark.usefixtures("gpu")
+def test_functions_are_not_compared_with_each_other(tmp_path: Path) -> None:
+    sources: list[object] = []
+    for function in ("softmax", "log_softmax", "logsumexp"):
+        path = tmp_path / f"{function}.csv"
+        ok("bench", "--shape", "4x8", "--peers", "softgen", "--csv", path, "--function", function)
+        sources += ["--from", path]
+    joined = ok("bench", *sources)
+    assert joined.stderr == ""  # nothing was measured twice
+    lines = [line.split() for line in joined.stdout.splitlines()]
+    assert [line[4] for line in lines[2:5]] == ["softmax", "log_softmax", "logsumexp"]
+    assert "the fastest copy, or read where one number a row is written (limit" in joined.stdout
+    (limit, softgen) = document(ok("bench", *sources, "--function", "log_softmax", "--json"))
+    assert limit["function"] == softgen["function"] == "log_softmax"
+    error = refused(group.USAGE, "bench", *sources, "--function", "partial")
+    assert "nothing of function partial, only of softmax, log_softmax, logsumexp" in error
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_wrong_result_names_the_function_that_is_not_softmax() -> None:
+    words = ("--shape", f"4x{WRONG_COLS}", "--peers", "softgen", "--function", "logsumexp")
+    result = cli("bench", *words)
+    assert result.exit_code == group.WRONG_RESULT
+    assert "wrong result: softgen of logsumexp" in result.stderr
+    assert "softgen: wrong at 1 shape of logsumexp: off by 0.5" in result.stdout
+
+
+@pytest.mark.usefixtures("gpu")
 def test_ctrl_c_keeps_what_is_finished(tmp_path: Path) -> None:
     path = tmp_path / "figures.csv"
     words = (*SMALL, "--shape", f"4x{INTERRUPTING_COLS}", "--shape", "8x8", "--csv", path)
@@ -149,6 +207,10 @@ def test_without_a_gpu_it_exits_with_3() -> None:
             "unknown suite 'tritom'; did you mean 'triton'. softgen knows: triton, fastsoftmax",
         ),
         (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
+        (
+            ("--function", "logsumexpp"),
+            "unknown function 'logsumexpp'; did you mean 'logsumexp'. softgen knows: finish",
+        ),
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),
         (
@@ -255,6 +317,20 @@ def test_reasons_are_said_once() -> None:
     one = table_of(liger=(Status.ABSENT, None, None, "liger_kernel is not installed"))
     assert remarks(one * 3) == ["liger: absent at 3 shapes: liger_kernel is not installed"]
     assert remarks(one) == ["liger: absent at 1 shape: liger_kernel is not installed"]
+
+
+def test_reasons_are_told_by_function() -> None:
+    lacking = [Finding("liger", Status.ABSENT, note="has no logsumexp")]
+    logits = Shape("own", DType.BFLOAT16, 4, 8, function=Function.of("logsumexp"))
+    wide = Shape("own", DType.BFLOAT16, 4, 8)
+    records = [
+        *records_of(logits, lacking, HERE),
+        *records_of(wide, [Finding("liger", Status.ABSENT, note="is not installed")], HERE),
+    ]
+    assert remarks(records) == [
+        "liger: absent at 1 shape of logsumexp: has no logsumexp",
+        "liger: absent at 1 shape: is not installed",
+    ]
 
 
 def test_reasons_that_differ_in_numbers_are_one_remark() -> None:

@@ -15,6 +15,7 @@ from softgen.source.gallery import gallery
 from softgen.source.generate import generate
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
 from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.registry import all_strategies
@@ -23,7 +24,6 @@ from softgen.strategies.variants import best_guess, candidates, parse_name
 from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy
 from tests.cpu.cli_helpers import cli, document, ok, refused
-from tests.helpers.single import BOTH
 
 SAFE = "softmax_f32_1000_safe_b256"
 
@@ -180,14 +180,14 @@ def test_a_strategy_that_the_architecture_lacks_says_why() -> None:
     assert "`softgen list --dtype float32 --cols 50257 --arch sm_75` shows what has" in message
 
 
-def test_all_writes_every_candidate_of_every_strategy_dtype_and_algorithm() -> None:
+def test_all_writes_every_candidate_of_every_strategy_dtype_and_function() -> None:
     ok("emit", "--all", "--cols", 1000, "--out", "out")
     expected = {
         variant.name
-        for algorithm in BOTH
+        for function in all_functions()
         for dtype in DType
         for variant in candidates(
-            Problem.of(algorithm, dtype, 1000), 4096, arch_named("sm_90"), None
+            Problem.of(function, dtype, 1000), 4096, arch_named("sm_90"), None
         )
     }
     assert cuda_files("out") == expected
@@ -499,7 +499,7 @@ def test_a_name_says_the_problem(tmp_path: Path) -> None:
     [
         ("--cols", 1001, "1000"),
         ("--dtype", "float16", "float32"),
-        ("--algorithm", "log_softmax", "softmax"),
+        ("--function", "log_softmax", "softmax"),
         ("--out-dtype", "float64", "float32"),
         ("--alignment", 1, "4"),
     ],

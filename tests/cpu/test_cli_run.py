@@ -222,7 +222,7 @@ def test_a_full_name_says_the_shape_and_the_types() -> None:
     name = "log_softmax_f16_to_f32_9_safe_b128"
     report = document(ok(*CPU, "--rows", 2, "--variant", name, "--json"))
     assert (report["variant"], report["shape"]) == (name, [2, 9])
-    assert (report["algorithm"], report["dtype"]) == ("log_softmax", "float16")
+    assert (report["function"], report["dtype"]) == ("log_softmax", "float16")
     fixed = "softmax_f32_9_fixed_safe_b128"
     assert document(ok(*CPU, "--rows", 2, "--variant", fixed, "--json"))["variant"] == fixed
     message = refused(group.USAGE, *CPU, "--variant", name, "--dtype", "float32")

@@ -77,7 +77,7 @@ def test_tune_reports_the_winner_of_every_shape() -> None:
     problem = Problem.of("softmax", "float16", 1000)
     winner = list(candidates(problem, 64, arch_named("sm_90"), "online"))[1]
     assert first == {
-        "algorithm": "softmax",
+        "function": "softmax",
         "dtype": "float16",
         "rows": 64,
         "cols": 1000,

@@ -48,13 +48,13 @@ def test_the_files_are_the_sources(folder: Path) -> None:
 
 def test_the_manifest_describes_every_file(folder: Path) -> None:
     manifest = json.loads((folder / "manifest.json").read_text())
-    assert (manifest["generator"], manifest["schema"]) == ("softgen", 1)
+    assert (manifest["generator"], manifest["schema"]) == ("softgen", 2)
     assert list(manifest["files"]) == [SAFE_FILE, ONLINE_FILE]
     assert manifest["files"][ONLINE_FILE] == {
         "name": "softmax_f32_1000_online_p4_u2_b128",
         "symbol": ONLINE.name,
         "problem": {
-            "algorithm": "softmax",
+            "function": "softmax",
             "dtype": "float32",
             "out_dtype": "float32",
             "cols": 1000,
@@ -64,6 +64,16 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
         "strategy": "online",
         "parameters": {"pack_size": 4, "unroll": 2, "block_size": 128},
         "arguments": ["const X* x", "Y* y", "long long rows"],
+        "operands": [
+            {
+                "name": name,
+                "dtype": "float32",
+                "shape": ["rows", 1000],
+                "result": name == "y",
+                "may_be": "x" if name == "y" else None,
+            }
+            for name in ("x", "y")
+        ],
         "grid": "rows blocks, or fewer: blocks stride over the rows",
         "launch": dataclasses.asdict(ONLINE.variant.launch),
         "options": ["--std=c++17", "-ftz=true"],

@@ -10,6 +10,7 @@ import pytest
 
 import softgen
 from softgen.call import api, kernels
+from softgen.call.full import calls_of
 from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
 from softgen.spec.dtypes import DType
@@ -51,15 +52,19 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Count:
 
         return call
 
-    def fresh(calls: WarmCalls) -> WarmCalls:
+    def fresh(function: str) -> WarmCalls:
+        calls: WarmCalls = calls_of.__wrapped__(function)
+        by_full_path = calls.full
+
         def full(*given: Any) -> Any:
             counter.full += 1
-            return calls.full(*given)
+            return by_full_path(*given)
 
-        return WarmCalls(full)
+        calls.full = full
+        return calls
 
-    monkeypatch.setattr(api, "_softmax", fresh(api._softmax))
-    monkeypatch.setattr(api, "_log_softmax", fresh(api._log_softmax))
+    monkeypatch.setattr(api, "_softmax", fresh("softmax"))
+    monkeypatch.setattr(api, "_log_softmax", fresh("log_softmax"))
     monkeypatch.setattr(softgen, "softmax", called(api.softmax))
     monkeypatch.setattr(softgen, "log_softmax", called(api.log_softmax))
     return counter

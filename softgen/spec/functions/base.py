@@ -84,7 +84,7 @@ class Function(abc.ABC):
         from softgen.spec.functions import all_functions
 
         known = {function.name: function for function in all_functions()}
-        if value in known:
+        if isinstance(value, str) and value in known:
             return known[value]
         raise InvalidValueError(unknown("function", str(value), known))
 
