@@ -35,7 +35,7 @@ def test_the_text_is_the_variant_that_was_asked_for() -> None:
 
 def test_names_types_and_objects_mean_the_same() -> None:
     by_name = softgen.generate("softmax", "float32", 1000)
-    by_type = softgen.generate(softgen.SOFTMAX, np.float32, 1000, arch="sm_90")
+    by_type = softgen.generate(softgen.Function.of("softmax"), np.float32, 1000, arch="sm_90")
     assert by_name == by_type
 
 

@@ -95,9 +95,7 @@ def test_algorithms_by_name_and_by_member() -> None:
 
 @pytest.mark.parametrize("unknown", ["Softmax", "logsoftmax", "", None, 1, ["softmax"]])
 def test_other_algorithms_name_the_known_ones(unknown: Any) -> None:
-    with pytest.raises(
-        InvalidValueError, match="unknown function.*: finish, log"
-    ):
+    with pytest.raises(InvalidValueError, match=r"unknown function.*: finish, log"):
         Function.of(unknown)
 
 
