@@ -39,7 +39,7 @@ class Finder(MetaPathFinder):
         found = [PACKAGE / place] if place else _places(old)
         if len(found) == 1:
             new = ".".join(found[0].relative_to(PACKAGE.parent).parts)
-            raise ModuleNotFoundError(f"{name} has moved; it is {new} now", name=name)
+            raise ModuleNotFoundError(f"there is no {name}; it is {new} now", name=name)
         return None
 
 

@@ -11,7 +11,7 @@ from softgen.strategies.select import DEFAULT_ROWS, Choice, select, untimed
 
 
 def generate(
-    algorithm: Function | str,
+    function: Function | str,
     dtype: object,
     cols: int,
     *,
@@ -26,7 +26,7 @@ def generate(
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
     Args:
-        algorithm: the function: its name, for example "softmax" or "logsumexp", or a Function.
+        function: its name, for example "softmax" or "logsumexp", or a Function.
         dtype: element type of the input: float16, bfloat16, float32 or float64.
         cols: elements in a row.
         variant: None for the winner that softgen ships for `rows` on the device of `arch`, else the
@@ -54,7 +54,7 @@ def generate(
         'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
     """
     problem = Problem.of(
-        *(algorithm, dtype, cols),
+        *(function, dtype, cols),
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,

@@ -22,7 +22,7 @@ class Online(Strategy):
     """One row per block, read twice; the second read comes from L2 where the row fits."""
 
     name = "online"
-    summary = "one block a row, two passes, (max, sum) pairs; any size and alignment"
+    summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
 
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")

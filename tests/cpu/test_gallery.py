@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 from softgen.source.drift import check
-from softgen.source.gallery import EXHIBITS, gallery
+from softgen.source.gallery import gallery
 from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_exhibits
 from softgen.strategies.registry import all_strategies
 from tests.helpers.single import BOTH
 
@@ -47,7 +48,7 @@ def test_the_widths_that_people_meet_are_shown() -> None:
 
 
 def test_every_exhibit_says_where_it_is_met_and_is_there_once() -> None:
-    places = [exhibit.where for exhibit in EXHIBITS]
+    places = [exhibit.where for exhibit in all_exhibits()]
     assert all(places)
     assert len(set(places)) == len(places)
 

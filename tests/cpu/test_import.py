@@ -87,7 +87,7 @@ def test_an_old_place_of_a_module_names_the_new_one() -> None:
         ("softgen.strategies.serial", "softgen.strategies.lessons.serial"),
     ):
         with pytest.raises(
-            ModuleNotFoundError, match=re.escape(f"{old} has moved; it is {new} now")
+            ModuleNotFoundError, match=re.escape(f"there is no {old}; it is {new} now")
         ):
             importlib.import_module(old)
     with pytest.raises(ModuleNotFoundError, match=r"No module named 'softgen\.nothing'"):

@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, element_result, row_input
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.partial import pair
 from softgen.spec.operands import Measure, Operand
 
@@ -52,4 +53,9 @@ class Finish(Function):
         return pair(x)
 
 
-FUNCTIONS = (Finish(),)
+FINISH = Finish()
+FUNCTIONS = (FINISH,)
+
+EXHIBITS = (
+    Exhibit("a quarter of the Llama 3 vocabulary, results", FINISH, "bfloat16", 4096, 32064),
+)

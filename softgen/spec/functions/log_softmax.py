@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, element_result, row_result
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.operands import Measure, Operand
 
@@ -65,3 +66,11 @@ class LogSoftmax(Function):
 
 LOG_SOFTMAX = LogSoftmax()
 FUNCTIONS = (LOG_SOFTMAX, LogSoftmax(lse=True))
+
+EXHIBITS = (
+    Exhibit("CIFAR-10 classes", LOG_SOFTMAX, "float32", 65536, 10),
+    Exhibit("ImageNet classes, training loss", LOG_SOFTMAX, "float16", 1024, 1000),
+    Exhibit("Llama 2 vocabulary", LOG_SOFTMAX, "bfloat16", 4096, 32000),
+    Exhibit("GPT-2 vocabulary, an odd width", LOG_SOFTMAX, "float32", 2048, 50257),
+    Exhibit("scientific data, log-likelihoods", LOG_SOFTMAX, "float64", 4096, 2000),
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.operands import Measure, Operand
 
@@ -40,4 +41,10 @@ class LogSumExp(Function):
         return (log_sum_exp(x),)
 
 
-FUNCTIONS = (LogSumExp(),)
+LOGSUMEXP = LogSumExp()
+FUNCTIONS = (LOGSUMEXP,)
+
+EXHIBITS = (
+    Exhibit("Llama 3 vocabulary, log-likelihoods", LOGSUMEXP, "bfloat16", 4096, 128256),
+    Exhibit("scores of 1024 keys, what softmax divides by", LOGSUMEXP, "float32", 4096, 1024),
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
 
 
@@ -46,4 +47,9 @@ def pair(x: Any) -> tuple[Any, Any]:
     return np.where(np.isnan(d), np.nan, maximum[..., 0]), d
 
 
-FUNCTIONS = (Partial(),)
+PARTIAL = Partial()
+FUNCTIONS = (PARTIAL,)
+
+EXHIBITS = (
+    Exhibit("a quarter of the Llama 3 vocabulary, pairs", PARTIAL, "bfloat16", 4096, 32064),
+)

@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, element_result, row_result
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
 
 
@@ -79,4 +80,40 @@ def log_sum_exp(x: Any) -> Any:
 
 
 SOFTMAX = Softmax()
-FUNCTIONS = (SOFTMAX, Softmax(lse=True))
+SOFTMAX_LSE = Softmax(lse=True)
+FUNCTIONS = (SOFTMAX, SOFTMAX_LSE)
+
+EXHIBITS = (
+    Exhibit("ImageNet classes", SOFTMAX, "float32", 4096, 1000),
+    Exhibit("ImageNet classes, as OneFlow does it", SOFTMAX, "float32", 4096, 1000, "oneflow"),
+    Exhibit("attention, 128 keys", SOFTMAX, "bfloat16", 65536, 128),
+    Exhibit("attention, 512 keys", SOFTMAX, "float16", 16384, 512),
+    Exhibit("attention, 1024 keys", SOFTMAX, "bfloat16", 32768, 1024),
+    Exhibit("attention, 2048 keys", SOFTMAX, "float16", 16384, 2048),
+    Exhibit("attention, 4096 keys", SOFTMAX, "bfloat16", 16384, 4096),
+    Exhibit("attention, fp32 weights", SOFTMAX, "bfloat16", 16384, 4096, out_dtype="float32"),
+    Exhibit("rows that start anywhere", SOFTMAX, "float32", 4096, 1024, "online", alignment=1),
+    Exhibit("a width of the Triton tutorial", SOFTMAX, "float32", 4096, 12672),
+    Exhibit("a vocabulary that fits shared memory", SOFTMAX, "bfloat16", 4096, 32000, "shared"),
+    Exhibit(
+        "GPT-2 vocabulary, the same bits in any batch",
+        SOFTMAX,
+        "bfloat16",
+        4096,
+        50257,
+        fixed_order=True,
+    ),
+    Exhibit("Llama 3 vocabulary, sampling", SOFTMAX, "bfloat16", 64, 128256),
+    Exhibit("widest row of the FastSoftmax search", SOFTMAX, "float32", 128, 131072),
+    Exhibit("the three-pass oracle, shortest to read", SOFTMAX, "float32", 128, 2048, "safe"),
+    Exhibit("the two-pass online softmax", SOFTMAX, "float32", 128, 2048, "online"),
+    Exhibit("the ladder's first step", SOFTMAX, "float32", 128, 1024, "naive"),
+    Exhibit("the ladder's second, a tree", SOFTMAX, "float32", 128, 1024, "tree"),
+    Exhibit("the authors' online softmax", SOFTMAX, "float32", 128, 2048, "article_online"),
+    Exhibit("scientific data", SOFTMAX, "float64", 4096, 512),
+    Exhibit("a width of the Triton tutorial, in chunks", SOFTMAX, "float32", 4096, 12672, "split"),
+    Exhibit(
+        "Llama 3 vocabulary, a pipeline of blocks", SOFTMAX, "bfloat16", 64, 128256, "cooperative"
+    ),
+    Exhibit("attention whose rows are merged later", SOFTMAX_LSE, "bfloat16", 16384, 4096),
+)

@@ -1,0 +1,34 @@
+"""Exhibits: the kernels of a function that people find in the gallery, generated/."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softgen.spec.functions.base import Function
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One kernel of the gallery.
+
+    Attributes:
+        where: where such a kernel is met.
+        function: what it computes.
+        dtype: element type of x.
+        rows: number of rows that the kernel is chosen for.
+        cols: elements in a row.
+        choice: what `select` takes; None for the best guess.
+        out_dtype: element type of the result.
+        alignment: where rows start, in elements.
+        fixed_order: whether a row is summed in one order wherever it lies.
+    """
+
+    where: str
+    function: Function
+    dtype: str
+    rows: int
+    cols: int
+    choice: str | None = None
+    out_dtype: str | None = None
+    alignment: int | None = None
+    fixed_order: bool = False
