@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from softgen.source.render import Source, template_directory
+from softgen.source.render import Source, strategy_template, template_directory
 
 MOST = 3  # kernels of one log that are told
 
@@ -15,8 +15,9 @@ def whence(sources: Sequence[Source], log: str) -> str:
     lines = []
     for source in named[:MOST]:
         name = source.variant.strategy.name
+        template = template_directory() / strategy_template(name)
         lines.append(
-            f"{source.name}.cu is of strategy {name}, template {template_directory()}/{name}.cu.j2;"
-            f" `softgen show {source.name}` prints it"
+            f"{source.name}.cu is of strategy {name}, template {template}; `softgen show "
+            f"{source.name}` prints it"
         )
     return "\n".join(lines)

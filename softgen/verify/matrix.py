@@ -9,6 +9,7 @@ from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, is_full_name, parse_name
@@ -93,7 +94,7 @@ def matrix(
                 best = max(found, key=lambda variant: variant.launch.blocks_per_row)
                 found.insert(0, found.pop(found.index(best)))
             first = layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1]
-            rest = covering(found) if all_variants else []
+            rest = covering(found) if all_variants and problem.function.name in WIDELY else []
             groups.append(list(dict.fromkeys([*first, *rest])))
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
@@ -137,7 +138,12 @@ def problems() -> list[Problem]:
             whole, misaligned, fixed, wide = (
                 (WIDTHS, MISALIGNED_WIDTHS, FIXED_WIDTHS, WIDE_WIDTHS)
                 if widely
-                else (FEW_WIDTHS, FEW_WIDTHS[:1], FEW_WIDTHS[:1], FEW_WIDE_WIDTHS)
+                else (
+                    FEW_WIDTHS,
+                    FEW_WIDTHS[:1],
+                    FEW_WIDTHS[:1],
+                    FEW_WIDE_WIDTHS,
+                )
             )
             found += [Problem.of(function, dtype, cols) for cols in whole]
             found += [Problem.of(function, dtype, cols, alignment=1) for cols in misaligned]
@@ -150,7 +156,16 @@ def problems() -> list[Problem]:
         found += [
             Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES
         ]
-    return list(dict.fromkeys(found))  # 33 columns are misaligned anyway
+    return [
+        problem
+        for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
+        if any(kind.computes(problem) for kind in _kinds_for(problem.cols))
+    ]
+
+
+def _kinds_for(cols: int) -> list[type[Strategy]]:
+    wanted = _wanted(cols)
+    return [kind for kind in all_strategies() if not wanted or kind.name in wanted]
 
 
 def layouts(variants: list[Variant]) -> list[Variant]:

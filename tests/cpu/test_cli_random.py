@@ -39,7 +39,7 @@ from tests.helpers.single import reference
 
 LINES = 300
 FILES = 200
-SECONDS = 20.0
+SECONDS = 60.0
 KNOWN_CODES = {0, group.FAILED, group.USAGE, group.NO_DEVICE, group.WRONG_RESULT}
 
 Draw = Callable[[Random], str]

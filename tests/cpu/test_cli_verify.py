@@ -153,6 +153,8 @@ def test_ctrl_c_ends_compilers_too(json: bool, tmp_path: Path) -> None:
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "SOFTGEN_CACHE_DIR": str(tmp_path)},
+        # A shell lets the commands of a script that run in the background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         started: set[int] = set()
         while len(started) < 3:  # a compiler, and what it has begun

@@ -11,9 +11,8 @@ from pathlib import Path
 from softgen.source.drift import check
 from softgen.source.gallery import gallery
 from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_exhibits
+from softgen.spec.functions import all_exhibits, all_functions
 from softgen.strategies.registry import all_strategies
-from tests.helpers.single import BOTH
 
 ROOT = Path(__file__).resolve().parents[2]
 GENERATED = ROOT / "generated"
@@ -32,12 +31,13 @@ def test_the_committed_files_are_what_would_be_emitted() -> None:
     assert not differences, "run `softgen emit`:\n" + "".join(found.diff for found in differences)
 
 
-def test_every_strategy_algorithm_and_dtype_is_shown() -> None:
+def test_every_strategy_function_and_dtype_is_shown() -> None:
     variants = [source.variant for source in gallery()]
     assert {v.strategy.name for v in variants} == {kind.name for kind in all_strategies()}
-    assert {v.problem.function for v in variants} == set(BOTH)
+    shown = {v.problem.function.template for v in variants}
+    assert shown == {function.template for function in all_functions()}
     assert {v.problem.dtype for v in variants} == set(DType)
-    assert 12 <= len(variants) <= 30
+    assert 12 <= len(variants) <= 40
 
 
 def test_the_widths_that_people_meet_are_shown() -> None:

@@ -194,7 +194,7 @@ def test_a_candidate_that_its_own_check_refuses_is_told(checkout: Path) -> None:
 
 
 def test_text_that_does_not_compile_is_told_with_its_template(checkout: Path) -> None:
-    path = checkout / "templates" / "thread.cu.j2"
+    path = checkout / "templates" / "strategies" / "thread.cu.j2"
     break_line(path, "row < rows;", "row < rowz;")
     words = ("-m", "softgen", "verify", "--device", "cpu", "--variant", "thread")
     failed = python(checkout, *words, "--dtype", "float32")
