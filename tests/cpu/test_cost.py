@@ -28,10 +28,12 @@ WINNER = re.compile(r"\| (\w+) \| (\d+) x (\d+) \| [\d.]+ \| `(\w+)` \|")
 def measured() -> list[tuple[Problem, int, Strategy]]:
     """Return the winners of the table in docs/performance.md, all candidates having been timed."""
     found = []
-    for dtype, rows, cols, label in WINNER.findall(PERFORMANCE.read_text()):
-        problem = Problem.of("softmax", dtype, int(cols))
-        variant = parse_name(f"{problem.label}_{label}")
-        found.append((problem, int(rows), variant.strategy))
+    for section in PERFORMANCE.read_text().split("\n## "):
+        function = "logsumexp" if section.startswith("Log-sum-exp") else "softmax"
+        for dtype, rows, cols, label in WINNER.findall(section):
+            problem = Problem.of(function, dtype, int(cols))
+            variant = parse_name(f"{problem.label}_{label}")
+            found.append((problem, int(rows), variant.strategy))
     return found
 
 

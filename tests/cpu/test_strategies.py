@@ -373,7 +373,7 @@ def test_a_new_strategy_is_one_file_and_one_template(tmp_path: Path) -> None:
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
     (tmp_path / "softgen" / "strategies" / "twice.py").write_text(TWICE)
     templates = tmp_path / "templates" / "strategies"
-    shutil.copy(templates / "lessons" / "safe.cu.j2", templates / "twice.cu.j2")
+    shutil.copy(templates / "safe.cu.j2", templates / "twice.cu.j2")
     names, _, text = run_in(tmp_path, "-c", USE_TWICE).partition("\n")
     assert names.split() == ["softmax_f32_1000_twice_b64_care", "softmax_f32_1000_twice_b96"]
     assert "// Strategy twice: twice as safe." in text
