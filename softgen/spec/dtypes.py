@@ -19,6 +19,10 @@ class DType(str, Enum):
     FLOAT32 = "float32"
     FLOAT64 = "float64"
 
+    def __str__(self) -> str:
+        # Typer up to 0.28 looks an option's parsed value up by its text, and gives None without it.
+        return self.value
+
     @classmethod
     def of(cls, value: object) -> DType:
         """Return the member for a name or a dtype object that ends in one (np.float32, torch.half).

@@ -196,3 +196,8 @@ def test_problems_are_values() -> None:
     one, other = (Problem.of("softmax", np.float16, 8) for _ in range(2))
     assert one == other
     assert len({one, other}) == 1
+
+
+def test_the_text_of_a_dtype_is_its_name() -> None:
+    """Or Typer 0.27 takes the parsed value of --dtype for an unknown one, and gives None."""
+    assert [str(dtype) for dtype in DType] == ["float16", "bfloat16", "float32", "float64"]
