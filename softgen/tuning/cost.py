@@ -59,7 +59,7 @@ def cost(variant: Variant, rows: int, arch: Arch) -> float:
     return (
         strategy.estimate(problem, rows, arch)
         * _starved(held, resident, problem, launch, rows, arch)
-        * _idle(held, problem, launch)
+        * _idle(held, problem, launch, rows, arch)
         * _tail(resident, launch, rows, arch)
     )
 
@@ -111,8 +111,14 @@ def _starved(
     return max(1.0, wanted / (blocks * of_block))
 
 
-def _idle(held: int, problem: Problem, launch: Launch) -> float:
-    """Return the elements that the threads of a row could hold over those that there are."""
+def _idle(held: int, problem: Problem, launch: Launch, rows: int, arch: Arch) -> float:
+    """Return the elements that the threads of a row could hold over those that there are.
+
+    Where SMs have nothing to do, idle threads take nobody's place: bfloat16 1 x 2745 was fastest
+    with 512 threads of which a third hold a row.
+    """
+    if launch.grid(rows) <= arch.multiprocessors:
+        return 1.0
     covered = held * launch.block_size * launch.cluster_size / launch.rows_per_block
     return max(1.0, covered / problem.cols)
 
