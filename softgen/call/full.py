@@ -11,7 +11,7 @@ import numpy as np
 
 from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer
 from softgen.call.library import Library, library_of, usable_alignment
-from softgen.call.outputs import Output, resolve_output
+from softgen.call.outputs import Output, resolve_outputs
 from softgen.call.warm import WarmCalls
 from softgen.call.warm_run import is_captured
 from softgen.devices.gpu.driver import on_device
@@ -24,6 +24,7 @@ from softgen.errors import (
 )
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.numerics import of_empty_row
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem, natural_alignment, whole_number
 from softgen.strategies.select import Choice
@@ -85,10 +86,7 @@ def run_full(
             raise CaptureError(
                 "a result cannot be allocated while a CuPy stream is captured; pass out="
             )
-        outputs = [
-            resolve_output(library, x, given, operand.dtype, operand.extent)
-            for operand, given in _with_out(shape_only.results, out)
-        ]
+        outputs = resolve_outputs(library, x, out, shape_only)
         rest = [
             _row_input(library, x, operand, array)
             for operand, array in zip(shape_only.inputs[1:], inputs[1:], strict=True)
@@ -97,8 +95,8 @@ def run_full(
             return _of_nothing(library, shape_only, outputs)
         source = library.contiguous(x)
         natural = natural_alignment(x_type, cols)
-        arrays = [source, *rest, *(output.target for output in outputs)]
-        alignment = _alignment(library, shape_only.operands, arrays, natural)
+        pointers = _pointers(library, source, rest, outputs)
+        alignment = usable_alignment(natural, shape_only.operands, pointers)
         if invariant and alignment < natural:
             # The kernel of another alignment might sum in another order.
             if captured:
@@ -108,7 +106,7 @@ def run_full(
                 )
             source, alignment = library.copy(source), natural
             outputs = [output.elsewhere(library) for output in outputs]
-            arrays = [source, *rest, *(output.target for output in outputs)]
+            pointers = _pointers(library, source, rest, outputs)
         rows = math.prod(x.shape) // cols
         problem = Problem.of(
             *(function, x_type, cols),
@@ -120,13 +118,12 @@ def run_full(
             problem, rows, device, INVARIANT if invariant else mode, choice, library
         )
         launch, whole = kernel.launcher(rows, library), True
-        pointers = [library.pointer(array) for array in arrays]
         try:
             launch(pointers, stream)
         except LaunchError as error:
             launch, whole = launch_on_fewer(kernel, rows, stream, library, choice, error), False
             launch(pointers, stream)
-        if calls is not None and whole and mode != "force" and source is x and len(arrays) == 2:
+        if calls is not None and whole and mode != "force" and source is x and len(pointers) == 2:
             calls.remember(key, library, x, out, outputs[0], launch)
         return finished(library, outputs)
 
@@ -137,9 +134,12 @@ def finished(library: Library, outputs: Sequence[Output]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def _with_out(results: Sequence[Operand], out: Any) -> list[tuple[Operand, Any]]:
-    """Return each result with the caller's array, which is for the first, or None."""
-    return [(operand, None if i else out) for i, operand in enumerate(results)]
+def _pointers(
+    library: Library, x: Any, rest: Sequence[Any], outputs: Sequence[Output]
+) -> list[int]:
+    """Return the addresses of all operands, in their order."""
+    targets = [output.target for output in outputs]
+    return [library.pointer(array) for array in (x, *rest, *targets)]
 
 
 def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
@@ -161,12 +161,10 @@ def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
 
 def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -> Any:
     """Return the results for an x without elements, without a launch: those of empty rows."""
-    if problem.row_results:
-        with np.errstate(all="ignore"):
-            values = problem.function.reference(np.full((1, 1), -np.inf))
-        for operand, output, value in zip(problem.results, outputs, values, strict=True):
-            if operand.extent is Extent.ROW:
-                library.fill(output.target, float(value[0]))
+    values = of_empty_row(problem)
+    for operand, output, value in zip(problem.results, outputs, values, strict=True):
+        if operand.extent is Extent.ROW:
+            library.fill(output.target, value)
     return finished(library, outputs)
 
 
@@ -181,10 +179,3 @@ def _width_of_last_axis(x: Any, axis: int) -> int:
             "far. Move it last with moveaxis(x, axis, -1) and move the result back"
         )
     return int(x.shape[-1]) if x.ndim else 1
-
-
-def _alignment(
-    library: Library, operands: Sequence[Operand], arrays: Sequence[Any], natural: int
-) -> int:
-    """Return the alignment in elements, at most `natural`, of the rows of all arrays."""
-    return usable_alignment(natural, operands, [library.pointer(array) for array in arrays])

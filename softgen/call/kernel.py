@@ -9,7 +9,7 @@ from typing import Any
 
 from softgen.call.full import finished
 from softgen.call.library import Library, library_of, usable_alignment
-from softgen.call.outputs import resolve_output
+from softgen.call.outputs import resolve_outputs
 from softgen.call.warm import WarmCalls
 from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
@@ -79,15 +79,12 @@ class Kernel:
 
     def _on_its_device(self, library: Library, x: Any, out: Any, key: Hashable) -> Any:
         problem = self.variant.problem
-        first, *more = [
-            resolve_output(library, x, given, operand.dtype, operand.extent)
-            for operand, given in zip(problem.results, self._given(out), strict=True)
-        ]
+        outputs = resolve_outputs(library, x, out, problem)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
-            return finished(library, [first, *more])
+            return finished(library, outputs)
         natural = natural_alignment(problem.dtype, problem.cols)
-        pointers = [library.pointer(array) for array in (x, *(y.target for y in [first, *more]))]
+        pointers = [library.pointer(array) for array in (x, *(y.target for y in outputs))]
         alignment = usable_alignment(natural, problem.operands, pointers)
         if alignment < problem.alignment:
             raise InvalidValueError(
@@ -108,13 +105,9 @@ class Kernel:
                 ) from error
             fewer(pointers, stream)
         else:
-            if not more:
-                self._warm.remember(key, library, x, out, first, launch)
-        return finished(library, [first, *more])
-
-    def _given(self, out: Any) -> list[Any]:
-        """Return the caller's array for each result, or None: `out` is for the first."""
-        return [out, *[None] * (len(self.variant.problem.results) - 1)]
+            if len(outputs) == 1:
+                self._warm.remember(key, library, x, out, outputs[0], launch)
+        return finished(library, outputs)
 
     def _check(self, library: Library, x: Any) -> None:
         problem = self.variant.problem

@@ -10,6 +10,7 @@ from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.operands import Extent
+from softgen.spec.problem import Problem
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,18 @@ def resolve_output(
     if elements and not library.is_contiguous(out):
         return Output(library.empty(shape, dtype, library.device(x)), out)
     return Output(out, out)
+
+
+def resolve_outputs(library: Library, x: Any, out: Any, problem: Problem) -> list[Output]:
+    """Return where each result of `x` goes; `out` is the caller's array for the first, or None.
+
+    Raises what `resolve_output` raises.
+    """
+    first, *more = problem.results
+    return [
+        resolve_output(library, x, out, first.dtype, first.extent),
+        *(resolve_output(library, x, None, each.dtype, each.extent) for each in more),
+    ]
 
 
 def _check_out(

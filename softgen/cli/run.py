@@ -232,15 +232,14 @@ def _of_nothing(function: Function, values: NDArray[Any]) -> list[NDArray[Any]]:
     """Return the results for rows without elements."""
     import numpy as np
 
-    operands = Problem.of(function, "float32", 1).results
-    rows = np.full((1, 1), -np.inf)
-    with np.errstate(all="ignore"):
-        exact = function.reference(rows, *function.other_inputs(rows))
+    from softgen.spec.numerics import of_empty_row
+
+    problem = Problem.of(function, "float32", 1)
     return [
         np.zeros(values.shape, np.float32)
         if operand.extent is Extent.ELEMENT
-        else np.full(values.shape[:-1], value[0], np.float32)
-        for operand, value in zip(operands, exact, strict=True)
+        else np.full(values.shape[:-1], value, np.float32)
+        for operand, value in zip(problem.results, of_empty_row(problem), strict=True)
     ]
 
 

@@ -6,13 +6,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Sequence
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.source.render import Source
-from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 
@@ -50,14 +48,10 @@ def file_name(source: Source) -> str:
 def describe(source: Source) -> dict[str, Any]:
     """Return the manifest's entry of `source`: only what its text determines."""
     variant = source.variant
-    problem = {
-        field.name: _plain(getattr(variant.problem, field.name))
-        for field in dataclasses.fields(variant.problem)
-    }
     return {
         "name": source.name,
         "symbol": source.symbol,
-        "problem": problem,
+        "problem": variant.problem.as_json,
         "strategy": variant.strategy.name,
         "parameters": variant.strategy.knobs,
         "arguments": list(variant.parameters),
@@ -143,9 +137,3 @@ def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
         "result": operand.result,
         "may_be": operand.may_be or None,
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Function):
-        return value.name
-    return value.value if isinstance(value, Enum) else value

@@ -125,6 +125,14 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
         return tuple(np.asarray(each, np.float64) for each in results)
 
 
+def of_empty_row(problem: Problem) -> tuple[float, ...]:
+    """Return the results of a row without elements, which are those of a row of one -inf."""
+    nothing = np.full((1, 1), -np.inf)
+    with np.errstate(all="ignore"):
+        others = problem.function.other_inputs(nothing)
+    return tuple(float(each.flat[0]) for each in reference(problem.function, nothing, *others))
+
+
 def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:
     """Return what belongs to x among a function's inputs, in storage form, for tests."""
     with np.errstate(all="ignore"):

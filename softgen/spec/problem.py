@@ -145,6 +145,12 @@ class Problem:
         return tuple(operand for operand in self.operands if operand.result)
 
     @property
+    def replacing(self) -> tuple[Operand, ...]:
+        """The results that may have an input's memory, in place: they are of its dtype too."""
+        dtypes = {operand.name: operand.dtype for operand in self.inputs}
+        return tuple(r for r in self.results if r.may_be and r.dtype is dtypes[r.may_be])
+
+    @property
     def row_results(self) -> tuple[Operand, ...]:
         """The results of one element a row."""
         return tuple(operand for operand in self.results if operand.extent is Extent.ROW)
@@ -158,6 +164,18 @@ class Problem:
     def writes_elements(self) -> bool:
         """Whether there is a result of one element a column."""
         return any(operand.extent is Extent.ELEMENT for operand in self.results)
+
+    @property
+    def as_json(self) -> dict[str, str | int | bool]:
+        """The fields as JSON values, by name."""
+        return {
+            "function": self.function.name,
+            "dtype": self.dtype.value,
+            "out_dtype": self.out_dtype.value,
+            "cols": self.cols,
+            "alignment": self.alignment,
+            "fixed_order": self.fixed_order,
+        }
 
     @property
     def stem(self) -> str:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidValueError, SoftgenError
-from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant
@@ -48,11 +47,11 @@ class Key:
 
     def to_json(self) -> dict[str, Any]:
         """Return the key as JSON values."""
-        problem = {
-            field.name: _plain(getattr(self.problem, field.name))
-            for field in dataclasses.fields(self.problem)
+        return {
+            "problem": self.problem.as_json,
+            "rows": self.rows,
+            "environment": dict(self.environment),
         }
-        return {"problem": problem, "rows": self.rows, "environment": dict(self.environment)}
 
 
 @dataclass(frozen=True)
@@ -126,10 +125,6 @@ def entry_from_json(data: Any) -> Entry:
         raise InvalidValueError(str(error)) from error
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidValueError(f"not an entry of softgen's cache ({error!r})") from error
-
-
-def _plain(value: Any) -> Any:
-    return value.name if isinstance(value, Function) else value
 
 
 def _timing_from_json(data: Any) -> Timing:

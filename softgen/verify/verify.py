@@ -18,7 +18,6 @@ from softgen.errors import CompileError, EmulationError, InvalidValueError, Soft
 from softgen.source.render import Source, render
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from softgen.verify.regimes import REGIMES, Slices
@@ -220,7 +219,7 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     (x, *others), (offset, y_offset) = _inputs(variant), _offsets(variant)
     rest = tuple(others)
     jobs = [Job(source, x, rest, x_offset=offset, y_offset=y_offset, seconds=seconds)]
-    if _can_be_in_place(variant.problem):
+    if variant.problem.replacing:
         launch = variant.launch
         grid = 2 if launch.strides else None
         # Blocks that wait for others find them not there yet, as on a GPU they may.
@@ -241,11 +240,6 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     elif y_offset != offset:
         jobs.append(Job(source, x, rest, x_offset=offset, y_offset=offset, seconds=seconds))
     return jobs
-
-
-def _can_be_in_place(problem: Problem) -> bool:
-    dtypes = {operand.name: operand.dtype for operand in problem.inputs}
-    return any(r.may_be and dtypes[r.may_be] is r.dtype for r in problem.results)
 
 
 def _judge_cpu(

@@ -87,7 +87,7 @@ class Job:
                     f"{operand.name} must be {kind} of shape {shape}, got {array.dtype} of "
                     f"{array.shape}"
                 )
-        if self.in_place and not self._replaced():
+        if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         if self.grid is not None and not self.source.variant.launch.strides:
             raise InvalidValueError(
@@ -139,16 +139,10 @@ class Job:
         """Every input, in operands' order."""
         return (self.x, *self.others)
 
-    def _replaced(self) -> list[Operand]:
-        """Return the results that have an input's memory in place."""
-        problem = self.source.variant.problem
-        dtypes = {operand.name: operand.dtype for operand in problem.inputs}
-        return [r for r in problem.results if r.may_be and r.dtype is dtypes[r.may_be]]
-
     def _description(self, operand: Operand) -> bytes:
         problem = self.source.variant.problem
         names = [each.name for each in problem.operands]
-        same = self.in_place and operand in self._replaced()
+        same = self.in_place and operand in problem.replacing
         elements = self.y_offset if operand.result else self.x_offset
         # What there is one of per row lies apart from any boundary of rows.
         shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0

@@ -5,66 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function, element, element_result, row_result
+from softgen.spec.functions.base import Function
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.softmax import log_sum_exp
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.functions.softmax import Normalized
+from softgen.spec.operands import Measure
 
 
 @dataclass(frozen=True)
-class LogSoftmax(Function):
-    """log_softmax of each row.
+class LogSoftmax(Normalized):
+    """log_softmax of each row."""
 
-    Attributes:
-        lse: whether log(sum(exp(x))) of the row is a second result, in the type of the arithmetic.
-    """
+    stem = "log_softmax"
+    measure = Measure.LOGARITHM
 
-    lse: bool = False
-
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "log_softmax_lse" if self.lse else "log_softmax"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "y = log_softmax(x)" + (", lse = log(sum(exp(x)))" if self.lse else "")
-
-    @property
-    def template(self) -> str:
-        """The stem of its template."""
-        return "log_softmax"
-
-    @property
-    def like(self) -> str:
-        """The function whose tuned settings it takes: it moves the same bytes as softmax."""
-        return "softmax"
-
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
-        """Return x, y and, if asked for, lse."""
-        x = element("x", dtype, "X")
-        y = element_result("y", out_dtype, "Y", Measure.LOGARITHM, may_be="x")
-        lse = row_result("lse", compute, "Compute", Measure.LOGARITHM)
-        return (x, y, lse) if self.lse else (x, y)
-
-    def reference(self, *inputs: Any) -> tuple[Any, ...]:
-        """Return y and, if asked for, lse.
-
-        A row with NaN or +inf, or with nothing but -inf, gives NaN everywhere. Elsewhere -inf gives
-        -inf.
-        """
+    def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
+        """Return y."""
         import numpy as np
 
-        (x,) = inputs
-        shifted = x - x.max(axis=-1, keepdims=True)
-        total = np.exp(shifted).sum(axis=-1, keepdims=True)
-        y = np.where(np.isnan(total), np.nan, shifted - np.log(total))
-        return (y, log_sum_exp(x)) if self.lse else (y,)
+        return shifted - np.log(total)
 
 
-LOG_SOFTMAX = LogSoftmax()
+LOG_SOFTMAX: Function = LogSoftmax()
 FUNCTIONS = (LOG_SOFTMAX, LogSoftmax(lse=True))
 
 EXHIBITS = (

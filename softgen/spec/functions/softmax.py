@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, element_result, row_result
@@ -12,44 +13,42 @@ from softgen.spec.operands import Measure, Operand
 
 
 @dataclass(frozen=True)
-class Softmax(Function):
-    """softmax of each row.
+class Normalized(Function):
+    """An element a column whose row sums to one, or the logarithm of that.
 
     Attributes:
         lse: whether log(sum(exp(x))) of the row is a second result, in the type of the arithmetic.
     """
+
+    stem: ClassVar[str]
+    measure: ClassVar[Measure]
 
     lse: bool = False
 
     @property
     def name(self) -> str:
         """As in names of kernels."""
-        return "softmax_lse" if self.lse else "softmax"
+        return f"{self.stem}_lse" if self.lse else self.stem
 
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "y = softmax(x)" + (", lse = log(sum(exp(x)))" if self.lse else "")
+        return f"y = {self.stem}(x)" + (", lse = log(sum(exp(x)))" if self.lse else "")
 
     @property
     def template(self) -> str:
         """The stem of its template."""
-        return "softmax"
+        return self.stem
 
     @property
     def like(self) -> str:
-        """The function whose tuned settings it takes where it has none of its own."""
+        """softmax, whose bytes it moves with the same launch."""
         return "softmax"
-
-    @property
-    def own_terms(self) -> bool:
-        """Whether its template has terms of its own where results are float32, or x is float16."""
-        return True
 
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and, if asked for, lse."""
         x = element("x", dtype, "X")
-        y = element_result("y", out_dtype, "Y", Measure.VALUE, may_be="x")
+        y = element_result("y", out_dtype, "Y", self.measure, may_be="x")
         lse = row_result("lse", compute, "Compute", Measure.LOGARITHM)
         return (x, y, lse) if self.lse else (x, y)
 
@@ -57,17 +56,38 @@ class Softmax(Function):
         """Return y and, if asked for, lse.
 
         A row with NaN or +inf, or with nothing but -inf, gives NaN everywhere. Elsewhere -inf gives
-        exactly 0.
+        exactly 0, or its logarithm.
         """
         import numpy as np
 
         (x,) = inputs
-        maximum = x.max(axis=-1, keepdims=True)
         # NaN wins the maximum and inf - inf is NaN: no kind of row needs a case of its own.
-        terms = np.exp(x - maximum)
+        shifted = x - x.max(axis=-1, keepdims=True)
+        terms = np.exp(shifted)
         total = terms.sum(axis=-1, keepdims=True)
-        y = np.where(np.isnan(total), np.nan, terms / total)
+        y = np.where(np.isnan(total), np.nan, self.of_terms(shifted, terms, total))
         return (y, log_sum_exp(x)) if self.lse else (y,)
+
+    @abc.abstractmethod
+    def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
+        """Return y from x - max, its exponentials and their sum."""
+
+
+@dataclass(frozen=True)
+class Softmax(Normalized):
+    """softmax of each row."""
+
+    stem = "softmax"
+    measure = Measure.VALUE
+
+    @property
+    def own_terms(self) -> bool:
+        """Whether its template has terms of its own where results are float32, or x is float16."""
+        return True
+
+    def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
+        """Return y."""
+        return terms / total
 
 
 def log_sum_exp(x: Any) -> Any:
@@ -79,7 +99,7 @@ def log_sum_exp(x: Any) -> Any:
     return (shift + np.log(np.exp(x - shift).sum(axis=-1, keepdims=True)))[..., 0]
 
 
-SOFTMAX = Softmax()
+SOFTMAX: Function = Softmax()
 SOFTMAX_LSE = Softmax(lse=True)
 FUNCTIONS = (SOFTMAX, SOFTMAX_LSE)
 
