@@ -159,11 +159,12 @@ def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Floa
 
 
 def _far_from_zero(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
-    """Values around 1.3 * 2^26, -1.3 * 2^15 and 2^21, from where on x - max is exact in float32.
+    """Values around 1.3 * 2^26, -1.9 * 2^21, -1.3 * 2^15 and 2^21.
 
-    Two of them are no powers of two, whose products with log2(e) would leave no rounding error.
+    From 2^21 on x - max is exact in float32; at -1.9 * 2^21 a whole max log2(e) is past 2^24 with
+    1.5 * 2^23 added, so no longer exact. Powers of two have no rounding error times log2(e).
     """
-    sizes = np.array([1.3 * 2**26, -1.3 * 2**15, 2.0**21])
+    sizes = np.array([1.3 * 2**26, -1.9 * 2**21, -1.3 * 2**15, 2.0**21])
     far = np.minimum(np.abs(sizes), _FINFO_MAX[dtype] / 2) * np.sign(sizes)
     x: Float64 = np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 10
     x += far[np.arange(rows) % sizes.size, None]
@@ -235,7 +236,7 @@ REGIMES: dict[str, Regime] = {
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
     "large_magnitude": Regime(_large_magnitude),
-    "far_from_zero": Regime(_far_from_zero),
+    "far_from_zero": Regime(_far_from_zero, rows=4, rows_if_wide=2),
     "wide_spread": Regime(_wide_spread),
     "peaks": Regime(_peaks, rows=13, rows_if_wide=6),
     "late_maximum": Regime(_late_maximum, rows_if_wide=3),

@@ -165,6 +165,9 @@ class Work:
         exchanges: calls of a warp's lanes together.
         barriers: calls of `__syncthreads`.
         copies: copies to shared memory or L2 that a kernel does not wait for.
+        pattern: a hash of which thread touches which bytes of operands and shared memory, and of
+            which lanes exchange. Two kernels with the same one differ at most in the order of
+            accesses between two calls that wait for other threads.
     """
 
     accesses: int
@@ -173,9 +176,10 @@ class Work:
     exchanges: int
     barriers: int
     copies: int
+    pattern: int
 
 
-_WORK = struct.Struct("6q")
+_WORK = struct.Struct("6qQ")
 
 
 Results = tuple[Storage, ...]

@@ -49,6 +49,27 @@ inline std::string thread_called(uint32_t number) {
   return format("thread %u of block %u", (number - 1) % size, (number - 1) / size);
 }
 
+// What the pattern is told: calls of a warp's lanes have the numbers below these, pushes those from
+// kPushPattern, and accesses, by the number of the array: the two regions of shared memory, operands.
+constexpr uint64_t kPushPattern = 100;
+constexpr uint64_t kAccessPattern = 200;
+
+inline uint64_t operand_number(const Operand& operand) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (&operands[i] == &operand) return i;
+  }
+  return operands.size();
+}
+
+inline void note_access(uint64_t array, uintptr_t offset, size_t size, bool write) {
+  note_pattern(kAccessPattern + 2 * array + write, offset, size);
+}
+
+inline void note_access(const Operand& operand, uintptr_t at, size_t size, bool write) {
+  const auto base = reinterpret_cast<uintptr_t>(operand.array->data());
+  note_access(2 + operand_number(operand), at - base, size, write);
+}
+
 [[noreturn]] inline void fail_at(const std::string& what, const void* pc) {
   fail(current_thread() + " " + what + ", at " + place(pc));
 }
@@ -111,6 +132,7 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   Block& block = *launch.block;
   if (Operand* operand = operand_near(at)) {
     ++work.global;
+    note_access(*operand, at, size, write);
     if (operand->result) return on_result(*operand, at, size, write, pc);
     const Array& x = *operand->array;
     require_inside(x, at, size, write, pc);
@@ -128,6 +150,7 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
   for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
     if (!region->covers(at)) continue;
     ++work.shared;
+    note_access(region == &block.dynamic_shared, region->named(at - region->begin()), size, write);
     const Accessor by = accessor();
     return fail_if(write ? region->write(at, size, by, pc) : region->read(at, size, by, pc));
   }
@@ -184,6 +207,7 @@ inline void on_load_word(unsigned char* to, const void* from, size_t size, const
   }
   const Array& x = *operand->array;
   ++work.global;
+  note_access(*operand, at, size, false);
   require_inside(x, at, size, false, pc);
   std::memcpy(to, from, size);
   const auto item = static_cast<size_t>(x.item());

@@ -99,6 +99,7 @@ struct Thread {
   const char* arrive_file;
   int arrive_line;
   const Mbarrier* mbarrier;  // for State::kAtMbarrier
+  uint32_t calls;            // that wait for other threads: no compiler moves an access past one
   Spin spin;
   std::vector<Copy> copies;  // by copy_async
 };
@@ -125,7 +126,8 @@ struct Work {
   int64_t shared = 0;     // of shared memory
   int64_t exchanges = 0;  // calls of a warp's lanes together
   int64_t barriers = 0;
-  int64_t copies = 0;  // to shared memory or L2, asynchronous ones
+  int64_t copies = 0;     // to shared memory or L2, asynchronous ones
+  uint64_t pattern = 0;   // the sum of a hash of each access and exchange
 };
 
 inline Work work;
@@ -153,6 +155,19 @@ extern Launch launch;
 
 inline Thread& this_thread() {
   return launch.block->threads[static_cast<size_t>(launch.current)];
+}
+
+// Adds to the pattern what the thread does: in which order between two of its calls does not count,
+// since compilers differ there.
+inline void note_pattern(uint64_t what, uint64_t where, uint64_t size) {
+  const auto block = static_cast<uint64_t>(launch.block->index);
+  uint64_t hash = 0;
+  for (const uint64_t word : {block, static_cast<uint64_t>(launch.current),
+                              static_cast<uint64_t>(this_thread().calls), what, where, size}) {
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 32;
+  }
+  work.pattern += hash;
 }
 
 inline std::string current_thread() {

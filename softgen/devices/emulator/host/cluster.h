@@ -95,6 +95,7 @@ inline __attribute__((used)) void simt_push(const void* part, void* slot, int si
   const std::string wrong = region->push(at, bytes, push, peer.epoch);
   if (!wrong.empty()) fail(what + ", and " + wrong + where);
   std::memcpy(region->now_at(at), part, bytes);
+  note_pattern(kPushPattern + static_cast<uint64_t>(rank), region->named(at - region->begin()), bytes);
   settle(peer, *mbarrier);
 }
 }

@@ -49,6 +49,7 @@ inline void require_source(const Copy& copy, const std::string& what) {
     fail(what + format(" for %zu bytes that reach ", copy.bytes) +
          operand->array->outside(from, copy.bytes) + where);
   }
+  note_access(*operand, from, copy.bytes, false);
 }
 
 inline void require_units(int bytes, const std::string& what, const std::string& where) {
@@ -70,6 +71,8 @@ inline SharedRegion& checked(const Copy& copy, const char* call) {
     fail(what + format(" to %zu bytes that are not all in the block's shared memory", copy.bytes) +
          where);
   }
+  note_access(region == &launch.block->dynamic_shared, region->named(copy.to - region->begin()),
+              copy.bytes, true);
   return *region;
 }
 

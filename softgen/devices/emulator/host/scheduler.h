@@ -25,6 +25,7 @@ inline void thread_main() {
 
 extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, int line) {
   ++work.barriers;
+  ++this_thread().calls;
   Block& block = *launch.block;
   Waiting& mine = this_thread().waiting;
   mine.file = file;
@@ -79,6 +80,7 @@ inline void start() {
     Thread& thread = block.threads[i];
     thread.state = State::kReturned;
     thread.arrived = thread.waited = 0;
+    thread.calls = 0;
     thread.spin = {};
     if (i >= static_cast<size_t>(block.size)) continue;
     prepare(&thread.context, block.stacks.top(i), thread_main);
