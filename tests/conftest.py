@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from softgen.devices.gpu.device import unavailable_reason
-from tests.run_folder import run_folder
+from tests.helpers.run_folder import run_folder
 
 
 def pytest_xdist_auto_num_workers() -> int:

@@ -2,9 +2,9 @@
 
 `python -m tests.mutation 200` breaks 200 seeded places, runs every mutant on the emulator over the
 inputs of `softgen verify`, and prints the score and the survivors. Seen is what fails there, or
-does other work than the original, which tests/cpu/test_work.py knows. Mutants are rules over the
-emitted text, not patches of files: a template that is rewritten tomorrow is broken tomorrow. One
-that does not compile is not counted, nor is one whose machine code is the original's.
+does other work than the original, which tests/cpu/devices/test_work.py knows. Mutants are rules
+over the emitted text, not patches of files: a template that is rewritten tomorrow is broken
+tomorrow. One that does not compile is not counted, nor is one whose machine code is the original's.
 """
 
 from __future__ import annotations

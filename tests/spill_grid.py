@@ -1,7 +1,7 @@
 """Best guesses over pairs of types, widths and architectures, compiled: which of them spill?
 
 `python -m tests.spill_grid docs/spills.md` compiles all of them without a GPU, in ten minutes or so
-on two cores, and writes what spills; tests/cpu/test_compile.py compiles a seeded part.
+on two cores, and writes what spills; tests/cpu/devices/test_compile.py compiles a seeded part.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem
 from softgen.tuning import tune as tuner
 from softgen.tuning.policy import choose_invariant
-from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

@@ -26,7 +26,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.tuning.measure import COLD_BYTES
-from tests.cpu.cli_helpers import document, ok
+from tests.helpers.cli_helpers import document, ok
 
 # Other libraries warn about what they please when they are imported.
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]

@@ -16,7 +16,7 @@ from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
-from tests.gpu.device_reference import SMALLEST_NORMAL, device_normal, in_float64
+from tests.helpers.device_reference import SMALLEST_NORMAL, device_normal, in_float64
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from softgen.devices.gpu.device import arch_of
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.strategies.registry import strategy_named
-from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

@@ -15,7 +15,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts
-from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

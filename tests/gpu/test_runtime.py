@@ -23,7 +23,7 @@ from softgen.tuning import tune as tuner
 from softgen.tuning.entry import Key
 from softgen.tuning.gate import Gate
 from softgen.tuning.measure import Buffers
-from tests.gpu.device_reference import device_normal, error_over_bound
+from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import numpy_dtype, reference
-from tests.gpu.device_reference import device_normal, error_over_bound, in_float64
+from tests.helpers.device_reference import device_normal, error_over_bound, in_float64
 from tests.helpers.single import BOTH
 
 pytestmark = pytest.mark.gpu

@@ -24,7 +24,7 @@ from softgen.tuning.cost import worth_timing
 from softgen.tuning.entry import Entry, Key
 from softgen.tuning.measure import Buffers, Stopwatch
 from softgen.tuning.tune import Progress, tune
-from tests.gpu.device_reference import device_normal
+from tests.helpers.device_reference import device_normal
 
 pytestmark = pytest.mark.gpu
 

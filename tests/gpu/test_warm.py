@@ -16,8 +16,8 @@ from softgen.errors import NotSupportedError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import numpy_dtype
-from tests.gpu.device_reference import device_normal, error_over_bound
 from tests.gpu.test_softmax import as_torch
+from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
 

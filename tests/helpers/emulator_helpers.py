@@ -17,7 +17,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from tests.run_folder import run_folder
+from tests.helpers.run_folder import run_folder
 
 ARCH = arch_named("sm_90")
 

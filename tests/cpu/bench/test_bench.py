@@ -56,10 +56,10 @@ from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning.measure import Buffers
-from tests.cpu.cli_helpers import refused
+from tests.helpers.cli_helpers import refused
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
-BENCHMARK = Path(__file__).resolve().parents[2] / "docs" / "benchmark"
+BENCHMARK = Path(__file__).resolve().parents[3] / "docs" / "benchmark"
 
 
 def sizes(suite: str) -> list[tuple[int, int]]:

@@ -23,7 +23,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.problem import Problem, natural_alignment
-from tests.cpu.drawn import widths
+from tests.helpers.drawn import widths
 
 dtypes = st.sampled_from(DType)
 

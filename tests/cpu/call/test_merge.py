@@ -33,7 +33,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.partial import pair
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
-from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.emulator_helpers import share_programs
 
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]

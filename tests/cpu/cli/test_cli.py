@@ -11,7 +11,7 @@ import pytest
 
 import softgen
 from softgen.cli import group
-from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
+from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
 
 COMMANDS = ("run", "emit", "list", "show", "tune", "bench", "verify", "cache", "doctor")
 

@@ -27,7 +27,7 @@ from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from tests.cpu.cli_helpers import ROOT, cli, document, ok, refused
+from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
 INTERRUPTING_COLS, WRONG_COLS = 666, 13

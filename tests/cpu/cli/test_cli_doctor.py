@@ -10,7 +10,7 @@ import pytest
 
 from softgen.cli import checks as doctor
 from softgen.cli import group
-from tests.cpu.cli_helpers import cli, document, ok
+from tests.helpers.cli_helpers import cli, document, ok
 
 REQUIRED = {
     *("python", "numpy", "jinja2", "typer", "rich"),

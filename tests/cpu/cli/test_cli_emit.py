@@ -23,7 +23,7 @@ from softgen.strategies.select import untimed
 from softgen.strategies.variants import best_guess, candidates, parse_name
 from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy
-from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.helpers.cli_helpers import cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256"
 

@@ -9,7 +9,7 @@ import pytest
 
 from softgen.source.gallery import gallery
 from softgen.source.generate import generate
-from tests.cpu.cli_helpers import subprocess_cli
+from tests.helpers.cli_helpers import subprocess_cli
 
 ABSENT = """
 import sys

@@ -20,7 +20,7 @@ from softgen.cli import group, npy
 from softgen.cli.npy import read_npy
 from softgen.cli.run_input import save_npy
 from softgen.errors import InvalidTypeError, InvalidValueError
-from tests.cpu.cli_helpers import refused
+from tests.helpers.cli_helpers import refused
 
 CPU = ("run", "--device", "cpu")
 

@@ -34,7 +34,7 @@ from softgen.strategies.variants import Variant
 from softgen.tuning import cache as cache_module
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.verify.verify import Report
-from tests.cpu.cli_helpers import cli
+from tests.helpers.cli_helpers import cli
 from tests.helpers.single import reference
 
 LINES = 300

@@ -16,7 +16,7 @@ from rich.console import Console
 from softgen.cli import group, output
 from softgen.cli import run as run_module
 from softgen.source.generate import generate
-from tests.cpu.cli_helpers import cli, document, ok, refused, subprocess_cli
+from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
 
 CPU = ("run", "--device", "cpu")
 

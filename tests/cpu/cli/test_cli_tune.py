@@ -19,7 +19,7 @@ from softgen.strategies.variants import candidates
 from softgen.tuning import cache
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.tune import Progress
-from tests.cpu.cli_helpers import cli, document, ok, refused
+from tests.helpers.cli_helpers import cli, document, ok, refused
 
 INTERRUPTING_ROWS, INTERRUPTING_COLS = 64, 4096
 

@@ -16,7 +16,7 @@ import pytest
 
 from softgen.cli import group, output
 from softgen.cli import verify as verify_command
-from tests.cpu.cli_helpers import ROOT, cli, document, ok, subprocess_cli
+from tests.helpers.cli_helpers import ROOT, cli, document, ok, subprocess_cli
 
 REPORT = {
     "checked": 5,

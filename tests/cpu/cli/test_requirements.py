@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from softgen.cli.requirements import conflicts
-from tests.cpu.cli_helpers import document, ok
+from tests.helpers.cli_helpers import document, ok
 
 TORCH = ("torch", "2.15.0", "cuda-toolkit[cudart,nvrtc]==13.2.2; platform_system != 'None'")
 CUPY = ("cupy-cuda13x", "14.2.0", "numpy<2.6,>=2.0")

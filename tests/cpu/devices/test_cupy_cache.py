@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 from softgen.devices.gpu import cupy_cache
-from tests.cpu.cli_helpers import subprocess_cli
+from tests.helpers.cli_helpers import subprocess_cli
 
 IMPORT = """
 import os

@@ -25,8 +25,8 @@ from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
-from tests.cpu.cli_helpers import refused
-from tests.cpu.emulator_helpers import (
+from tests.helpers.cli_helpers import refused
+from tests.helpers.emulator_helpers import (
     broken,
     input_of,
     run_rows,

@@ -11,7 +11,7 @@ from softgen.source.render import Source, render
 from softgen.spec.problem import Problem
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
 PUSH = "push(part, slots + rank * kWarps + thread / 32, &barrier, lane);"

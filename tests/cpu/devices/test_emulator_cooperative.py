@@ -12,7 +12,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
 # Two warps that work in each block, beside four that help.

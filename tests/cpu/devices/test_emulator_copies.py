@@ -18,7 +18,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, input_of, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, share_programs
 
 COLS = 256
 

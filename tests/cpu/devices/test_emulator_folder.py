@@ -20,9 +20,9 @@ from softgen.devices.emulator.program import Program
 from softgen.disk import owned
 from softgen.source.render import Source
 from softgen.tuning import cache
-from tests.cpu.emulator_helpers import input_of, source_of
+from tests.helpers.emulator_helpers import input_of, source_of
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SOURCE = source_of("safe", 8)
 OLD = "0123456789abcdef" * 2
 
@@ -187,7 +187,7 @@ def test_a_killed_compile_stops_no_later_one(own_cache: Path, tmp_path: Path) ->
     compiler.chmod(0o700)
     program = (
         "from softgen.devices.emulator import build\n"
-        "from tests.cpu.test_emulator_folder import SOURCE\n"
+        "from tests.cpu.devices.test_emulator_folder import SOURCE\n"
         "build([SOURCE])\n"
     )
     killed = subprocess.run(

@@ -8,7 +8,7 @@ import pytest
 
 from softgen.errors import EmulationError
 from softgen.source.render import Source
-from tests.cpu.emulator_helpers import broken, run_rows, share_programs, source_of, written
+from tests.helpers.emulator_helpers import broken, run_rows, share_programs, source_of, written
 
 
 @pytest.fixture(autouse=True)

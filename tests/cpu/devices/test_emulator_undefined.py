@@ -13,7 +13,7 @@ from softgen.source.render import Source, render
 from softgen.spec.problem import Problem
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import (
+from tests.helpers.emulator_helpers import (
     broken,
     input_of,
     run_rows,
@@ -124,7 +124,7 @@ def test_a_wait_that_is_missing_shows_where_blocks_run_in_another_order() -> Non
 
 
 def test_blocks_of_a_cooperative_grid_run_together_anyway() -> None:
-    from tests.cpu.test_emulator_cooperative import cooperative
+    from tests.cpu.devices.test_emulator_cooperative import cooperative
 
     source = cooperative()
     with pytest.raises(InvalidValueError, match=r"which blocks of .* run together is fixed"):

@@ -12,7 +12,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
 ROWS = 3

@@ -1,7 +1,7 @@
 """What kernels do on the emulator, counted: an access or an exchange more is time on a GPU.
 
 Numerics do not show it: a kernel that stores element by element is right, and 4 times slower. Where
-a change of the counts is meant, `python -m tests.cpu.test_work` writes work.json anew.
+a change of the counts is meant, `python -m tests.cpu.devices.test_work` writes work.json anew.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import pytest
 
 from softgen.disk import folders, owned
 from softgen.tuning import cache
-from tests.cpu.cli_helpers import document, ok
-from tests.cpu.test_cache import ENTRY, H200
+from tests.cpu.tuning.test_cache import ENTRY, H200
+from tests.helpers.cli_helpers import document, ok
 
 NONE = {"tuned": 0, "texts": 0, "emulator": 0, "sources": 0}
 

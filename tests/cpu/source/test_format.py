@@ -18,7 +18,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.single import BOTH
 
-STYLE = Path(__file__).parents[2] / ".clang-format"
+STYLE = Path(__file__).parents[3] / ".clang-format"
 
 
 def check_format(files: list[Path]) -> str:

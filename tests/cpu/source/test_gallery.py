@@ -14,7 +14,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_exhibits, all_functions
 from softgen.strategies.registry import all_strategies
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GENERATED = ROOT / "generated"
 
 

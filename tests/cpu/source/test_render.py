@@ -36,10 +36,10 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.strategies.warp import Warp
-from tests.cpu.drawn import archs, problems
+from tests.helpers.drawn import archs, problems
 from tests.helpers.single import BOTH
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
 

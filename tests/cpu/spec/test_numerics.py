@@ -18,7 +18,7 @@ from softgen.spec.numerics import Float64, decode, encode, storage_dtype
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 from softgen.verify.regimes import REGIMES, Slices
-from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import check, reference
 
 SOFTMAX, LOG = SOFTMAX, LOG_SOFTMAX

@@ -16,7 +16,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Problem, natural_alignment
-from tests.cpu.drawn import alignments, problems, widths
+from tests.helpers.drawn import alignments, problems, widths
 
 
 class TorchLikeDtype:

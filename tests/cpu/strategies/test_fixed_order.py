@@ -18,7 +18,7 @@ from softgen.strategies.cluster import Cluster
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, best_guess
 from softgen.strategies.warp import Warp
-from tests.cpu.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken, share_programs
 from tests.helpers.single import check
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.

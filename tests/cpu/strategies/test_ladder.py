@@ -24,7 +24,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.select import NAMED, select
 from softgen.strategies.variants import Variant, candidates
-from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import BOTH, check
 
 H200 = arch_named("sm_90")

@@ -14,7 +14,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken, share_programs
 from tests.helpers.single import reference
 
 THREADS = 64

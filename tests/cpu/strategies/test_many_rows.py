@@ -13,7 +13,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, candidates
 from softgen.verify.matrix import layouts
-from tests.cpu.emulator_helpers import ARCH, broken, input_of, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
 from tests.helpers.single import check
 
 ROWS = 9

@@ -17,7 +17,7 @@ from softgen.strategies.faults import SHIPPED
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = BLOCK.findall((ROOT / "README.md").read_text())
 MODULE = next(body for kind, body in BLOCKS if kind == "python" and "class Thread" in body)

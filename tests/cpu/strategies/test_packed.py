@@ -19,7 +19,7 @@ from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify import verify as verify_module
 from softgen.verify.verify import Report, verify
-from tests.cpu.emulator_helpers import broken, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, run_rows, share_programs
 from tests.helpers.single import BOTH
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))

@@ -14,7 +14,7 @@ from softgen.spec.arch import KNOWN, Arch, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.variants import Variant, candidates, parse_name
-from tests.cpu.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
 H200 = arch_named("sm_90")

@@ -18,7 +18,7 @@ from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
-from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import reference
 
 ROWS = 33

@@ -27,10 +27,10 @@ from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.split import Split
 from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.warp import Warp
-from tests.cpu.drawn import archs, problems, row_counts
+from tests.helpers.drawn import archs, problems, row_counts
 from tests.helpers.single import BOTH
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
 KIBI = Problem.of("softmax", "float32", 1024)

@@ -17,7 +17,7 @@ from softgen.strategies.registry import all_strategies, strategy_named
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_label, parse_name
 from softgen.strategies.warp import Warp
-from tests.cpu.drawn import archs, problems, row_counts
+from tests.helpers.drawn import archs, problems, row_counts
 from tests.helpers.single import BOTH
 
 H200 = arch_named("sm_90")

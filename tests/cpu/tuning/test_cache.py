@@ -33,7 +33,7 @@ from softgen.strategies.warp import Warp
 from softgen.tuning import cache
 from softgen.tuning.entry import SCHEMA, Entry, Key, Timing, entry_from_json
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 H200 = arch_named("sm_90")
 ENVIRONMENT: dict[str, str | int] = {
     "device": "NVIDIA H200",
@@ -814,7 +814,7 @@ def test_an_entry_that_goes_from_memory_while_it_is_looked_up(
 WRITER = """
 import sys
 from softgen.tuning import cache
-from tests.cpu.test_cache import make_entry
+from tests.cpu.tuning.test_cache import make_entry
 
 first, count, step = map(int, sys.argv[1:])
 print("ready", flush=True)

@@ -21,7 +21,7 @@ from softgen.tuning import cost as model
 from softgen.tuning.cost import MOST, cost, elements_held, worth_timing
 
 H200 = arch_named("sm_90")
-PERFORMANCE = Path(__file__).parents[2] / "docs" / "performance.md"
+PERFORMANCE = Path(__file__).parents[3] / "docs" / "performance.md"
 WINNER = re.compile(r"\| (\w+) \| (\d+) x (\d+) \| [\d.]+ \| `(\w+)` \|")
 
 

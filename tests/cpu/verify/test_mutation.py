@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cpu.emulator_helpers import share_programs
+from tests.helpers.emulator_helpers import share_programs
 from tests.mutation import RULES, judge, mutants_of, sample, subjects
 
 

@@ -15,7 +15,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts
-from tests.cpu.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken, share_programs
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
 

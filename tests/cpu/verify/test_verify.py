@@ -21,7 +21,7 @@ from softgen.verify import verify as verify_module
 from softgen.verify.matrix import MOST_VARIANTS, covering, matrix, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
-from tests.cpu.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken, share_programs
 
 
 @pytest.fixture(autouse=True)
