@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from softgen import moved as moved
 
 if TYPE_CHECKING:
-    from softgen.call.api import finish, log_softmax, logsumexp, partial, plan, softmax
+    from softgen.call.api import finish, log_softmax, logsumexp, partial, softmax
     from softgen.call.merge import merge
+    from softgen.call.plan import plan
     from softgen.errors import (
         CaptureError,
         CompileError,
@@ -73,7 +74,7 @@ _HOME = {
     "logsumexp": "softgen.call.api",
     "merge": "softgen.call.merge",
     "partial": "softgen.call.api",
-    "plan": "softgen.call.api",
+    "plan": "softgen.call.plan",
     "softmax": "softgen.call.api",
 }
 

@@ -119,7 +119,7 @@ def softgen_entrant(
 
     The same arguments give the very same kernel, whatever another tuning would choose.
     """
-    from softgen.call.api import plan
+    from softgen.call.plan import plan
 
     shape = arena.shape
     key = (tune, variant, batch_invariant)

@@ -17,7 +17,7 @@ from softgen.call.warm_run import (
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import numpy_dtype
+from softgen.spec.storage import numpy_dtype
 
 
 class CupyLibrary:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,21 +24,21 @@ from softgen.errors import (
 )
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.numerics import of_empty_row
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem, natural_alignment, whole_number
-from softgen.strategies.select import Choice
 from softgen.tuning.policy import batch_invariant_default, tune_mode
+
+if TYPE_CHECKING:
+    from softgen.strategies.select import Choice
 
 
 @functools.cache
 def calls_of(function: str) -> WarmCalls:
     """Return the calls of the function that is called so."""
-    found = Function.of(function)
     calls: WarmCalls
 
     def full(x: Any, out: Any, *options_and_key: Any) -> Any:
-        return run_full(calls, found, (x,), out, *options_and_key)
+        return run_full(calls, Function.of(function), (x,), out, *options_and_key)
 
     calls = WarmCalls(full)
     return calls
@@ -161,6 +161,8 @@ def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
 
 def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -> Any:
     """Return the results for an x without elements, without a launch: those of empty rows."""
+    from softgen.spec.numerics import of_empty_row
+
     values = of_empty_row(problem)
     for operand, output, value in zip(problem.results, outputs, values, strict=True):
         if operand.extent is Extent.ROW:

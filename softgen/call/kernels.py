@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import Library
 from softgen.call.warm_run import is_captured
@@ -14,9 +14,11 @@ from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import CaptureError, CompileError, LaunchError
 from softgen.source.store import source_of
 from softgen.spec.problem import Problem, rows_bucket
-from softgen.strategies.select import Choice, select
 from softgen.strategies.variants import Variant
 from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, others
+
+if TYPE_CHECKING:
+    from softgen.strategies.select import Choice
 
 # The mode of a call that asks for batch invariance, beside those of policy.MODES.
 INVARIANT = "invariant"
@@ -52,6 +54,8 @@ def kernel_for(
             "dtype and alignment"
         )
     if choice is not None:
+        from softgen.strategies.select import select  # 5 ms: every strategy
+
         kernel = compile_source(source_of(select(problem, rows, arch_of(device), choice)))
     elif mode == INVARIANT:
         kernel = _compiled(choose_invariant(problem, device), rows, device)

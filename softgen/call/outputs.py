@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
@@ -13,8 +12,7 @@ from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 
 
-@dataclass(frozen=True)
-class Output:
+class Output(NamedTuple):
     """The result's arrays.
 
     Attributes:

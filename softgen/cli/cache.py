@@ -64,13 +64,11 @@ def clear(json: options.JsonOption = False) -> None:
 
     Only files that softgen made go, and only from folders that it made.
     """
-    from dataclasses import asdict
-
     from softgen.tuning import cache
 
     cleared = cache.clear()
     if json:
-        output.document({"folder": str(folders.directory()), **asdict(cleared)})
+        output.document({"folder": str(folders.directory()), **cleared._asdict()})
         return
     for kind, reason in cleared.left.items():
         output.warn(f"{folders.directory() / kind} is left alone: {reason}")

@@ -97,9 +97,9 @@ def _version(distribution: str) -> str:
 
 
 def _templates() -> str:
-    from softgen.source.render import digest, template_directory
+    from softgen.source.render import template_directory
 
-    return f"{template_directory()} (digest {digest()})"
+    return str(template_directory())
 
 
 def _compiler() -> str:

@@ -15,8 +15,8 @@ from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.problem import Problem
-from softgen.strategies.select import DEFAULT_ROWS, Untimed, select, untimed
+from softgen.spec.problem import DEFAULT_ROWS, Problem
+from softgen.strategies.select import Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ import typer
 
 from softgen.cli import options, output
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.problem import MAX_COLS, Problem
+from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
-from softgen.strategies.select import DEFAULT_ROWS, describe, select, untimed
+from softgen.strategies.select import describe, select, untimed
 from softgen.strategies.variants import Variant, candidates, is_full_name
 
 EXAMPLE_COLS = 1000

@@ -38,7 +38,7 @@ def run_on_gpu(
     problem: Problem, inputs: Sequence[NDArray[Any]], choice: Variant | str | None
 ) -> GpuRun:
     """Compute host arrays in storage form, in operands' order, on the current GPU."""
-    from softgen.call.api import plan
+    from softgen.call.plan import plan
     from softgen.devices.gpu.device import current_arch
     from softgen.tuning.measure import Buffers, Stopwatch, summarize
     from softgen.verify.gpu import run_on_storage

@@ -9,7 +9,8 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.listing import summary
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.strategies.select import DEFAULT_ROWS, select, untimed
+from softgen.spec.problem import DEFAULT_ROWS
+from softgen.strategies.select import select, untimed
 from softgen.strategies.variants import Variant
 
 

@@ -6,8 +6,8 @@ from softgen.errors import InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.functions.base import Function
-from softgen.spec.problem import MAX_ROWS, Problem, whole_number
-from softgen.strategies.select import DEFAULT_ROWS, Choice, select, untimed
+from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
+from softgen.strategies.select import Choice, select, untimed
 
 
 def generate(

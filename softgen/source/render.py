@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
-# What decides the text beside the templates and this file.
 PACKAGE = Path(__file__).resolve().parents[1]
-TEXT_ROOMS = ("spec", "strategies")
 
 # Where the template of a strategy lies.
 STRATEGY_FOLDERS = ("strategies", "strategies/lessons")
@@ -254,20 +252,3 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )
-
-
-@functools.cache
-def digest() -> str:
-    """Return a digest of all that decides the emitted text: what a cached choice depends on."""
-    state = hashlib.sha256()
-    templates = (path for path in template_directory().rglob("*") if path.is_file())
-    code = (
-        path
-        for room in TEXT_ROOMS
-        for path in (PACKAGE / room).rglob("*.py")
-        if path.name != "numerics.py"
-    )
-    files = [*templates, *code, PACKAGE / "source" / "render.py"]
-    for path in sorted(files, key=lambda path: (path.parent.name, path.name)):
-        state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return state.hexdigest()[:16]

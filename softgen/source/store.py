@@ -9,20 +9,23 @@ can write to the folder: that is for `folders.py`, and SECURITY.md says what is 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 from pathlib import Path
 
 from softgen.disk import folders, owned
 from softgen.disk.files import read_regular, write_whole
-from softgen.source.render import Source, digest, render
-from softgen.strategies.variants import Variant
+from softgen.errors import SoftgenError
+from softgen.source.digest import digest
+from softgen.source.render import Source, render
+from softgen.strategies.variants import Variant, parse_name
 
 KIND = "texts"
 
 
 def source_of(variant: Variant) -> Source:
     """Return the source of `variant`, as `render` does, from disk where it was kept."""
-    name = f"{variant.name}-{digest()}.txt"
+    name = f"{variant.name}-{digest(variant)}.txt"
     try:
         folder = folders.found(KIND)
         text = _checked(variant, read_regular(folder / name)) if folder else None
@@ -42,14 +45,24 @@ def source_of(variant: Variant) -> Source:
 def _delete_others(folder: Path) -> None:
     """Delete the texts of other templates, which another version left."""
     for path in owned.files(KIND, folder):
-        if not path.stem.endswith(f"-{digest()}"):
+        name, _, kept = path.stem.rpartition("-")
+        if kept != _digest_of(name):
             owned.delete(path)
     owned.delete_stale(KIND, folder)
 
 
+@functools.cache
+def _digest_of(name: str) -> str:
+    """Return the digest of the variant called `name`; empty if there is none today."""
+    try:
+        return digest(parse_name(name))
+    except SoftgenError:
+        return ""
+
+
 def _with_digest(variant: Variant, text: bytes) -> bytes:
     """Return what a file holds: a text after a digest of it, of its name and of its templates."""
-    head = f"{variant.name}\0{digest()}\0".encode()
+    head = f"{variant.name}\0{digest(variant)}\0".encode()
     return hashlib.sha256(head + text).hexdigest().encode() + b"\n" + text
 
 

@@ -17,6 +17,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
+from softgen.spec.storage import numpy_dtype as numpy_dtype
 
 Storage = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
@@ -65,15 +66,6 @@ class Accuracy:
 def storage_dtype(dtype: DType) -> np.dtype[Any]:
     """Return the NumPy dtype that holds elements of `dtype`."""
     return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)
-
-
-def numpy_dtype(dtype: DType) -> Any:
-    """Return the NumPy dtype; bfloat16 comes from ml_dtypes, which the cuda extras install."""
-    if dtype is DType.BFLOAT16:
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
-    return np.dtype(dtype.value)
 
 
 def encode(values: npt.ArrayLike, dtype: DType) -> Storage:

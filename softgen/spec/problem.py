@@ -20,6 +20,9 @@ MAX_COLS = 2**40
 # More rows than any memory holds: estimates are made in floats, which end at 10**308.
 MAX_ROWS = 2**40
 
+# Enough rows to fill any GPU, as batches of attention scores or logits usually are.
+DEFAULT_ROWS = 4096
+
 # Of any number that is given; a range of its own comes after that.
 MOST_BITS = 128
 

@@ -9,7 +9,7 @@ from functools import partial
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import likely, unknown
 from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem, rows_bucket
+from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
@@ -27,9 +27,6 @@ NAMED: dict[str, Callable[[Problem, int, Arch], Strategy]] = {
     "oneflow": oneflow_dispatch,
     **{name: partial(_step, name) for name in (*LADDER, *ARTICLES)},
 }
-
-# Enough rows to fill any GPU, as batches of attention scores or logits usually are.
-DEFAULT_ROWS = 4096
 
 Choice = str | Strategy | Variant | None
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.disk import folders, owned
 from softgen.disk.files import read_regular, write_whole
@@ -56,7 +55,8 @@ def trusted_directory(create: bool) -> Path | None:
 def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
     """Return the stored entry for `key`; None if there is none that can be used on `arch`.
 
-    One that cannot be used gives a warning, unless `quiet`.
+    One that cannot be used gives a warning, unless `quiet`. One whose winner has another text today
+    is none: the next tuning replaces it.
     """
     path = tuned_directory() / key.file_name
     remembered = _memory.get(path)  # one look: another thread may take it out as its file appears
@@ -76,7 +76,7 @@ def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
         if not quiet:
             log.warning("ignoring the cache entry %s: %s", path, error)
         return None
-    return entry
+    return entry if entry.is_current else None
 
 
 def _read(path: Path) -> Entry:
@@ -119,8 +119,7 @@ def entries() -> list[Entry]:
     return found
 
 
-@dataclass(frozen=True)
-class Cleared:
+class Cleared(NamedTuple):
     """What `clear` did, by folder of the cache folder.
 
     Attributes:

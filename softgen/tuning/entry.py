@@ -7,9 +7,10 @@ import hashlib
 import json
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.errors import InvalidValueError, SoftgenError
+from softgen.source.digest import digest
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant
@@ -24,7 +25,7 @@ class Key:
     Attributes:
         problem: the compile-time part of the request.
         rows: the number of rows, rounded up to a power of two.
-        environment: device, compiler, driver and softgen's own text, as (name, value) pairs.
+        environment: device, compiler, driver and strategies that were added, as pairs.
     """
 
     problem: Problem
@@ -54,8 +55,7 @@ class Key:
         }
 
 
-@dataclass(frozen=True)
-class Timing:
+class Timing(NamedTuple):
     """Device time of one candidate in microseconds: median and the 10th and 90th percentile."""
 
     variant: str
@@ -73,12 +73,23 @@ class Entry:
         winner: the chosen variant.
         timings: of every candidate that was timed, fastest first.
         failures: why candidates were not timed, by variant name.
+        sources: the digest of what decided the winner's text; today's unless it is given.
     """
 
     key: Key
     winner: Variant
     timings: tuple[Timing, ...]
     failures: tuple[tuple[str, str], ...] = ()
+    sources: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            object.__setattr__(self, "sources", digest(self.winner))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what was timed is what the winner's text is today."""
+        return self.sources == digest(self.winner)
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
@@ -89,8 +100,9 @@ class Entry:
                 "strategy": self.winner.strategy.name,
                 "parameters": self.winner.strategy.knobs,
             },
-            "timings": [dataclasses.asdict(timing) for timing in self.timings],
+            "timings": [timing._asdict() for timing in self.timings],
             "failures": dict(self.failures),
+            "sources": self.sources,
         }
 
 
@@ -120,6 +132,7 @@ def entry_from_json(data: Any) -> Entry:
             winner,
             tuple(_timing_from_json(timing) for timing in data["timings"]),
             _failures_from_json(data["failures"]),
+            _sources_from_json(data),
         )
     except SoftgenError as error:
         raise InvalidValueError(str(error)) from error
@@ -144,6 +157,14 @@ def _failures_from_json(data: Any) -> tuple[tuple[str, str], ...]:
         if not _is_text(name) or not _is_text(reason):
             raise InvalidValueError(f"a failure must be a text, got {name!r}: {reason!r}")
     return tuple(data.items())
+
+
+def _sources_from_json(data: Any) -> str:
+    """Return the digest; an earlier version had another one, among what the key depends on."""
+    sources = data.get("sources") or "of an earlier version"
+    if not _is_text(sources):
+        raise InvalidValueError(f"sources must be a text, got {sources!r}")
+    return str(sources)
 
 
 def _is_text(value: Any) -> bool:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from softgen.devices.gpu.device import arch_of, environment
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import Problem, rows_bucket
+from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
-from softgen.strategies.select import DEFAULT_ROWS, untimed
 from softgen.strategies.variants import Variant, best_guess, candidates
 from softgen.tuning import cache
 from softgen.tuning.entry import Entry, Key
@@ -98,6 +97,10 @@ def choose_invariant(problem: Problem, device: int) -> Variant:
     What a tuning finds may differ from one GPU of a model to the next, so none is used: it is the
     winner that comes with softgen, else the best guess for many rows.
     """
+    from softgen.strategies.select import (
+        untimed,  # every strategy: a first call loads its own alone
+    )
+
     return untimed(problem, NOMINAL_ROWS, arch_of(device), batch_invariant=True).variant
 
 

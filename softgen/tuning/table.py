@@ -13,7 +13,7 @@ from softgen.tuning.entry import Entry
 def text_of(entries: list[Entry]) -> str:
     """Return the table of tuned `entries`, an entry a line.
 
-    Raises InvalidValueError unless all are of one device and one version of everything.
+    Raises InvalidValueError unless all are of one device and one version of everything, today's.
     """
     if not entries:
         raise InvalidValueError("the cache holds no tuned choices; `softgen tune` makes some")
@@ -22,6 +22,12 @@ def text_of(entries: list[Entry]) -> str:
         raise InvalidValueError(
             f"a table is for one device and one version of softgen, compiler and driver, and the "
             f"cache holds choices of {len(environments)}; tune into an empty SOFTGEN_CACHE_DIR"
+        )
+    stale = [entry.winner.name for entry in entries if not entry.is_current]
+    if stale:
+        raise InvalidValueError(
+            f"the text of {stale[0]} has changed since it was timed ({len(stale)} such choices); "
+            "tune into an empty SOFTGEN_CACHE_DIR"
         )
     made_with = dict(environments.pop())
     device = made_with.pop("device", "unknown")

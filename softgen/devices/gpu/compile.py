@@ -7,9 +7,8 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.devices.gpu import cupy_cache
 from softgen.devices.gpu.device import INSTALL_CUPY, require_device
@@ -31,8 +30,7 @@ DYNAMIC_SHARED = 8
 ELF_HEADER_BYTES = 64  # of a 64-bit file
 
 
-@dataclass(frozen=True)
-class Compiled:
+class Compiled(NamedTuple):
     """What NVRTC made of a source for one architecture.
 
     Attributes:

@@ -86,21 +86,26 @@ def arch_of(device: int) -> Arch:
 
 @functools.cache
 def environment(device: int) -> dict[str, str | int]:
-    """Return what a tuned choice depends on besides the problem: device, compiler, own text."""
+    """Return what a tuned choice depends on beside its problem and its text.
+
+    That is the device, the compiler, the driver, and the strategies that somebody added.
+    """
     cupy = require_device()
     from cupy_backends.cuda.libs import nvrtc
 
-    from softgen.source.render import digest
+    from softgen.source.digest import added_strategies
 
     arch = arch_of(device)
-    return {
+    found: dict[str, str | int] = {
         "device": arch.device,
         "arch": arch.name,
         "multiprocessors": arch.multiprocessors,
         "nvrtc": ".".join(map(str, nvrtc.getVersion())),
         "driver": cupy.cuda.runtime.driverGetVersion() // 1000,
-        "sources": digest(),
     }
+    if added := added_strategies():
+        found["added"] = added
+    return found
 
 
 def describe() -> dict[str, str | int]:

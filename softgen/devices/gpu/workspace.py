@@ -12,8 +12,7 @@ every replay: a replay that failed spoils no other.
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import capture_id, stream_id
@@ -53,8 +52,7 @@ class DriverMemory:
         return memory, int(memory.ptr)
 
 
-@dataclass(frozen=True)
-class Workspace:
+class Workspace(NamedTuple):
     """Zeroed memory.
 
     Attributes:

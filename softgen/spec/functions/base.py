@@ -81,12 +81,13 @@ class Function(abc.ABC):
         """Return the function called `value`; InvalidValueError names the choices."""
         if isinstance(value, Function):
             return value
-        from softgen.spec.functions import all_functions
+        from softgen.spec.functions import all_functions, function_named
 
-        known = {function.name: function for function in all_functions()}
-        if isinstance(value, str) and value in known:
-            return known[value]
-        raise InvalidValueError(unknown("function", str(value), known))
+        found = function_named(value) if isinstance(value, str) else None
+        if found is None:
+            known = [function.name for function in all_functions()]
+            raise InvalidValueError(unknown("function", str(value), known))
+        return found
 
     def __str__(self) -> str:
         return self.name

@@ -527,7 +527,7 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
         x, y = buffers.inputs, buffers.outputs
         return lambda i: launched.append((kernel, x[i % 2], y[i % 2]))
 
-    monkeypatch.setattr("softgen.call.api.plan", plan)
+    monkeypatch.setattr("softgen.call.plan.plan", plan)
     monkeypatch.setattr("softgen.bench.peers.launch_over", launch_over)
     arena: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
     arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))

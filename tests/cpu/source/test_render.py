@@ -346,7 +346,7 @@ def own_templates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[P
     """Make a copy of the templates the ones in use."""
     folder = tmp_path / "templates"
     shutil.copytree(rendering.template_directory(), folder)
-    caches = (environment, render, rendering.digest)
+    caches = (environment, render)
     monkeypatch.setattr(rendering, "template_directory", lambda: folder)
     for cache in caches:
         cache.cache_clear()
@@ -364,42 +364,6 @@ def test_a_misspelt_name_in_a_template_fails(own_templates: Path) -> None:
     frame.write_text(text.replace("${ signature(symbol) }", "${ signature(symbl) }"))
     with pytest.raises(jinja2.UndefinedError, match="symbl"):
         render(variant)
-
-
-def test_the_digest_changes_with_every_template_and_only_then(own_templates: Path) -> None:
-    digests = {rendering.digest()}
-    rendering.digest.cache_clear()
-    digests.add(rendering.digest())
-    assert len(digests) == 1
-    files = sorted(path for path in own_templates.rglob("*") if path.is_file())
-    assert len(files) >= 12
-    for path in files:
-        path.write_bytes(path.read_bytes() + b"\n")
-        rendering.digest.cache_clear()
-        digests.add(rendering.digest())
-    assert len(digests) == 1 + len(files)
-    files[0].rename(files[0].with_name("renamed.cu.j2"))
-    rendering.digest.cache_clear()
-    assert rendering.digest() not in digests
-    assert all(re.fullmatch("[0-9a-f]{16}", digest) for digest in digests)
-
-
-@pytest.mark.parametrize(
-    "part", ["strategies/safe.py", "source/render.py", "spec/problem.py", "strategies/variants.py"]
-)
-def test_the_digest_changes_with_the_code_that_decides_the_text(
-    part: str, own_templates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = rendering.digest()
-    package = tmp_path / "softgen"
-    shutil.copytree(ROOT / "softgen", package)
-    monkeypatch.setattr(rendering, "PACKAGE", package)
-    rendering.digest.cache_clear()
-    assert rendering.digest() == before
-    with (package / part).open("a") as file:
-        file.write("# another heuristic\n")
-    rendering.digest.cache_clear()
-    assert rendering.digest() != before
 
 
 def test_missing_templates_say_where_they_should_be(

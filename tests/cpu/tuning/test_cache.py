@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 
 from softgen.disk import folders, owned
 from softgen.errors import InvalidValueError
+from softgen.source.digest import digest
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.online import Online
@@ -101,6 +102,31 @@ def test_what_is_stored_is_loaded(tuned: Path) -> None:
     assert cache.entries() == [ENTRY]
 
 
+@pytest.mark.parametrize("sources", ["0123456789abcdef", "", None, "absent"])
+def test_a_choice_whose_text_has_changed_is_a_miss_and_replaced(
+    sources: str | None, tuned: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    changed: dict[str, Any] = {**GOOD, "sources": sources}
+    if sources == "absent":  # as an earlier version wrote it
+        del changed["sources"]
+    path = put(json.dumps(changed))
+    assert cache.load(ENTRY.key, H200) is None
+    (listed,) = cache.entries()
+    assert not listed.is_current
+    assert caplog.records == []
+    assert cache.store(ENTRY) == path
+    assert cache.load(ENTRY.key, H200) == ENTRY
+    assert len(names(tuned)) == 1
+
+
+def test_what_was_exported_stays_of_the_text_that_was_timed(tmp_path: Path) -> None:
+    put(json.dumps({**GOOD, "sources": "0123456789abcdef"}))
+    cache.export_file(tmp_path / "choices.json")
+    cache.clear()
+    assert cache.import_file(tmp_path / "choices.json") == 1
+    assert cache.load(ENTRY.key, H200) is None
+
+
 @pytest.mark.parametrize(
     "variant",
     [
@@ -150,6 +176,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
             {"variant": "another", "microseconds": 12.0, "p10": 11.5, "p90": 13.0},
         ],
         "failures": {"a_third": "spills: 8 bytes of local memory a thread"},
+        "sources": digest(ENTRY.winner),
     }
     assert names(tuned) == [path.name]
 

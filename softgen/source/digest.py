@@ -1,0 +1,139 @@
+"""What decides a text, file by file: by a digest of it, what was kept of a variant stays or goes.
+
+These are the strategy's template and all that it names, the modules of its function and of its
+strategy and all that they import, and `render.py` with what that imports. The files are read for
+the names of others, so that nobody keeps a list. What is named counts, also where one variant has
+no use for it. Other functions, other strategies and how exact a result must be decide no text.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import re
+import sys
+
+from softgen.source import render
+from softgen.strategies.faults import PACKAGES, SHIPPED
+from softgen.strategies.variants import Variant
+
+# The rooms whose modules may decide a text; the names and errors below them do not.
+ROOMS = ("spec", "strategies")
+
+# A tag that names a template, and the two ways to name one that are understood.
+_TAG = re.compile(r"/\*%[-+]?\s*(?:include|extends|import|from)\s+(.*?)[-+]?%\*/", re.DOTALL)
+_PLAIN = re.compile(r'"([^"]*)"\s*(?:(?:import|as|with|without|ignore)\b.*)?', re.DOTALL)
+_OF_FUNCTION = re.compile(r'"functions/" ~ problem\.function\.template ~ "\.cuh\.j2"\s*')
+
+_WORD = re.compile(r"\w+")
+
+
+def digest(variant: Variant) -> str:
+    """Return a digest of all that decides the text of `variant` beside its name."""
+    function = variant.problem.function
+    return _digest(type(function), function.template, type(variant.strategy))
+
+
+@functools.cache
+def _digest(function: type, template: str, strategy: type) -> str:
+    name: str = strategy.name  # type: ignore[attr-defined]
+    files = _templates(render.strategy_template(name), template)
+    files |= _modules(_homes(function) | _homes(strategy) | {"softgen.source.render"})
+    state = hashlib.sha256()
+    for name in sorted(files):
+        state.update(name.encode() + b"\0" + files[name] + b"\0")
+    return state.hexdigest()[:16]
+
+
+def added_strategies() -> str:
+    """Return a digest of the strategies that do not come with softgen; empty without any.
+
+    A choice is made again where there is another one, or one has changed: it may win. Of softgen's
+    own a winner is kept as long as its own text is.
+    """
+    state, some = hashlib.sha256(), False
+    for package in PACKAGES:
+        folder = os.path.join(render.PACKAGE, *package.split(".")[1:])
+        stems = {name[:-3] for name in os.listdir(folder) if name.endswith(".py")}
+        for stem in sorted(stems - SHIPPED - {"__init__"}):
+            template = os.path.join(render.template_directory(), render.strategy_template(stem))
+            for path in (os.path.join(folder, f"{stem}.py"), template):
+                state.update(stem.encode() + b"\0" + _read(path) + b"\0")
+                some = True
+    return state.hexdigest()[:16] if some else ""
+
+
+def _homes(kind: type) -> set[str]:
+    """Return the modules of a class and of its bases, without Python's own."""
+    found = {each.__module__ for each in kind.__mro__}
+    return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
+
+
+def _templates(first: str, of_function: str) -> dict[str, bytes]:
+    """Return what a template and those that it names hold, by path.
+
+    Where a name is computed in a way that is not known here, it is every template there is. One
+    that is missing counts as empty: emitting the text says so.
+    """
+    folder = str(render.template_directory())
+    found: dict[str, bytes] = {}
+    open_names = [first]
+    while open_names:
+        name = open_names.pop()
+        if name in found:
+            continue
+        found[name] = _read(os.path.join(folder, name))
+        for given in _TAG.findall(found[name].decode("latin-1")):
+            if _OF_FUNCTION.fullmatch(given):
+                open_names.append(f"functions/{of_function}.cuh.j2")
+            elif plain := _PLAIN.fullmatch(given):
+                open_names.append(plain[1])
+            else:
+                paths = (path for path in render.template_directory().rglob("*") if path.is_file())
+                open_names += [path.relative_to(folder).as_posix() for path in paths]
+    return found
+
+
+def _modules(first: set[str]) -> dict[str, bytes]:
+    """Return what modules and those that they import from ROOMS hold, by name."""
+    found: dict[str, bytes] = {}
+    open_names = [*first]
+    while open_names:
+        name = open_names.pop()
+        if name in found:
+            continue
+        path = _path(name)
+        if path is None:  # a name that a module has, or a module without a file
+            continue
+        found[name] = _read(path)
+        for piece in found[name].decode("latin-1").split("from softgen.")[1:]:
+            module, _, rest = piece.partition(" import ")
+            if module.partition(".")[0] not in ROOMS:
+                continue
+            open_names.append(f"softgen.{module}")
+            if os.path.isdir(os.path.join(render.PACKAGE, *module.split("."))):
+                names = _WORD.findall(rest[: rest.find(")" if rest[:1] == "(" else "\n")])
+                open_names += [f"softgen.{module}.{name}" for name in names]
+    return found
+
+
+def _path(module: str) -> str | None:
+    """Return the file of a module; None if there is none."""
+    package, _, rest = module.partition(".")
+    if package != "softgen":
+        return getattr(sys.modules.get(module), "__file__", None)
+    stem = os.path.join(render.PACKAGE, *rest.split("."))
+    for path in (f"{stem}.py", os.path.join(stem, "__init__.py")):
+        if os.path.isfile(path):
+            return path
+    return None
+
+
+def _read(path: str) -> bytes:
+    """Return what a file holds; nothing if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""

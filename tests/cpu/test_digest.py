@@ -1,0 +1,251 @@
+"""What a kept text or choice stands by: the files that decide its text, all of them, no others."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from softgen.source import digest as digests
+from softgen.source import render as rendering
+from softgen.source.digest import added_strategies, digest
+from softgen.source.render import environment, render
+from softgen.spec.arch import arch_named
+from softgen.spec.functions import all_functions
+from softgen.spec.problem import Problem
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant, candidates, parse_name
+
+ROOT = Path(__file__).resolve().parents[2]
+H200 = arch_named("sm_90")
+BLOCK = parse_name("softmax_f32_1024_block_p4_c8_g128_b128_m12")
+ONLINE = parse_name("finish_f32_1000_online_p4_u2_b128")
+
+
+@pytest.fixture
+def copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Make a copy of the package and of the templates what a digest is of."""
+    for folder in ("softgen", "templates"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    monkeypatch.setattr(rendering, "PACKAGE", tmp_path / "softgen")
+    monkeypatch.setattr(rendering, "template_directory", lambda: tmp_path / "templates")
+    caches = (environment.cache_clear, render.cache_clear, digests._digest.cache_clear)
+    for clear in caches:
+        clear()
+    yield tmp_path
+    monkeypatch.undo()
+    for clear in caches:
+        clear()
+
+
+def now(variant: Variant) -> str:
+    """Return the digest as another process would find it."""
+    digests._digest.cache_clear()
+    return digest(variant)
+
+
+def append(path: Path, line: str) -> None:
+    with path.open("a") as file:
+        file.write(line)
+
+
+def variants() -> list[Variant]:
+    """Return variants of every function and strategy that go together."""
+    found = []
+    for function in all_functions():
+        for dtype, cols in (("bfloat16", 4096), ("float32", 250), ("float32", 1 << 22)):
+            problem = Problem.of(function, dtype, cols)
+            for kind in all_strategies():
+                found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
+    return found
+
+
+def test_a_digest_is_one_for_all_settings_of_a_strategy() -> None:
+    other = parse_name("softmax_bf16_512_block_p8_c16_g64_b128_m10")
+    assert digest(BLOCK) == digest(other)
+    assert re.fullmatch("[0-9a-f]{16}", digest(BLOCK))
+    kinds = {(v.problem.function.template, v.strategy.name) for v in variants()}
+    assert len({digest(variant) for variant in variants()}) == len(kinds) >= 40
+
+
+def test_a_digest_stands_by_itself_in_a_copy(copy: Path) -> None:
+    before = now(BLOCK)
+    shutil.move(copy / "templates", copy / "elsewhere")
+    shutil.copytree(copy / "elsewhere", copy / "templates")
+    assert now(BLOCK) == before
+
+
+@pytest.mark.parametrize(
+    ("part", "line"),
+    [
+        ("softgen/spec/numerics.py", "_ULPS = 2.0\n"),
+        ("softgen/spec/functions/logsumexp.py", "# another function\n"),
+        ("softgen/spec/functions/another.py", "FUNCTIONS = ()\n"),
+        ("softgen/strategies/cluster.py", "# another heuristic\n"),
+        ("softgen/strategies/another.py", "# another strategy\n"),
+        ("softgen/strategies/select.py", "# another choice\n"),
+        ("softgen/tuning/cost.py", "# another estimate\n"),
+        ("templates/strategies/cluster.cu.j2", "\n"),
+        ("templates/functions/logsumexp.cuh.j2", "\n"),
+        ("templates/functions/another.cuh.j2", "\n"),
+        ("templates/tools/compare.cu.j2", "\n"),
+    ],
+)
+def test_what_decides_no_text_of_a_variant_leaves_its_digest(
+    part: str, line: str, copy: Path
+) -> None:
+    before = now(BLOCK), now(ONLINE)
+    append(copy / part, line)
+    assert (now(BLOCK), now(ONLINE)) == before
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "softgen/strategies/block.py",
+        "softgen/strategies/sliced.py",
+        "softgen/strategies/base.py",
+        "softgen/strategies/variants.py",
+        "softgen/spec/problem.py",
+        "softgen/spec/arch.py",
+        "softgen/spec/functions/base.py",
+        "softgen/spec/functions/softmax.py",
+        "softgen/source/render.py",
+        "templates/kernel.cu.j2",
+        "templates/strategies/block.cu.j2",
+        "templates/functions/softmax.cuh.j2",
+        "templates/functions/row_lse.cuh.j2",
+        "templates/lib/ptx/word.cuh.j2",
+    ],
+)
+def test_what_decides_its_text_changes_a_digest(part: str, copy: Path) -> None:
+    before = now(BLOCK)
+    append(copy / part, "# a comment\n")
+    assert now(BLOCK) != before
+
+
+def test_a_function_brings_the_modules_that_it_imports(copy: Path) -> None:
+    before = now(BLOCK), now(ONLINE)
+    append(copy / "softgen/spec/functions/partial.py", "# finish takes its pair from here\n")
+    assert now(BLOCK) == before[0]
+    assert now(ONLINE) != before[1]
+
+
+def test_every_template_that_is_loaded_changes_the_digest(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Jinja loads for a text is asked of Jinja: the digest finds no less by reading."""
+    loaded: set[str] = set()
+    loader = environment().loader
+    assert loader is not None
+    get_source = loader.get_source
+
+    def note(environment: object, template: str) -> object:
+        loaded.add(template)
+        return get_source(environment, template)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(loader, "get_source", note)
+    ever: set[str] = set()
+    for variant in variants():
+        environment().cache.clear()  # type: ignore[union-attr]
+        loaded.clear()
+        render.cache_clear()
+        render(variant)
+        ever |= loaded
+        function = variant.problem.function.template
+        named = digests._templates(rendering.strategy_template(variant.strategy.name), function)
+        assert loaded <= set(named), variant.name
+    assert len(ever) >= 40
+
+
+def test_every_template_but_tools_changes_a_digest(copy: Path) -> None:
+    every = list({(v.problem.function, v.strategy.name): v for v in variants()}.values())
+    files = [path for path in (copy / "templates").rglob("*") if path.is_file()]
+    assert len(files) >= 40
+    for path in files:
+        before = [now(variant) for variant in every]
+        path.write_bytes(path.read_bytes() + b"\n")
+        after = [now(variant) for variant in every]
+        assert (before != after) == ("tools" not in path.parts), path
+    name = copy / "templates" / "kernel.cu.j2"
+    before = [now(variant) for variant in every]
+    name.rename(name.with_name("renamed.cu.j2"))
+    assert not set(before) & {now(variant) for variant in every}
+
+
+@pytest.mark.parametrize(
+    ("tag", "known"),
+    [
+        ('/*% include "lib/reduce/exchange.cuh.j2" %*/', True),
+        ('/*%- include "lib/reduce/exchange.cuh.j2" ignore missing -%*/', True),
+        ('/*% from "lib/reduce/exchange.cuh.j2" import kick with context %*/', True),
+        ('/*% include "lib/" ~ "reduce/exchange.cuh.j2" %*/', False),
+        ('/*% include ["lib/reduce/exchange.cuh.j2", "kernel.cu.j2"] %*/', False),
+        ('/*% include "a" if launch.cooperative else "lib/reduce/exchange.cuh.j2" %*/', False),
+    ],
+)
+def test_a_name_that_is_computed_stands_for_every_template(
+    tag: str, known: bool, copy: Path
+) -> None:
+    append(copy / "templates/strategies/block.cu.j2", tag + "\n")
+    before = now(BLOCK)
+    append(copy / "templates/lib/reduce/exchange.cuh.j2", "\n")
+    after = now(BLOCK)
+    assert after != before
+    append(copy / "templates/tools/compare.cu.j2", "\n")
+    assert (now(BLOCK) == after) == known
+
+
+def test_a_module_of_ones_own_counts_with_its_bases(tmp_path: Path, copy: Path) -> None:
+    import importlib.util
+    import sys
+
+    path = tmp_path / "my_function.py"
+    path.write_text(
+        "from softgen.spec.functions.logsumexp import LogSumExp\n"
+        "class Mine(LogSumExp):\n    template = 'logsumexp'\n"
+    )
+    spec = importlib.util.spec_from_file_location("my_function", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["my_function"] = module
+    try:
+        spec.loader.exec_module(module)
+        problem = Problem.of(module.Mine(), "float32", 1024)
+        mine = Variant(problem, BLOCK.strategy)
+        seen = {now(mine)}
+        append(path, "# changed\n")
+        seen.add(now(mine))
+        append(copy / "softgen/spec/functions/logsumexp.py", "# changed\n")
+        seen.add(now(mine))
+        assert len(seen) == 3
+    finally:
+        del sys.modules["my_function"]
+
+
+def change_module(copy: Path) -> None:
+    append(copy / "softgen/strategies/thread.py", "# changed\n")
+
+
+def change_template(copy: Path) -> None:
+    append(copy / "templates/strategies/thread.cu.j2", "\n")
+
+
+@pytest.mark.parametrize("change", [change_module, change_template])
+def test_a_strategy_that_is_added_lets_all_choices_be_made_again(
+    change: Callable[[Path], None], copy: Path
+) -> None:
+    assert added_strategies() == ""
+    append(copy / "softgen/strategies/thread.py", "# a strategy\n")
+    append(copy / "templates/strategies/thread.cu.j2", "a template\n")
+    before = added_strategies()
+    assert re.fullmatch("[0-9a-f]{16}", before)
+    assert added_strategies() == before
+    change(copy)
+    assert added_strategies() not in ("", before)
