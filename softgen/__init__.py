@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from softgen import moved as moved
 
+TYPE_CHECKING = False  # as typing has it, whose import is most of that of softgen
 if TYPE_CHECKING:
+    from typing import Any
+
     from softgen.call.api import finish, log_softmax, logsumexp, partial, softmax
     from softgen.call.merge import merge
     from softgen.call.plan import plan

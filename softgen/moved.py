@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from pathlib import Path
-from types import ModuleType
 
-PACKAGE = Path(__file__).parent
+TYPE_CHECKING = False  # as typing has it, whose import is most of that of softgen
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from pathlib import Path
+    from types import ModuleType
 
 # Those that have another name in their new room.
 RENAMED = {
@@ -25,8 +25,8 @@ RENAMED = {
 }
 
 
-class Finder(MetaPathFinder):
-    """Asked last, for what no other finder knows."""
+class Finder:
+    """A finder of modules that is asked last, for what no other knows."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -35,18 +35,25 @@ class Finder(MetaPathFinder):
         package, _, old = name.partition(".")
         if package != "softgen":
             return None
+        folder = _package()
         place = RENAMED.get(old.replace(".", "/"), "")
-        found = [PACKAGE / place] if place else _places(old)
+        found = [folder / place] if place else _places(folder, old)
         if len(found) == 1:
-            new = ".".join(found[0].relative_to(PACKAGE.parent).parts)
+            new = ".".join(found[0].relative_to(folder.parent).parts)
             raise ModuleNotFoundError(f"there is no {name}; it is {new} now", name=name)
         return None
 
 
-def _places(old: str) -> list[Path]:
-    """Return where modules and packages of that name are, without their suffix."""
-    modules = [path.with_suffix("") for path in PACKAGE.glob(f"*/**/{old}.py")]
-    return modules + [path.parent for path in PACKAGE.glob(f"*/**/{old}/__init__.py")]
+def _package() -> Path:
+    from pathlib import Path
+
+    return Path(__file__).parent
+
+
+def _places(folder: Path, old: str) -> list[Path]:
+    """Return where modules and packages of that name are in `folder`, without their suffix."""
+    modules = [path.with_suffix("") for path in folder.glob(f"*/**/{old}.py")]
+    return modules + [path.parent for path in folder.glob(f"*/**/{old}/__init__.py")]
 
 
 sys.meta_path.append(Finder())

@@ -6,6 +6,7 @@ import importlib
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,4 +97,4 @@ def test_an_old_place_of_a_module_names_the_new_one() -> None:
 
 def test_every_module_that_was_renamed_is_where_the_error_says() -> None:
     for place in moved.RENAMED.values():
-        assert (moved.PACKAGE / f"{place}.py").is_file()
+        assert (Path(moved.__file__).parent / f"{place}.py").is_file()
