@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ class CupyLibrary:
         self.cupy = require_device()
         self.array_type = self.cupy.ndarray
         self._current_stream = self.cupy.cuda.get_current_stream
+        self.address: Callable[[Any], int] = operator.attrgetter("data.ptr")
 
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
@@ -90,6 +92,18 @@ class CupyLibrary:
         # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes.
         return (element if dtype is DType.BFLOAT16 else element.type), element
 
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+        """Return what makes an uninitialised array on the current device."""
+        kind, scalar = self.array_type, self.result_maker(shape, dtype)[0]
+        new = _new_of(kind)
+
+        def make() -> Any:
+            made = new(kind)
+            made._init(shape, scalar, None, None, None)
+            return made
+
+        return make
+
     def fill(self, x: Any, value: float) -> None:
         """Set every element on the caller's stream."""
         x.fill(value)
@@ -97,6 +111,30 @@ class CupyLibrary:
     def alike(self, x: Any) -> Callable[[Any], bool]:
         """Return `never`: CuPy has no such comparison."""
         return never
+
+    def like(self, x: Any) -> Callable[[Any], bool]:
+        """Return what tells whether anything is a contiguous array of x's shape, dtype, device."""
+        kind, shape, element, device = self.array_type, x.shape, x.dtype, x.data.device_id
+
+        def check(other: Any) -> bool:
+            return (
+                type(other) is kind
+                and other.shape == shape
+                and other.dtype is element
+                and other.data.device_id == device
+                and other._c_contiguous
+            )
+
+        return check
+
+
+def _new_of(kind: Any) -> Any:
+    """Return what makes an array without memory, for `_init`.
+
+    cupy.ndarray's own __new__, which hands its arguments on for the sake of subclasses, takes 0.6
+    us more.
+    """
+    return kind.__mro__[1].__new__
 
 
 def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: Full) -> Run:
@@ -111,9 +149,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
     cuda = require_device().cuda
     current_context, is_capturing = cuda.driver.ctxGetCurrent, cuda.runtime.streamIsCapturing
     refused = cuda.driver.CUDADriverError
-    # cupy.ndarray's own __new__, which hands its arguments on for the sake of subclasses, takes
-    # 0.6 us more.
-    new: Any = kind.__mro__[1].__new__
+    new = _new_of(kind)
     look = look_up
     # The key of the last request, and the entry.
     last: tuple[Any, ...] = (None,) * 12
@@ -126,17 +162,18 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
         tune: Any,
         variant: Any,
         batch_invariant: Any,
+        rest: Any = (),
     ) -> Any:
         nonlocal last
         memory, shape, key = x.data, x.shape, None
         x_pointer, device = memory.ptr, memory.device_id
         if out is None:
             y_pointer, alignments = 0, x_pointer & ALIGNMENT_MASK
-        elif type(out) is kind and out.shape == shape and out.data.device_id == device:
+        elif type(out) is kind and out.data.device_id == device:
             y_pointer = out.data.ptr
             alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
         else:
-            return full(x, out, axis, dtype, tune, variant, batch_invariant, None)
+            return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, None)
         element, mode, invariant = x.dtype, look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
         (
             was_shape,
@@ -171,10 +208,12 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 entry = find(key)
             except TypeError:  # an option that has no hash
                 entry = key = None
-            if entry is not None:
+            # True and 1.0 equal the axis 1, and are refused.
+            if entry is not None and type(axis) is int:
                 last = (shape, element, device, alignments, *options, entry)
-        # True and 1.0 equal the axis 1, and are refused.
-        if entry is not None and x._c_contiguous and type(axis) is int:
+            else:
+                entry = None
+        if entry is not None and x._c_contiguous:
             (
                 context,
                 _,
@@ -183,24 +222,25 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 make,
                 prepare,
                 start,
+                place,
                 y_shape,
                 scalar,
-                y_dtype,
-                x_bytes,
-                y_bytes,
+                wanted,
                 _,
             ) = entry
             if current_context() == context:
                 # The stream of the thread and the device; ptr is that of the per-thread default.
                 stream, y, fits = current_stream(device).ptr, out, False
                 if out is not None:
+                    y_dtype, x_bytes, y_bytes = wanted
                     fits = (
-                        out.dtype is y_dtype
+                        out.shape == y_shape
+                        and out.dtype is y_dtype
                         and out._c_contiguous
                         and (
                             x_pointer + x_bytes <= y_pointer
                             or y_pointer + y_bytes <= x_pointer
-                            or (x_pointer == y_pointer and x_bytes == y_bytes)
+                            or (x_pointer == y_pointer and x_bytes == y_bytes and shape == y_shape)
                         )
                     )
                 # An allocation may call cudaMalloc, which breaks a capture.
@@ -217,15 +257,19 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                         mine = make()
                     values, addresses, _, _, _ = mine
                     values[0] = x_pointer
-                    values[1] = y_pointer
+                    values[place] = y_pointer
                     if prepare is not None:
-                        prepare(mine, stream)
+                        y = prepare(mine, stream, y, rest)
+                        if y is None:
+                            return full(
+                                x, out, axis, dtype, tune, variant, batch_invariant, rest, key
+                            )
                     try:
                         start(stream, addresses, 0)
                     except refused:  # the full path finds out why
-                        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
+                        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
                     put_back(mine)
                     return y
-        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
+        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
 
     return run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,15 +38,16 @@ def calls_of(function: str) -> WarmCalls:
     """Return the calls of the function that is called so."""
     calls: WarmCalls
 
-    def full(x: Any, out: Any, *options_and_key: Any) -> Any:
-        return run_full(calls, Function.of(function), (x,), out, *options_and_key)
+    def full(x: Any, out: Any, *request: Any) -> Any:
+        rest, key = request[-2:]
+        return run_full(calls, Function.of(function), (x, *rest), out, *request[:-2], key=key)
 
     calls = WarmCalls(full)
     return calls
 
 
 def run_full(
-    calls: WarmCalls | None,
+    calls: WarmCalls,
     function: Function,
     inputs: Sequence[Any],
     out: Any,
@@ -54,12 +56,13 @@ def run_full(
     tune: str | None,
     choice: Choice,
     batch_invariant: bool | None,
-    key: Hashable = None,
+    *,
+    key: Hashable,
 ) -> Any:
     """Return the result of a call that is not warm, and keep it in `calls` for the next.
 
     Args:
-        calls: where to, under `key`; None to keep nothing.
+        calls: where to, under `key`.
         function: what is computed.
         inputs: x, then the function's other inputs.
         out: the caller's array for the first result, or None.
@@ -82,20 +85,14 @@ def run_full(
     with on_device(device):
         stream = library.stream(device)
         captured = library.mallocs_in_capture and is_captured(stream)
-        if captured and (out is None or len(shape_only.results) > 1):
-            raise CaptureError(
-                "a result cannot be allocated while a CuPy stream is captured; pass out="
-            )
+        require_room(captured, out, shape_only)
         outputs = resolve_outputs(library, x, out, shape_only)
-        rest = [
-            _row_input(library, x, operand, array)
-            for operand, array in zip(shape_only.inputs[1:], inputs[1:], strict=True)
-        ]
+        rest = row_inputs(library, x, shape_only, inputs[1:])
         if 0 in x.shape:
             return _of_nothing(library, shape_only, outputs)
         source = library.contiguous(x)
         natural = natural_alignment(x_type, cols)
-        pointers = _pointers(library, source, rest, outputs)
+        pointers = pointers_of(library, source, rest, outputs)
         alignment = usable_alignment(natural, shape_only.operands, pointers)
         if invariant and alignment < natural:
             # The kernel of another alignment might sum in another order.
@@ -106,7 +103,7 @@ def run_full(
                 )
             source, alignment = library.copy(source), natural
             outputs = [output.elsewhere(library) for output in outputs]
-            pointers = _pointers(library, source, rest, outputs)
+            pointers = pointers_of(library, source, rest, outputs)
         rows = math.prod(x.shape) // cols
         problem = Problem.of(
             *(function, x_type, cols),
@@ -123,9 +120,29 @@ def run_full(
         except LaunchError as error:
             launch, whole = launch_on_fewer(kernel, rows, stream, library, choice, error), False
             launch(pointers, stream)
-        if calls is not None and whole and mode != "force" and source is x and len(pointers) == 2:
-            calls.remember(key, library, x, out, outputs[0], launch)
+        # What was copied for the launch is copied each time.
+        kept = source is x and all(map(operator.is_, rest, inputs[1:]))
+        if whole and mode != "force" and kept:
+            calls.remember(key, library, x, out, outputs[0], launch, rest, outputs[1:])
         return finished(library, outputs)
+
+
+def require_room(captured: bool, out: Any, problem: Problem) -> None:
+    """Raise CaptureError if a result would be allocated where a capture would break."""
+    if captured and (out is None or len(problem.results) > 1):
+        advice = "pass out=" if len(problem.results) == 1 else "capture with PyTorch"
+        raise CaptureError(
+            f"a result cannot be allocated while a CuPy stream is captured; {advice}"
+        )
+
+
+def row_inputs(library: Library, x: Any, problem: Problem, given: Sequence[Any]) -> list[Any]:
+    """Return the inputs beside x, contiguous; raise unless each belongs to x."""
+    operands = problem.inputs[1:]
+    return [
+        _row_input(library, x, operand, array)
+        for operand, array in zip(operands, given, strict=True)
+    ]
 
 
 def finished(library: Library, outputs: Sequence[Output]) -> Any:
@@ -134,7 +151,7 @@ def finished(library: Library, outputs: Sequence[Output]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def _pointers(
+def pointers_of(
     library: Library, x: Any, rest: Sequence[Any], outputs: Sequence[Output]
 ) -> list[int]:
     """Return the addresses of all operands, in their order."""

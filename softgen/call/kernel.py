@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+import operator
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished
+from softgen.call.full import finished, pointers_of, require_room, row_inputs
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import resolve_outputs
 from softgen.call.warm import WarmCalls
+from softgen.call.warm_run import is_captured
 from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
@@ -29,6 +31,7 @@ class Kernel:
 
     loaded: LoadedKernel
     _warm: WarmCalls = field(init=False, repr=False, compare=False)
+    _others: int = field(init=False, repr=False, compare=False)
 
     @property
     def variant(self) -> Variant:
@@ -57,34 +60,58 @@ class Kernel:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_warm", WarmCalls(self._full))
+        object.__setattr__(self, "_others", len(self.variant.problem.inputs) - 1)
 
-    def __call__(self, x: Any, out: Any = None) -> Any:
-        """Apply the kernel along the last axis of `x` and return the result.
+    def __call__(self, x: Any, *arrays: Any, out: Any = None) -> Any:
+        """Apply the kernel along the last axis of `x` and return the result, or a tuple of all.
 
         Args:
             x: a contiguous array (CuPy, PyTorch or protocol) of the planned dtype, on the planned
                 device, whose last axis has the planned width and whose rows are aligned as planned.
-            out: the result's array; x itself, or disjoint from it. A new array by default.
+            arrays: the function's other inputs, as m and d of finish; after them `out` may follow.
+            out: the first result's array; x itself, or disjoint from the inputs. A new array by
+                default.
 
-        Raises InvalidTypeError or InvalidValueError, before any launch, if x does not fit the plan,
-        and LaunchError if the kernel needs more SMs at once than the caller's stream has.
+        Raises InvalidTypeError or InvalidValueError, before any launch, if the arrays do not fit
+        the plan, and LaunchError if the kernel needs more SMs at once than the caller's stream has.
         """
-        return self._warm[type(x)](x, out, -1, None, None, None, None)
+        others = self._others
+        if len(arrays) != others:
+            if len(arrays) != others + 1 or out is not None:
+                raise self._wrong_number(1 + len(arrays), out)
+            arrays, out = arrays[:others], arrays[others]
+        return self._warm[type(x)](x, out, -1, None, None, None, None, arrays)
 
-    def _full(self, x: Any, out: Any, *options_and_key: Any) -> Any:
+    def _wrong_number(self, given: int, out: Any) -> InvalidTypeError:
+        problem = self.variant.problem
+        inputs = ", ".join(operand.name for operand in problem.inputs)
+        results = " and ".join(operand.name for operand in problem.results)
+        beside = "" if out is None else " and out="
+        return InvalidTypeError(
+            f"a kernel of {problem.function.name} takes {inputs} and returns {results}; it was "
+            f"called with {_arrays(given)}{beside}. Call kernel({inputs}), or kernel({inputs}, out)"
+        )
+
+    def _full(self, x: Any, out: Any, *request: Any) -> Any:
+        *_, rest, key = request
         library, x = library_of(x)
         self._check(library, x)
         with on_device(self.device):
-            return self._on_its_device(library, x, out, options_and_key[-1])
+            return self._on_its_device(library, x, rest, out, key)
 
-    def _on_its_device(self, library: Library, x: Any, out: Any, key: Hashable) -> Any:
+    def _on_its_device(
+        self, library: Library, x: Any, rest: Sequence[Any], out: Any, key: Hashable
+    ) -> Any:
         problem = self.variant.problem
+        stream = library.stream(self.device)
+        require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
         outputs = resolve_outputs(library, x, out, problem)
+        others = row_inputs(library, x, problem, rest)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
             return finished(library, outputs)
         natural = natural_alignment(problem.dtype, problem.cols)
-        pointers = [library.pointer(array) for array in (x, *(y.target for y in outputs))]
+        pointers = pointers_of(library, x, others, outputs)
         alignment = usable_alignment(natural, problem.operands, pointers)
         if alignment < problem.alignment:
             raise InvalidValueError(
@@ -92,7 +119,6 @@ class Kernel:
                 f"{alignment}. Plan with alignment={alignment}, or call "
                 f"softgen.{problem.function.name}"
             )
-        stream = library.stream(self.device)
         launch = self.loaded.launcher(rows, library)
         try:
             launch(pointers, stream)
@@ -105,8 +131,8 @@ class Kernel:
                 ) from error
             fewer(pointers, stream)
         else:
-            if len(outputs) == 1:
-                self._warm.remember(key, library, x, out, outputs[0], launch)
+            if all(map(operator.is_, others, rest)):
+                self._warm.remember(key, library, x, out, outputs[0], launch, others, outputs[1:])
         return finished(library, outputs)
 
     def _check(self, library: Library, x: Any) -> None:
@@ -131,3 +157,7 @@ class Kernel:
                 "a plan takes C-contiguous arrays; make x contiguous, or call "
                 f"softgen.{problem.function.name}, which copies when it must"
             )
+
+
+def _arrays(count: int) -> str:
+    return "1 array" if count == 1 else f"{count} arrays"

@@ -36,6 +36,10 @@ class Library(Protocol):
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
 
+    @property
+    def address(self) -> Callable[[Any], int]:
+        """What returns the device address of the first element, without a frame of Python."""
+
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
 
@@ -76,6 +80,9 @@ class Library(Protocol):
     def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         """Return what a run makes results of that shape with, and their dtype."""
 
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+        """Return what makes an uninitialised array on the current device."""
+
     def fill(self, x: Any, value: float) -> None:
         """Set every element on the caller's stream."""
 
@@ -83,6 +90,12 @@ class Library(Protocol):
         """Return what tells whether an array is one for which the same launch is right.
 
         It compares shape, strides, dtype, device and gradient, in less time than to ask for them.
+        """
+
+    def like(self, x: Any) -> Callable[[Any], bool]:
+        """Return what tells whether anything is an array of x's kind: a launch may take it for x.
+
+        x is contiguous, and so has the other to be. Unlike `alike` it always tells.
         """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -21,6 +22,7 @@ class TorchLibrary:
     def __init__(self) -> None:
         self.torch = sys.modules["torch"]
         self.array_type = self.torch.Tensor
+        self.address: Callable[[Any], int] = operator.methodcaller("data_ptr")
         # torch.cuda.current_stream() makes an object, 4.4 us; this takes 0.1. Triton and
         # torch.compile get their streams from it too.
         self._current_stream = self.torch._C._cuda_getCurrentRawStream
@@ -97,6 +99,11 @@ class TorchLibrary:
             return functools.partial(direct, shape, strides, element), element
         return functools.partial(self.torch.empty, shape, dtype=element, device="cuda"), element
 
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+        """Return what makes an uninitialised tensor on the current device."""
+        make: Callable[[], Any] = self.result_maker(shape, dtype)[0]
+        return make
+
     def fill(self, x: Any, value: float) -> None:
         """Set every element on the caller's stream."""
         x.fill_(value)
@@ -111,6 +118,25 @@ class TorchLibrary:
             return check if check(x) else never
         except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
             return never
+
+    def like(self, x: Any) -> Callable[[Any], bool]:
+        """Return what tells whether anything is a contiguous tensor of x's shape, dtype, device."""
+        check = self.alike(x)
+        if check is not never and not x.requires_grad:
+            return check
+        kind, shape, element, device = self.array_type, x.shape, x.dtype, x.get_device()
+
+        def slow_check(other: Any) -> bool:
+            return (
+                type(other) is kind
+                and other.shape == shape
+                and other.dtype is element
+                and other.get_device() == device
+                and other.is_contiguous()
+                and not other.requires_grad
+            )
+
+        return slow_check
 
 
 def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full: Full) -> Run:
@@ -136,6 +162,7 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
         tune: Any,
         variant: Any,
         batch_invariant: Any,
+        rest: Any = (),
     ) -> Any:
         nonlocal last
         (
@@ -156,7 +183,7 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
             x_pointer = x.data_ptr()
             if out is None:
                 y_pointer, alignments = 0, x_pointer & ALIGNMENT_MASK
-            elif type(out) is kind and out.shape == x.shape and out.get_device() == x.get_device():
+            elif type(out) is kind and out.get_device() == x.get_device():
                 y_pointer = out.data_ptr()
                 alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
             else:
@@ -176,14 +203,19 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 key = (x.shape, x.dtype, x.get_device(), *request)
                 entry = find(key)
                 # Where gradients are off at the moment the full path takes one that wants some.
-                if entry is not None and x.is_contiguous() and not x.requires_grad:
+                # True and 1.0 equal the axis 1, and are refused.
+                if (
+                    entry is not None
+                    and x.is_contiguous()
+                    and not x.requires_grad
+                    and type(axis) is int
+                ):
                     last = (entry[-1], *request, entry)
                 else:
                     entry = None
         except (TypeError, RuntimeError):  # also: an option without a hash, a tensor without memory
             entry = key = None
-        # True and 1.0 equal the axis 1, and are refused.
-        if entry is not None and type(axis) is int:
+        if entry is not None:
             (
                 context,
                 device,
@@ -192,11 +224,10 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 make,
                 prepare,
                 start,
-                _,
+                place,
+                y_shape,
                 allocate,
-                y_dtype,
-                x_bytes,
-                y_bytes,
+                wanted,
                 _,
             ) = entry
             if current_context() == context:
@@ -206,13 +237,17 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                     y_pointer = y.data_ptr()
                     fits = not y_pointer & ALIGNMENT_MASK
                 else:
+                    y_dtype, x_bytes, y_bytes = wanted
                     fits = (
-                        out.dtype is y_dtype
+                        out.shape == y_shape
+                        and out.dtype is y_dtype
                         and out.is_contiguous()
                         and (
                             x_pointer + x_bytes <= y_pointer
                             or y_pointer + y_bytes <= x_pointer
-                            or (x_pointer == y_pointer and x_bytes == y_bytes)
+                            or (
+                                x_pointer == y_pointer and x_bytes == y_bytes and x.shape == y_shape
+                            )
                         )
                     )
                 if fits:
@@ -222,15 +257,19 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                         mine = make()
                     values, addresses, _, _, _ = mine
                     values[0] = x_pointer
-                    values[1] = y_pointer
+                    values[place] = y_pointer
                     if prepare is not None:
-                        prepare(mine, stream)
+                        y = prepare(mine, stream, y, rest)
+                        if y is None:
+                            return full(
+                                x, out, axis, dtype, tune, variant, batch_invariant, rest, key
+                            )
                     try:
                         start(stream, addresses, 0)
                     except refused:  # the full path finds out why
-                        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
+                        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
                     put_back(mine)
                     return y
-        return full(x, out, axis, dtype, tune, variant, batch_invariant, key)
+        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
 
     return run

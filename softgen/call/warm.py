@@ -8,11 +8,12 @@ Python beside the allocation and the launch.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 from softgen.call.library import Library, library_of
 from softgen.call.outputs import Output
+from softgen.call.warm_more import prepare_of
 from softgen.call.warm_run import ALIGNMENT_MASK, Entry, Full, Run
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
@@ -20,30 +21,33 @@ from softgen.devices.gpu.launcher import Launcher
 # Programs whose shapes never repeat would fill the memory; starting afresh costs 50 us a shape.
 MOST_CALLS = 4096
 
+OPTIONS = 5  # axis, dtype, tune, variant, batch_invariant
+
 
 class WarmCalls(dict[type, Run]):
     """The requests that were seen before, at most MOST_CALLS: a run for each type of array.
 
-    `calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant)` returns the result, warm
-    or by the full path. Threads need no lock: they find an entry or do not, and entries never
-    change.
+    `calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rest)` returns the result,
+    or a tuple of all, warm or by the full path; rest are the inputs beside x, by default none.
+    Threads need no lock: they find an entry or do not, and entries never change.
     """
 
     def __init__(self, full: Full) -> None:
         super().__init__()
         self.full = full
-        self.entries: dict[Hashable, Entry] = {}
+        self.entries: dict[Hashable, tuple[Any, ...]] = {}
 
     def __missing__(self, kind: type) -> Run:
         return self._first
 
-    def _first(self, x: Any, out: Any, *options: Any) -> Any:
+    def _first(self, x: Any, out: Any, *options_and_rest: Any) -> Any:
         """Return the result for a type that has no run; a library's own class gets one."""
         library, array = library_of(x)
-        if type(x) is not library.array_type:
-            return self.full(array, out, *options, None)
-        run = self[type(x)] = library.warm_run(self.entries.get, self.full)
-        return run(x, out, *options)
+        if type(x) is library.array_type:
+            run = self[type(x)] = library.warm_run(self.entries.get, self.full)
+            return run(x, out, *options_and_rest)
+        rest = () if len(options_and_rest) <= OPTIONS else options_and_rest[OPTIONS]
+        return self.full(array, out, *options_and_rest[:OPTIONS], rest, None)
 
     def remember(
         self,
@@ -53,30 +57,48 @@ class WarmCalls(dict[type, Run]):
         out: Any,
         y: Output,
         launch: Launcher,
+        others: Sequence[Any] = (),
+        more: Sequence[Output] = (),
     ) -> None:
         """Keep a call that has just been launched; its device is current.
 
         One that needed a copy of the result, or that allocates where the kernel does not reach,
         is left to the full path.
+
+        Args:
+            key: of the request; None for one that cannot be kept.
+            library: of all arrays.
+            x: the input.
+            out: the caller's array for the first result, or None.
+            y: the first result.
+            launch: the launch.
+            others: the inputs beside x, as the caller gave them.
+            more: the results beside y, which were allocated.
         """
         if key is None or (out is not None and y.target is not out):
             return
         if out is None and library.pointer(y.target) & ALIGNMENT_MASK:
             return
         dtype, shape = library.dtype(y.target), tuple(y.target.shape)
-        if len(self.entries) >= MOST_CALLS:
-            self.entries.clear()
-        self.entries[key] = Entry(
+        allocate, element = library.result_maker(shape, dtype)
+        entry = Entry(
             require_device().cuda.driver.ctxGetCurrent(),
             library.device(x),
             launch.take,
             launch.put_back,
             launch.make,
-            launch.prepare,
+            prepare_of(library, others, y, more, launch.prepare),
             launch.start,
+            1 + len(others),
             shape,
-            *library.result_maker(shape, dtype),
-            math.prod(x.shape) * library.dtype(x).itemsize,
-            math.prod(shape) * dtype.itemsize,
+            allocate,
+            (
+                element,
+                math.prod(x.shape) * library.dtype(x).itemsize,
+                math.prod(shape) * dtype.itemsize,
+            ),
             library.alike(x),
         )
+        if len(self.entries) >= MOST_CALLS:
+            self.entries.clear()
+        self.entries[key] = tuple(entry)

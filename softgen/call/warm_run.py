@@ -14,25 +14,30 @@ from typing import Any, NamedTuple
 
 from softgen.devices.gpu.device import require_device
 
-# run(x, out, axis, dtype, tune, variant, batch_invariant) returns the result.
+# run(x, out, axis, dtype, tune, variant, batch_invariant, rest) returns the result, or a tuple of
+# all; rest are the inputs beside x, by default none.
 Run = Callable[..., Any]
-# full(x, out, axis, dtype, tune, variant, batch_invariant, key) returns it by the full path. The
-# key is None if the request cannot be kept.
+# full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key) returns it by the full path.
+# The key is None if the request cannot be kept.
 Full = Callable[..., Any]
+# prepare(arguments, stream, result, rest) puts what a launch takes beside x and the first result
+# among its values, and returns what the call returns; None if the full path has to.
+Prepare = Callable[[Any, int, Any, tuple[Any, ...]], Any]
 
 
 class Entry(NamedTuple):
-    """What the full path found out about a request.
+    """What the full path found out about a request; kept as a plain tuple, which unpacks quicker.
 
     Attributes:
         context: of the device; a thread that has not used the device yet has none current.
         device: its number.
-        take, put_back, make, prepare, start: the parts of a Launcher.
-        shape: of the result.
+        take, put_back, make, start: the parts of a Launcher.
+        prepare: what is left to do before the launch, or None.
+        place: of the first result among the values.
+        shape: of the first result.
         allocate: what makes a result (see Library.result_maker).
-        dtype: of the result, as the library has it.
-        x_bytes: size of x.
-        y_bytes: size of the result.
+        wanted: of an array that is given for the result: its dtype, as the library has it, the
+            size of x and its own in bytes.
         alike: whether an array is like this x, if the library tells.
     """
 
@@ -41,17 +46,16 @@ class Entry(NamedTuple):
     take: Any
     put_back: Any
     make: Any
-    prepare: Any
+    prepare: Prepare | None
     start: Any
+    place: int
     shape: tuple[int, ...]
     allocate: Any
-    dtype: Any
-    x_bytes: int
-    y_bytes: int
+    wanted: tuple[Any, int, int]
     alike: Callable[[Any], bool]
 
 
-Find = Callable[[Hashable], Entry | None]
+Find = Callable[[Hashable], tuple[Any, ...] | None]
 
 # What os.environ.get reads; it decodes at each look, 0.9 us, and this dict takes 0.03.
 look_up: Callable[[bytes], bytes | None] = vars(os.environ)["_data"].get

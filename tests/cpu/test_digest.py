@@ -56,7 +56,7 @@ def append(path: Path, line: str) -> None:
 
 def variants() -> list[Variant]:
     """Return variants of every function and strategy that go together."""
-    found = []
+    found: list[Variant] = []
     for function in all_functions():
         for dtype, cols in (("bfloat16", 4096), ("float32", 250), ("float32", 1 << 22)):
             problem = Problem.of(function, dtype, cols)

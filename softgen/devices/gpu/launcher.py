@@ -33,7 +33,8 @@ class Launcher:
             thread can interrupt), they are this call's own.
         put_back: takes them back, after a launch that succeeded.
         make: returns new ones.
-        prepare: prepare(arguments, stream) puts a workspace's address among the values, or None.
+        prepare: prepare(arguments, stream, result, rest) puts a workspace's address among the
+            values and returns `result`, or None; `Prepare` in `call/warm_run.py` is more of it.
         start: start(stream, addresses, 0) launches, or raises the driver's error.
     """
 
@@ -68,12 +69,13 @@ class Launcher:
         def together(stream: int, addresses: int, _: int) -> None:
             driver.launchCooperativeKernel(*fixed, stream, addresses)
 
-        def prepare(arguments: Arguments, stream: int) -> None:
+        def prepare(arguments: Arguments, stream: int, result: Any = None, rest: Any = ()) -> Any:
             assert not isinstance(scratch, int)
             values, _, lent, _, _ = arguments
             key, found = workspace.lend(scratch, device, stream, size)
             values[arrays + 1] = found.address
             lent[:] = key, found, stream
+            return result
 
         def put_all_back(arguments: Arguments) -> None:
             workspace.give_back(*arguments[2])

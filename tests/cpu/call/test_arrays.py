@@ -313,6 +313,7 @@ class FakeLibrary:
 
     mallocs_in_capture: bool = False
     array_type: type = Array
+    address: Callable[[Any], int] = field(default=lambda x: int(x.start))
     made: list[Array] = field(default_factory=list)
 
     def pointer(self, x: Array) -> int:
@@ -359,6 +360,12 @@ class FakeLibrary:
         raise AssertionError("resolve_output computes nothing")
 
     def alike(self, x: Array) -> Callable[[Any], bool]:
+        raise AssertionError("resolve_output keeps nothing")
+
+    def like(self, x: Array) -> Callable[[Any], bool]:
+        raise AssertionError("resolve_output keeps nothing")
+
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
         raise AssertionError("resolve_output keeps nothing")
 
 
