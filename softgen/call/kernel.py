@@ -116,8 +116,7 @@ class Kernel:
         if alignment < problem.alignment:
             raise InvalidValueError(
                 f"the plan needs rows that start on {problem.alignment} elements; these start on "
-                f"{alignment}. Plan with alignment={alignment}, or call "
-                f"softgen.{problem.function.name}"
+                f"{alignment}. Plan with alignment={alignment}{self._or_call(', or call {}')}"
             )
         launch = self.loaded.launcher(rows, library)
         try:
@@ -127,7 +126,7 @@ class Kernel:
             if fewer is None:
                 raise LaunchError(
                     f"{self.variant.name} needs more SMs at once than its stream has ({error}); "
-                    f"call softgen.{problem.function.name}, which then takes another variant"
+                    f"plan with another variant{self._or_call(', or call {}, which takes one')}"
                 ) from error
             fewer(pointers, stream)
         else:
@@ -154,9 +153,14 @@ class Kernel:
             )
         if not library.is_contiguous(x):
             raise InvalidValueError(
-                "a plan takes C-contiguous arrays; make x contiguous, or call "
-                f"softgen.{problem.function.name}, which copies when it must"
+                "a plan takes C-contiguous arrays; make x contiguous"
+                + self._or_call(", or call {}, which copies when it must")
             )
+
+    def _or_call(self, advice: str) -> str:
+        """Return `advice` with the call of the function in it; nothing if there is none."""
+        call = self.variant.problem.function.call
+        return advice.format(call) if call else ""
 
 
 def _arrays(count: int) -> str:

@@ -38,15 +38,7 @@ def bench(
         typer.Option("--shape", help="ROWSxCOLS, as 4096x1024, with --dtype; may be repeated."),
     ] = None,
     dtype: options.AnyDType = None,
-    function: Annotated[
-        Function | None,
-        typer.Option(
-            *("--function", "--algorithm"),
-            parser=options.parse_function,
-            metavar=options.FUNCTIONS,
-            help="Function of each row. \\[default: softmax; in suite logsumexp logsumexp]",
-        ),
-    ] = None,
+    function: options.SuiteFunction = None,
     peers: Annotated[
         str | None,
         typer.Option(

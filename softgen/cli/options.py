@@ -59,6 +59,15 @@ AnyFunction = Annotated[
         help="Function of each row. \\[default: softmax]",
     ),
 ]
+SuiteFunction = Annotated[
+    Function | None,
+    typer.Option(
+        *("--function", "--algorithm"),
+        parser=parse_function,
+        metavar=FUNCTIONS,
+        help="Function of each row. \\[default: softmax; in suite logsumexp logsumexp]",
+    ),
+]
 DTypeOption = Annotated[
     DType,
     typer.Option("--dtype", parser=parse_dtype, metavar=DTYPES, help="Element type of the input."),

@@ -32,10 +32,13 @@ def tune(
     ] = None,
     suite: Annotated[
         list[str] | None,
-        typer.Option("--suite", help="Suite of `softgen bench`, in its dtype; may be repeated."),
+        typer.Option(
+            "--suite",
+            help="Suite of `softgen bench`, in its dtype and of its function; may be repeated.",
+        ),
     ] = None,
     dtype: options.DTypeOption = DType.FLOAT32,
-    function: options.FunctionOption = SOFTMAX,
+    function: options.SuiteFunction = None,
     out_dtype: options.OutDType = None,
     budget: Annotated[
         float | None,
@@ -49,12 +52,15 @@ def tune(
     """
     sizes = [parse_shape(text, "--shape") for text in shape or []]
     sizes += read_shapes(shapes) if shapes is not None else []
-    wanted = [(dtype, rows, cols) for rows, cols in sizes]
-    wanted += [(each.dtype, each.rows, each.cols) for each in shapes_of(suite or [])]
+    wanted = [(function or SOFTMAX, dtype, rows, cols) for rows, cols in sizes]
+    # A suite's shapes have its function, unless one is asked for.
+    of_suites = shapes_of(suite or [], function=function)
+    wanted += [(each.function, each.dtype, each.rows, each.cols) for each in of_suites]
     if not wanted:
         raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
     problems = [
-        (Problem.of(function, kind, cols, out_dtype=out_dtype), rows) for kind, rows, cols in wanted
+        (Problem.of(each, kind, cols, out_dtype=out_dtype), rows)
+        for each, kind, rows, cols in wanted
     ]
     options.require_gpu()
 

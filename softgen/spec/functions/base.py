@@ -36,6 +36,11 @@ class Function(abc.ABC):
         return self.name
 
     @property
+    def call(self) -> str:
+        """How people call it on arrays, for messages; empty where only `softgen.plan` does."""
+        return ""
+
+    @property
     def like(self) -> str:
         """The function whose tuned settings it takes where it has none of its own."""
         return self.name

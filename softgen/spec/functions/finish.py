@@ -27,6 +27,11 @@ class Finish(Function):
         return "y = exp(x - maxima) / sums"
 
     @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.finish(x, m, d)"
+
+    @property
     def reduces(self) -> bool:
         """Whether the pair of a row is found, and not given."""
         return False

@@ -27,6 +27,11 @@ class LogSumExp(Function):
         return "lse = log(sum(exp(x)))"
 
     @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.logsumexp(x)"
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return True

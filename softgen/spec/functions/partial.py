@@ -25,6 +25,11 @@ class Partial(Function):
         """What the kernel computes."""
         return "maxima = max(x), sums = sum(exp(x - max(x)))"
 
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.partial(x)"
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima and sums."""
         maxima = row_result("maxima", compute, "Compute", Measure.EXACT)

@@ -36,6 +36,11 @@ class Normalized(Function):
         return f"y = {self.stem}(x)" + (", lse = log(sum(exp(x)))" if self.lse else "")
 
     @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return f"softgen.{self.stem}(x{', return_lse=True' if self.lse else ''})"
+
+    @property
     def template(self) -> str:
         """The stem of its template."""
         return self.stem

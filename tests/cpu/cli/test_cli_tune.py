@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import Result
 
+from softgen.bench.suites import SUITES
 from softgen.cli import group
 from softgen.cli.tune import parse_shape, read_shapes
 from softgen.errors import InvalidValueError
@@ -174,6 +175,21 @@ def test_a_suite_is_tuned_in_its_dtype() -> None:
     lines = document(ok("tune", "--suite", "fastsoftmax", "--shape", "8x64", "--json"))[1:]
     assert {(line["dtype"], line["rows"]) for line in lines} == {("float32", 128)}
     assert [line["cols"] for line in lines] == [2**i for i in range(10, 18)]
+
+
+def test_a_suite_is_tuned_for_its_function() -> None:
+    words = ("tune", "--suite", "logsumexp", "--suite", "fastsoftmax", "--shape", "8x64", "--json")
+    lines = document(ok(*words))
+    functions = [(line["function"], line["cols"]) for line in lines]
+    assert functions[0] == ("softmax", 64)
+    assert [cols for function, cols in functions if function == "logsumexp"] == [
+        case[2] for case in SUITES["logsumexp"].cases
+    ]
+    assert {function for function, _ in functions[1 + len(SUITES["logsumexp"].cases) :]} == {
+        "softmax"
+    }
+    for line in document(ok(*words, "--function", "partial")):
+        assert line["function"] == "partial"
 
 
 def test_the_cache_becomes_a_table_of_winners(tmp_path: Path) -> None:
