@@ -87,7 +87,7 @@ def run_full(
         captured = library.mallocs_in_capture and is_captured(stream)
         require_room(captured, out, shape_only)
         outputs = resolve_outputs(library, x, out, shape_only)
-        rest = row_inputs(library, x, shape_only, inputs[1:])
+        rest = row_inputs(library, x, shape_only, inputs[1:], outputs)
         if 0 in x.shape:
             return _of_nothing(library, shape_only, outputs)
         source = library.contiguous(x)
@@ -136,13 +136,24 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
         )
 
 
-def row_inputs(library: Library, x: Any, problem: Problem, given: Sequence[Any]) -> list[Any]:
-    """Return the inputs beside x, contiguous; raise unless each belongs to x."""
-    operands = problem.inputs[1:]
-    return [
-        _row_input(library, x, operand, array)
-        for operand, array in zip(operands, given, strict=True)
-    ]
+def row_inputs(
+    library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
+) -> list[Any]:
+    """Return the inputs beside x, contiguous; raise unless each belongs to x and stays as it is."""
+    found = []
+    for operand, array in zip(problem.inputs[1:], given, strict=True):
+        mine = _row_input(library, x, operand, array)
+        if any(_overlap(library, mine, output.target) for output in outputs):
+            raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
+        found.append(mine)
+    return found
+
+
+def _overlap(library: Library, a: Any, b: Any) -> bool:
+    """Whether two contiguous arrays share memory."""
+    starts = [library.pointer(each) for each in (a, b)]
+    sizes = [math.prod(each.shape) * library.dtype(each).itemsize for each in (a, b)]
+    return bool(starts[0] < starts[1] + sizes[1] and starts[1] < starts[0] + sizes[0])
 
 
 def finished(library: Library, outputs: Sequence[Output]) -> Any:

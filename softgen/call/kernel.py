@@ -106,7 +106,7 @@ class Kernel:
         stream = library.stream(self.device)
         require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
         outputs = resolve_outputs(library, x, out, problem)
-        others = row_inputs(library, x, problem, rest)
+        others = row_inputs(library, x, problem, rest, outputs)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
             return finished(library, outputs)

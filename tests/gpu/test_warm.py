@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -30,7 +31,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 class Count:
-    """Counts the calls of softmax and log_softmax, by the full path and in all."""
+    """Counts the calls of each function, by the full path and in all."""
 
     def __init__(self) -> None:
         self.all = self.full = 0
@@ -63,10 +64,12 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Count:
         calls.full = full
         return calls
 
-    monkeypatch.setattr(api, "_softmax", fresh("softmax"))
-    monkeypatch.setattr(api, "_log_softmax", fresh("log_softmax"))
-    monkeypatch.setattr(softgen, "softmax", called(api.softmax))
-    monkeypatch.setattr(softgen, "log_softmax", called(api.log_softmax))
+    for name in ("softmax", "softmax_lse", "log_softmax", "log_softmax_lse"):
+        monkeypatch.setattr(api, f"_{name}", fresh(name))
+    for name in ("logsumexp", "partial", "finish"):
+        monkeypatch.setattr(api, f"_{name}", fresh(name))
+    for name in ("softmax", "log_softmax", "logsumexp", "partial", "finish"):
+        monkeypatch.setattr(softgen, name, called(getattr(api, name)))
     return counter
 
 
@@ -403,3 +406,245 @@ def test_a_warm_call_without_out_is_refused_in_a_capture(count: Count) -> None:
             softgen.softmax(x, tune="off")
         stream.end_capture()
         assert softgen.softmax(x, tune="off").dtype == numpy_dtype(DType.FLOAT32)
+
+
+# More than one input or result
+
+
+def each(found: Any) -> tuple[Any, ...]:
+    return found if isinstance(found, tuple) else (found,)
+
+
+def pair_calls(x: Any) -> list[Callable[..., Any]]:
+    """Return calls with more than one input or result; that of `finish` has the pair of x."""
+    m, d = softgen.partial(x, tune="off")
+
+    def finish(x: Any, **options: Any) -> Any:
+        return softgen.finish(x, m, d, **options)
+
+    options: dict[str, Any] = {"return_lse": True, "tune": "off"}
+    return [
+        functools.partial(softgen.softmax, **options),
+        functools.partial(softgen.log_softmax, **options),
+        functools.partial(finish, tune="off"),
+    ]
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda d: d.value)
+def test_warm_calls_of_pairs_repeat_the_full_ones(library: str, dtype: DType, count: Count) -> None:
+    x = array(library, 12, 1000, dtype)
+    for shaped in (x, x.reshape(3, 4, 1000), x.reshape(-1)[:7]):
+        calls = pair_calls(shaped)
+        calls.append(functools.partial(softgen.partial, tune="off"))
+        for call in calls:
+            full = each(call(shaped))
+            before = count.warm
+            warm = each(call(shaped))
+            assert count.warm == before + 1
+            assert len(warm) == len(full)
+            for one, other in zip(warm, full, strict=True):
+                assert type(one) is type(other)
+                assert (one.dtype, one.shape) == (other.dtype, other.shape)
+                assert same(one, other)
+                assert one is not other
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_pairs_with_out_and_in_place(library: str, count: Count) -> None:
+    x = array(library, 12, 1000)
+    for call in pair_calls(x):
+        expected = each(call(x))
+        out = x * 0
+        for _ in range(3):
+            out *= 0
+            found = each(call(x, out=out))
+            assert found[0] is out
+            assert all(map(same, found, expected))
+        for _ in range(3):
+            twin = x * 1
+            found = each(call(twin, out=twin))
+            assert found[0] is twin
+            assert all(map(same, found, expected))
+    assert count.warm >= 3 * 4
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_logsumexp_with_out_is_warm(library: str, count: Count) -> None:
+    x = array(library, 12, 1000)
+    expected = softgen.logsumexp(x, tune="off")
+    out = expected * 0
+    for _ in range(3):
+        out *= 0
+        assert softgen.logsumexp(x, out=out, tune="off") is out
+        assert same(out, expected)
+    assert count.warm == 2
+    column = x[:, :1] * 1
+    with pytest.raises(ValueError, match="overlaps"):
+        softgen.logsumexp(column, out=column[:, 0], tune="off")
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_a_pair_that_does_not_belong_to_x_is_refused_when_warm_too(
+    library: str, count: Count
+) -> None:
+    x = array(library, 8, 1000)
+    m, d = softgen.partial(x, tune="off")
+    for _ in range(2):
+        expected = softgen.finish(x, m, d, tune="off")
+    assert count.warm == 1
+    wide = array(library, 8, 8, DType.FLOAT64)[:, 0]
+    for bad in ((m[:7], d), (m, d.reshape(8, 1)), (wide, d), (m, wide), (m, None), (m, [1.0] * 8)):
+        with pytest.raises((TypeError, ValueError)):
+            softgen.finish(x, *bad, tune="off")
+    strided = array(library, 8, 2)
+    strided[:, 0], strided[:, 1] = m, d
+    before = count.full
+    for _ in range(2):  # copied each time
+        assert same(softgen.finish(x, strided[:, 0], strided[:, 1], tune="off"), expected)
+    assert count.full == before + 2
+    assert same(softgen.finish(x, m, d, tune="off"), expected)
+    assert count.full == before + 2
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_an_out_over_the_pair_is_refused_when_warm_too(library: str, count: Count) -> None:
+    flat = array(library, 1, 8 * 1000 + 1000)[0]
+    x = array(library, 8, 1000)
+    first, second = softgen.partial(x, tune="off")
+    m, d = flat[7000:7008], flat[8100:8108]
+    m[...], d[...] = first, second
+    out = flat[:8000].reshape(8, 1000)
+    for given in (x * 0, out):
+        for _ in range(2):
+            if given is out:
+                with pytest.raises(ValueError, match="out overlaps maxima"):
+                    softgen.finish(x, m, d, out=given, tune="off")
+            else:
+                softgen.finish(x, m, d, out=given, tune="off")
+
+
+def test_a_pair_with_a_gradient_is_refused_when_warm_too(count: Count) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(8, 1000, device="cuda")
+    m, d = softgen.partial(x, tune="off")
+    wants = m.clone().requires_grad_()
+    with torch.no_grad():
+        for _ in range(3):
+            softgen.finish(x, wants, d, tune="off")
+    for _ in range(2):
+        with pytest.raises(NotSupportedError):
+            softgen.finish(x, wants, d, tune="off")
+        softgen.finish(x, m, d, tune="off")
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+@pytest.mark.parametrize("function", ["softmax_lse", "log_softmax_lse", "partial", "finish"])
+def test_a_plan_of_pairs_is_warm_from_its_second_call(
+    library: str, function: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "_kernels", {})
+    kernel = softgen.plan(function, "float32", 1000, rows=64, tune="off")
+    full_path, taken = kernel._warm.full, []
+
+    def full(*given: Any) -> Any:
+        taken.append(given)
+        return full_path(*given)
+
+    kernel._warm.full = full
+    x = array(library, 64, 1000)
+    rest = softgen.partial(x, tune="off") if function == "finish" else ()
+    expected = each(kernel(x, *rest))
+    for _ in range(3):
+        assert all(map(same, each(kernel(x, *rest)), expected))
+    assert len(taken) == 1
+    if function != "partial":
+        out = x * 0
+        for form in ((out,), ()):
+            found = each(kernel(x, *rest, *form, **({} if form else {"out": out})))
+            assert found[0] is out
+            assert all(map(same, found, expected))
+        assert len(taken) == 2
+    with pytest.raises(TypeError, match=f"a kernel of {function} takes x"):
+        kernel(x, *rest, x, x)
+
+
+@pytest.mark.parametrize(("variant", "cols"), VARIANTS)
+def test_every_kind_of_launch_has_a_warm_pair(variant: str, cols: int, count: Count) -> None:
+    """Clusters, cooperative grids and workspaces, with a second result beside them."""
+    x = device_normal(7, cols, DType.FLOAT32)
+    full = softgen.softmax(x, return_lse=True, variant=variant)
+    for _ in range(3):
+        warm = softgen.softmax(x, return_lse=True, variant=variant)
+        assert all(map(same, warm, full))
+    assert count.warm == 3
+
+
+def test_pairs_in_a_capture(count: Count) -> None:
+    """CuPy may not allocate the second result there; finish has but one, and its place."""
+    import cupy
+
+    x = device_normal(9, 1000, DType.FLOAT32)
+    y, m, d = cupy.empty_like(x), *softgen.partial(x, tune="off")
+    expected = softgen.softmax(x, tune="off")
+    stream = cupy.cuda.Stream(non_blocking=True)
+    cupy.cuda.runtime.deviceSynchronize()
+    with stream:
+        for _ in range(2):
+            softgen.softmax(x, out=y, return_lse=True, tune="off")
+            softgen.finish(x, m, d, out=y, tune="off")
+        stream.begin_capture()
+        with pytest.raises(softgen.CaptureError, match="a result cannot be allocated"):
+            softgen.softmax(x, out=y, return_lse=True, tune="off")
+        with pytest.raises(softgen.CaptureError, match="a result cannot be allocated"):
+            softgen.partial(x, tune="off")
+        softgen.finish(x, m, d, out=y, tune="off")
+        graph = stream.end_capture()
+        y[...] = 0
+        graph.launch(stream)
+    stream.synchronize()
+    assert error_of(y, expected) < 4e-6
+
+
+def test_pairs_in_a_torch_graph(count: Count) -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.randn(7, 1000, device="cuda")
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        softgen.finish(x, *softgen.partial(x, tune="off"), tune="off")
+        softgen.softmax(x, return_lse=True, tune="off")
+    graph = torch.cuda.CUDAGraph()
+    before = count.full
+    with torch.cuda.graph(graph, stream=stream):
+        y, lse = softgen.softmax(x, return_lse=True, tune="off")
+        z = softgen.finish(x, *softgen.partial(x, tune="off"), tune="off")
+    assert count.full == before
+    for _ in range(2):
+        x.copy_(torch.randn_like(x))
+        graph.replay()
+        torch.testing.assert_close(y, torch.softmax(x, -1))
+        torch.testing.assert_close(z, torch.softmax(x, -1))
+        torch.testing.assert_close(lse, torch.logsumexp(x, -1))
+
+
+@pytest.mark.parametrize("library", ["cupy", "torch"])
+def test_threads_of_pairs(library: str, count: Count) -> None:
+    import cupy
+
+    inputs = [array(library, rows, cols) for rows in (3, 16) for cols in (64, 1000, 50257)]
+    expected = [softgen.softmax(x, return_lse=True, tune="off") for x in inputs]
+    cupy.cuda.runtime.deviceSynchronize()
+
+    def hammer(seed: int) -> int:
+        wrong = 0
+        for i in range(300):
+            which = (i * 7 + seed) % len(inputs)
+            found = softgen.softmax(inputs[which], return_lse=True, tune="off")
+            if i % 10 == 0:
+                wrong += not all(map(same, found, expected[which]))
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(hammer, range(8))) == [0] * 8
+    assert count.warm > count.full

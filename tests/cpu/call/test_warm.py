@@ -93,8 +93,8 @@ class Guards:
     def facts(self, x: Array) -> tuple[Any, ...]:
         return x.shape, x.dtype, x.get_device(), x.is_contiguous(), x.requires_grad
 
-    def check(self, x: Array) -> bool:
-        return self.facts(x) == self.known
+    def check(self, x: Any) -> bool:
+        return type(x) is Array and self.facts(x) == self.known
 
 
 class FakeError(Exception):
@@ -116,6 +116,7 @@ class FakeDriver:
         self.launches: list[tuple[Any, ...]] = []
         self.refusal = 0  # the error of every launch
         self.given_back: list[tuple[Any, ...]] = []
+        self.arguments = 4  # of a launch: operands, rows, workspace
 
     def ctxGetCurrent(self) -> int:
         return self.context
@@ -141,8 +142,8 @@ class FakeDriver:
     def read(self, addresses: int) -> tuple[int, ...]:
         if self.refusal:
             raise FakeError(self.refusal)
-        each = (ctypes.c_uint64 * 4).from_address(addresses)
-        return tuple(ctypes.c_uint64.from_address(each[i]).value for i in range(4))
+        each = (ctypes.c_uint64 * self.arguments).from_address(addresses)
+        return tuple(ctypes.c_uint64.from_address(address).value for address in each)
 
 
 class World:
@@ -166,6 +167,28 @@ class World:
 
     def call(self, x: Any, out: Any = None, *options: Any) -> Any:
         return self.calls[type(x)](x, out, *(options or DEFAULTS))
+
+
+class Wider(World):
+    """As `World`, of a function with other inputs, or with results of one element a row."""
+
+    def __init__(self, library: Library, rows: int, y_is_row: bool = False, **shape: Any) -> None:
+        """Args: how many results there are beside the first, whether that has one a row too."""
+        super().__init__(library)
+        self.rows, self.y_is_row, self.shape = rows, y_is_row, shape
+
+    def full_path(self, x: Any, out: Any, *options_rest_key: Any) -> str:
+        rest, key = options_rest_key[-2:]
+        self.full.append(key)
+        wanted = x.shape[:-1] if self.y_is_row else x.shape
+        y = Array(wanted, self.fresh) if out is None else out
+        more = [Output(*[Array(x.shape[:-1], self.fresh)] * 2) for _ in range(self.rows)]
+        launch = launch_of(arrays=2 + len(rest) + len(more), **self.shape)
+        self.calls.remember(key, self.library, x, out, Output(y, y), launch, rest, more)
+        return "full"
+
+    def with_rest(self, x: Any, *rest: Any, out: Any = None) -> Any:
+        return self.calls[type(x)](x, out, *DEFAULTS, rest)
 
 
 @pytest.fixture
@@ -216,11 +239,10 @@ def world(
     return made
 
 
-def launch_of(rows: int = 6, scratch: Any = None, **shape: Any) -> Any:
+def launch_of(rows: int = 6, scratch: Any = None, arrays: int = 2, **shape: Any) -> Any:
     function = SimpleNamespace(ptr=0xF00)
-    return launcher.Launcher(
-        function, 2, Launch(128, rows_per_block=4, static_shared_bytes=0, **shape), rows, 0, scratch
-    )
+    how = Launch(128, rows_per_block=4, static_shared_bytes=0, **shape)
+    return launcher.Launcher(function, arrays, how, rows, 0, scratch)
 
 
 # The launch
@@ -572,16 +594,262 @@ def test_a_0d_cupy_array_is_not_copied(driver: FakeDriver) -> None:
     assert CupyLibrary().contiguous(x) is x
 
 
+# More than one input or result
+
+M, D = Array((6,), 0x5000), Array((6,), 0x6000)
+
+
+@pytest.fixture
+def widened(world: World, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what makes a `Wider` the world."""
+
+    def widen(rows: int, *, arguments: int, y_is_row: bool = False, **shape: Any) -> Wider:
+        made = Wider(world.library, rows, y_is_row, **shape)
+        driver.arguments = arguments
+        monkeypatch.setattr(Array, "world", made)
+        monkeypatch.setattr(warm, "library_of", lambda x: (made.library, x))
+        return made
+
+    return widen
+
+
+@pytest.fixture
+def with_lse(widened: Any) -> Wider:
+    """Return the world of softmax_lse: x, y and lse, rows, no workspace."""
+    made: Wider = widened(1, arguments=5)
+    return made
+
+
+@pytest.fixture
+def pairs(widened: Any) -> Wider:
+    """Return the world of partial: x, maxima, sums."""
+    made: Wider = widened(1, arguments=5, y_is_row=True)
+    return made
+
+
+@pytest.fixture
+def finishing(widened: Any) -> Wider:
+    """Return the world of finish: x, maxima, sums, y."""
+    made: Wider = widened(0, arguments=6)
+    return made
+
+
+def test_two_results_are_made_and_returned(with_lse: Wider, driver: FakeDriver) -> None:
+    assert with_lse.call(X) == "full"
+    for start in (0x3000, 0x4000):
+        with_lse.made.clear()
+        y, lse = with_lse.call(Array((6, 8), start))
+        assert [y, lse] == with_lse.made
+        assert (y.shape, y.dtype, lse.shape, lse.dtype) == ((6, 8), F4, (6,), F4)
+        assert type(lse) is Array
+        assert driver.launches[-1][-1] == (start, FRESH, FRESH, 6, 0)
+    assert len(with_lse.full) == 1
+
+
+def test_the_first_of_two_results_goes_where_the_caller_says(
+    with_lse: Wider, driver: FakeDriver
+) -> None:
+    with_lse.call(X, OUT)
+    y, lse = with_lse.call(X, OUT)
+    assert y is OUT
+    assert [lse] == with_lse.made
+    assert driver.launches[-1][-1] == (0x1000, 0x2000, FRESH, 6, 0)
+    y, lse = with_lse.call(X, X)
+    assert y is X
+    overlapping = Array((6, 8), 0x1010)
+    assert with_lse.call(X, overlapping) == "full"
+
+
+def test_results_of_a_row_each(pairs: Wider, driver: FakeDriver) -> None:
+    pairs.call(X)
+    m, d = pairs.call(X)
+    assert [m, d] == pairs.made
+    assert m.shape == d.shape == (6,)
+    assert driver.launches[-1][-1] == (0x1000, FRESH, FRESH, 6, 0)
+
+
+def test_an_out_of_one_element_a_row(widened: Any, driver: FakeDriver) -> None:
+    world = widened(0, arguments=4, y_is_row=True)
+    x, out = Array((6, 1), 0x1000), Array((6,), 0x2000)
+    world.call(x, out)
+    assert world.call(x, out) is out
+    assert addresses(driver) == [(0x1000, 0x2000)]
+    world.calls.remember = lambda *given: None  # the real path raises here, and keeps nothing
+    # As many bytes as x, and refused all the same: only what has x's shape may be x.
+    for other in (Array((6,), 0x1000), Array((6, 1), 0x2000), Array((6, 1), 0x1000)):
+        assert world.call(x, other) == "full"
+
+
+def test_other_inputs_come_before_the_result(finishing: Wider, driver: FakeDriver) -> None:
+    assert finishing.with_rest(X, M, D) == "full"
+    other = Array((6,), 0x7000), Array((6,), 0x8000)
+    y = finishing.with_rest(Array((6, 8), 0x3000), *other)
+    assert [y] == finishing.made
+    assert y.shape == (6, 8)
+    assert finishing.with_rest(X, M, M, out=X) == "full"  # kept beside the one without out
+    assert finishing.with_rest(X, M, M, out=X) is X
+    assert [launch[-1] for launch in driver.launches] == [
+        (0x3000, 0x7000, 0x8000, FRESH, 6, 0),
+        (0x1000, 0x5000, 0x5000, 0x1000, 6, 0),
+    ]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+@pytest.mark.parametrize(
+    "other",
+    [
+        Array((5,), 0x5000),
+        Array((6, 1), 0x5000),
+        Array((6,), 0x5000, dtype="f8"),
+        Array((6,), 0x5000, device=1),
+        Array((6,), 0x5002),
+        Array((6,), 0x5000, contiguous=False),
+        Subclass((6,), 0x5000),
+        np.zeros(6, "f4"),
+        None,
+    ],
+)
+def test_another_pair_takes_the_full_path_and_harms_nothing(
+    which: int, other: Any, finishing: Wider, driver: FakeDriver
+) -> None:
+    finishing.with_rest(X, M, D)
+    pair = [M, D]
+    pair[which] = other
+    assert finishing.calls.entries
+    kept = dict(finishing.calls.entries)
+    finishing.calls.remember = lambda *given: None  # type: ignore[method-assign]
+    assert finishing.with_rest(X, *pair) == "full"
+    assert not driver.launches
+    assert finishing.calls.entries == kept
+    assert finishing.with_rest(X, M, D) is finishing.made[-1]
+    assert driver.launches[-1][-1] == (0x1000, 0x5000, 0x6000, FRESH, 6, 0)
+
+
+def test_a_pair_that_wants_a_gradient_takes_the_full_path(
+    finishing: Wider, driver: FakeDriver
+) -> None:
+    finishing.with_rest(X, M, D)
+    wants = Array((6,), 0x5000, gradient=True)
+    if isinstance(finishing.library, TorchLibrary):
+        assert finishing.with_rest(X, wants, D) == "full"
+        # It was kept under torch.no_grad(): that is no leave for the next call.
+        assert finishing.with_rest(X, wants, D) == "full"
+        assert not driver.launches
+
+
+@pytest.mark.parametrize("start", [0x5000 - 188, 0x5000 + 20, 0x6000 - 100])
+def test_an_out_that_overlaps_the_pair_takes_the_full_path(
+    start: int, finishing: Wider, driver: FakeDriver
+) -> None:
+    out = Array((6, 8), 0x2004)
+    finishing.with_rest(X, M, D, out=out)
+    assert finishing.with_rest(X, M, D, out=out) is out
+    assert finishing.with_rest(X, M, D, out=Array((6, 8), start)) == "full"
+    beside = Array((6, 8), 0x5000 - 6 * 8 * 4 - 12)
+    launched = len(driver.launches)
+    finishing.with_rest(X, M, D, out=beside)
+    finishing.with_rest(X, M, D, out=beside)
+    assert len(driver.launches) > launched
+
+
+@pytest.mark.parametrize("where", range(5))
+def test_other_options_of_more_results_take_the_full_path(
+    where: int, with_lse: Wider, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_lse.call(X)
+    options: list[Any] = list(DEFAULTS)
+    options[where] = "other"
+    assert with_lse.call(X, None, *options) == "full"
+    monkeypatch.setenv("SOFTGEN_TUNE", "off")
+    assert with_lse.call(X) == "full"
+    assert not driver.launches
+
+
+def test_more_results_in_a_capture(with_lse: Wider, driver: FakeDriver) -> None:
+    """CuPy allocates none there, also where the first has its place; PyTorch has a pool for it."""
+    with_lse.call(X)
+    with_lse.call(X, OUT)
+    with_lse.current = 0x77
+    driver.capturing = {0x77}
+    mallocs = with_lse.library.mallocs_in_capture
+    for out in (None, OUT):
+        found = with_lse.call(X, out)
+        assert (found == "full") == mallocs
+    assert bool(driver.launches) != mallocs
+    with_lse.current = 0x78
+    assert with_lse.call(X, OUT)[0] is OUT
+    assert driver.launches[-1][-2] == 0x78
+
+
+def test_other_inputs_in_a_capture(finishing: Wider, driver: FakeDriver) -> None:
+    finishing.with_rest(X, M, D, out=OUT)
+    finishing.current = 0x77
+    driver.capturing = {0x77}
+    assert finishing.with_rest(X, M, D, out=OUT) is OUT
+
+
+def test_a_workspace_beside_more_results(widened: Any, driver: FakeDriver) -> None:
+    world = widened(1, arguments=5, cooperative=True, workspace_bytes_per_row=16)
+    world.call(X)
+    assert len(world.call(X)) == 2
+    assert driver.launches[-1][0] == "together"
+    assert driver.launches[-1][-1] == (0x1000, FRESH, FRESH, 6, 0x9000 + 96)
+    assert len(driver.given_back) == 1
+
+
+def test_where_another_device_is_current_more_results_take_the_full_path(
+    with_lse: Wider, driver: FakeDriver
+) -> None:
+    with_lse.call(X)
+    driver.context = CONTEXT + 1
+    assert with_lse.call(X) == "full"
+    assert not driver.launches
+
+
+def test_a_refused_launch_of_more_results_takes_the_full_path(
+    with_lse: Wider, driver: FakeDriver
+) -> None:
+    with_lse.call(X)
+    driver.refusal = 720
+    assert with_lse.call(X) == "full"
+    driver.refusal = 0
+    y, lse = with_lse.call(X)
+    assert (y.shape, lse.shape) == ((6, 8), (6,))
+
+
+def test_a_subclass_brings_its_other_inputs_along(finishing: Wider) -> None:
+    for _ in range(2):
+        assert finishing.with_rest(Subclass((6, 8)), M, D) == "full"
+    assert finishing.calls.entries == {}
+
+
 # The public call
 
 
 def test_dim_is_another_name_of_axis(monkeypatch: pytest.MonkeyPatch) -> None:
     from softgen.call import api
 
-    for name in ("softmax", "log_softmax"):
+    for name in ("softmax", "log_softmax", "partial"):
         monkeypatch.setattr(api, f"_{name}", {str: lambda *request: request})
         call = getattr(api, name)
         assert call("x", dim=1) == call("x", 1) == call("x", 1, dim=1) == call("x", axis=1)
         assert call("x", dim=-1) == call("x")
         with pytest.raises(InvalidValueError, match="axis=0 and dim=1 differ; give one"):
             call("x", 0, dim=1)
+
+
+def test_each_call_asks_for_its_function(monkeypatch: pytest.MonkeyPatch) -> None:
+    from softgen.call import api
+
+    call: Any
+    for name in ("softmax", "softmax_lse", "log_softmax", "log_softmax_lse", "partial", "finish"):
+        asked = {str: lambda *request, name=name: (name, *request)}
+        monkeypatch.setattr(api, f"_{name}", asked)
+    options = (-1, None, None, None, None)
+    for call in (api.softmax, api.log_softmax):
+        name = call.__name__
+        assert call("x", out="y") == (name, "x", "y", *options, ())
+        assert call("x", return_lse=True) == (f"{name}_lse", "x", None, *options, ())
+    call = api.partial
+    assert call("x") == ("partial", "x", None, *options, ())
+    assert api.finish("x", "m", "d") == ("finish", "x", None, *options, ("m", "d"))
