@@ -20,7 +20,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 H200 = arch_named("sm_90")
 BLOCK = parse_name("softmax_f32_1024_block_p4_c8_g128_b128_m12")
 ONLINE = parse_name("finish_f32_1000_online_p4_u2_b128")
