@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.call import cupy_library, library, torch_library, warm, warm_run
+from softgen.call import cupy_library, library, torch_library, warm, warm_more, warm_run
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.library import Library
 from softgen.call.outputs import Output
@@ -202,7 +202,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
             get_current_stream=lambda device: SimpleNamespace(ptr=Array.world.current),
         ),
     )
-    for module in (cupy_library, library, torch_library, launcher, warm, warm_run):
+    for module in (cupy_library, library, torch_library, launcher, warm, warm_more, warm_run):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
     monkeypatch.setattr(launcher, "workspace", fake)
     return fake
@@ -666,6 +666,15 @@ def test_results_of_a_row_each(pairs: Wider, driver: FakeDriver) -> None:
     assert [m, d] == pairs.made
     assert m.shape == d.shape == (6,)
     assert driver.launches[-1][-1] == (0x1000, FRESH, FRESH, 6, 0)
+
+
+def test_four_results_and_two_inputs(widened: Any, driver: FakeDriver) -> None:
+    world = widened(3, arguments=9)
+    world.with_rest(X, M, D)
+    found = world.with_rest(X, M, D)
+    assert list(found) == world.made
+    assert [each.shape for each in found] == [(6, 8), (6,), (6,), (6,)]
+    assert driver.launches[-1][-1] == (0x1000, 0x5000, 0x6000, *[FRESH] * 4, 6, 0)
 
 
 def test_an_out_of_one_element_a_row(widened: Any, driver: FakeDriver) -> None:
