@@ -76,11 +76,12 @@ def test_one_divided_by_every_number_of_columns(dtype: DType, out: DType) -> Non
     sources = kernels("softmax", dtype, out)
     program = build(sources)
     for source in sources:
-        x = encode(rows_of(finite, source.variant.problem.cols), dtype)
-        y = decode(program.run(source, x), out)
-        for i, n in enumerate(counts):
-            if told[i]:
-                assert (y[i, :n] == wanted[i]).all(), (source.name, n)
+        cols = source.variant.problem.cols
+        some = slice(None) if cols < WIDTHS[-1] else slice(2, None, 7)  # the widest take 10 s
+        y = decode(program.run(source, encode(rows_of(finite[some], cols), dtype)), out)
+        for i, n in enumerate(counts[some]):
+            if told[n - 1]:
+                assert (y[i, :n] == wanted[n - 1]).all(), (source.name, n)
 
 
 def ties(out: DType) -> list[tuple[float, float]]:
@@ -108,8 +109,10 @@ def test_float64_is_not_rounded_twice(out: DType) -> None:
     sources = kernels("log_softmax", DType.FLOAT64, out)
     program = build(sources)
     for source in sources:
-        y = decode(program.run(source, rows_of(finite, source.variant.problem.cols)), out)
-        assert (y[:, 0] == [-nearest for _, nearest in cases]).all(), source.name
+        cols = source.variant.problem.cols
+        some = slice(None) if cols < WIDTHS[-1] else slice(None, None, 6)  # the widest take 10 s
+        y = decode(program.run(source, rows_of(finite[some], cols)), out)
+        assert (y[:, 0] == [-nearest for _, nearest in cases[some]]).all(), source.name
 
 
 @pytest.mark.parametrize("out", HALVES, ids=lambda out: out.short)
