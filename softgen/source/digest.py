@@ -11,8 +11,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import re
 import sys
+from collections.abc import Iterator
 
 from softgen.source import render
 from softgen.strategies.faults import PACKAGES, SHIPPED
@@ -21,12 +21,10 @@ from softgen.strategies.variants import Variant
 # The rooms whose modules may decide a text; the names and errors below them do not.
 ROOMS = ("spec", "strategies")
 
-# A tag that names a template, and the two ways to name one that are understood.
-_TAG = re.compile(r"/\*%[-+]?\s*(?:include|extends|import|from)\s+(.*?)[-+]?%\*/", re.DOTALL)
-_PLAIN = re.compile(r'"([^"]*)"\s*(?:(?:import|as|with|without|ignore)\b.*)?', re.DOTALL)
-_OF_FUNCTION = re.compile(r'"functions/" ~ problem\.function\.template ~ "\.cuh\.j2"\s*')
-
-_WORD = re.compile(r"\w+")
+# The words of tags that name a template, and those that may follow the name.
+NAMING = ("include", "extends", "import", "from")
+FOLLOWING = ("import", "as", "with", "without", "ignore")
+OF_FUNCTION = '"functions/" ~ problem.function.template ~ ".cuh.j2"'
 
 
 def digest(variant: Variant) -> str:
@@ -84,15 +82,44 @@ def _templates(first: str, of_function: str) -> dict[str, bytes]:
         if name in found:
             continue
         found[name] = _read(os.path.join(folder, name))
-        for given in _TAG.findall(found[name].decode("latin-1")):
-            if _OF_FUNCTION.fullmatch(given):
+        for named in _named(found[name].decode("latin-1")):
+            if named == OF_FUNCTION:
                 open_names.append(f"functions/{of_function}.cuh.j2")
-            elif plain := _PLAIN.fullmatch(given):
-                open_names.append(plain[1])
+            elif plain := _plain(named):
+                open_names.append(plain)
             else:
                 paths = (path for path in render.template_directory().rglob("*") if path.is_file())
                 open_names += [path.relative_to(folder).as_posix() for path in paths]
     return found
+
+
+def _named(text: str) -> Iterator[str]:
+    """Yield what the tags of a template say after `include`, `extends`, `import` and `from`.
+
+    Without regular expressions: to compile them takes as long as to read all files.
+    """
+    for piece in text.split("/*%")[1:]:
+        words = piece.partition("%*/")[0].strip("+-").split(None, 1)
+        if len(words) == 2 and words[0] in NAMING:
+            yield words[1].strip()
+
+
+def _plain(named: str) -> str:
+    """Return the name that a tag says as it is; nothing if it is computed."""
+    before, *quoted = named.split('"', 2)
+    if before or len(quoted) != 2:
+        return ""
+    name, after = quoted
+    return name if after.split()[:1] in ([], *([word] for word in FOLLOWING)) else ""
+
+
+def _imported(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Yield the modules of ROOMS that a module imports from, and the names that it imports."""
+    for piece in text.split("from softgen.")[1:]:
+        module, _, rest = piece.partition(" import ")
+        if module.partition(".")[0] in ROOMS:
+            names = rest[: rest.find(")" if rest[:1] == "(" else "\n")]
+            yield module, names.strip("( \n").replace(",", " ").split()
 
 
 def _modules(first: set[str]) -> dict[str, bytes]:
@@ -107,13 +134,9 @@ def _modules(first: set[str]) -> dict[str, bytes]:
         if path is None:  # a name that a module has, or a module without a file
             continue
         found[name] = _read(path)
-        for piece in found[name].decode("latin-1").split("from softgen.")[1:]:
-            module, _, rest = piece.partition(" import ")
-            if module.partition(".")[0] not in ROOMS:
-                continue
+        for module, names in _imported(found[name].decode("latin-1")):
             open_names.append(f"softgen.{module}")
             if os.path.isdir(os.path.join(render.PACKAGE, *module.split("."))):
-                names = _WORD.findall(rest[: rest.find(")" if rest[:1] == "(" else "\n")])
                 open_names += [f"softgen.{module}.{name}" for name in names]
     return found
 

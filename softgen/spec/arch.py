@@ -109,7 +109,7 @@ OLDEST = (7, 5)
 
 
 # sm_90 as people write it: 90, 9.0, sm90, SM_90.
-_SPELLINGS = re.compile(r"(?:sm_?)?(\d{1,2})\.?(\d)", re.ASCII | re.IGNORECASE)
+_SPELLINGS = r"(?ai:(?:sm_?)?(\d{1,2})\.?(\d))"
 
 
 def arch_named(name: str, multiprocessors: int | None = None) -> Arch:
@@ -123,7 +123,7 @@ def arch_named(name: str, multiprocessors: int | None = None) -> Arch:
             f"an architecture is given by its name, for example 'sm_90', or as an Arch, not by "
             f"{name!r}"
         )
-    match = _SPELLINGS.fullmatch(name)
+    match = re.fullmatch(_SPELLINGS, name)
     known = KNOWN.get(f"sm_{match[1]}{match[2]}" if match else name)
     if match and (int(match[1]), int(match[2])) < OLDEST:
         raise InvalidValueError(

@@ -18,8 +18,7 @@ from softgen.strategies.variants import Variant
 SCHEMA = 2
 
 
-@dataclass(frozen=True)
-class Key:
+class Key(NamedTuple):
     """What a stored choice is for.
 
     Attributes:
