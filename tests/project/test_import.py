@@ -98,3 +98,71 @@ def test_an_old_place_of_a_module_names_the_new_one() -> None:
 def test_every_module_that_was_renamed_is_where_the_error_says() -> None:
     for place in moved.RENAMED.values():
         assert (Path(moved.__file__).parent / f"{place}.py").is_file()
+
+
+KEEP = """
+from softgen.source.store import source_of
+from softgen.strategies.variants import parse_name
+from softgen.tuning import cache
+from softgen.tuning.entry import Entry, Key
+variant = parse_name("softmax_f32_1024_block_p4_c8_g128_b128_m12")
+source_of(variant)
+cache.store(Entry(Key.of(variant.problem, 64, {"device": "a test"}), variant, ()))
+"""
+
+# What a first call does without a GPU: the choice from the cache, the text from the store.
+FIRST_CALL = """
+import sys
+import softgen
+softgen.softmax
+from softgen.source.store import source_of
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.tuning import cache
+from softgen.tuning.entry import Key
+problem = Problem.of("softmax", "float32", 1024)
+entry = cache.load(Key.of(problem, 64, {"device": "a test"}), arch_named("sm_90"))
+assert source_of(entry.winner).text
+print(*sys.modules)
+"""
+
+
+def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache: Path) -> None:
+    for program in (KEEP, FIRST_CALL):
+        ran = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        )
+    loaded = set(ran.stdout.split())
+    folder = Path(softgen.__file__).parent
+    for room in ("spec/functions", "strategies", "strategies/lessons"):
+        package = f"softgen.{room.replace('/', '.')}"
+        own = {name.removeprefix(f"{package}.") for name in loaded if name.startswith(package)}
+        modules = {path.stem for path in (folder / room).glob("*.py")} & own
+        assert modules <= {
+            *("base", "exhibit", "softmax"),
+            *("block", "sliced", "faults", "launch", "occupancy", "registry", "variants"),
+            "winners",
+        }, room
+    assert loaded & {"jinja2", "softgen.spec.numerics", "softgen.tuning.tune"} == set()
+
+
+def test_one_function_is_found_without_the_others() -> None:
+    program = (
+        "import sys\n"
+        "from softgen import Function\n"
+        "assert Function.of('softmax_lse').name == 'softmax_lse'\n"
+        "print(*(name for name in sys.modules if 'functions.' in name))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    modules = {name.rpartition(".")[2] for name in ran.stdout.split()}
+    assert modules == {"base", "exhibit", "softmax"}
+
+
+@pytest.mark.parametrize(
+    "name", ["soft", "softmax_", "base", "_", "", "../functions/softmax", "a.b"]
+)
+def test_a_name_like_a_functions_is_unknown(name: str) -> None:
+    with pytest.raises(softgen.InvalidValueError, match=r"unknown function .* softgen knows: "):
+        softgen.Function.of(name)
