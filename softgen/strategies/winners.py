@@ -7,6 +7,7 @@ variant is fastest, and would throw away what only a maintainer with that GPU ca
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -20,7 +21,7 @@ from softgen.spec.arch import MIB, Arch
 from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.base import Strategy
-from softgen.strategies.variants import Variant, parse_name
+from softgen.strategies.variants import Variant, parse_label
 
 SCHEMA = 1
 DIRECTORY = Path(__file__).resolve().parent / "tables"
@@ -38,10 +39,10 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     A function that moves the same bytes with the same launch as another takes the other's winner
     where it has none of its own.
     """
-    known = _winners(arch.device)
     bucket = rows_bucket(rows)
     for function in _alike(problem.function):
-        setting = known.get((dataclasses.replace(problem, function=function), bucket))
+        wanted = dataclasses.replace(problem, function=function)
+        setting = _settings(wanted, arch.device).get(bucket)
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
     return None
@@ -49,11 +50,11 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
 
 def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
     """Return the shipped winner of the most rows, if they are so many that the memory decides."""
-    known = _winners(arch.device)
     for function in _alike(problem.function):
         wanted = dataclasses.replace(problem, function=function)
-        rows = [r for p, r in known if p == wanted and r * p.bytes_per_row >= LARGE]
-        setting = known[wanted, max(rows)] if rows else None
+        known = _settings(wanted, arch.device)
+        rows = [r for r in known if r * wanted.bytes_per_row >= LARGE]
+        setting = known[max(rows)] if rows else None
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
     return None
@@ -69,25 +70,38 @@ def path_of(device: str) -> Path:
     return DIRECTORY / f"{slug}.json"
 
 
+def _settings(problem: Problem, device: str) -> dict[int, Strategy]:
+    """Return the shipped settings of `device` for `problem`, by bucket of rows.
+
+    Names of other problems are not read: that would import every function and every strategy.
+    """
+    found: dict[int, Strategy] = {}
+    for name, rows in _winners(device):
+        begin, _, label = name.partition(f"{problem.label}_")
+        if begin or not label or _OF_ANOTHER.match(label):
+            continue
+        with contextlib.suppress(SoftgenError):  # its strategy or a knob has changed since
+            found[rows] = parse_label(label)
+    return found
+
+
+# What may come in a name between the columns and the setting.
+_OF_ANOTHER = re.compile(r"align\d+_|fixed_")
+
+
 @functools.cache
-def _winners(device: str) -> dict[tuple[Problem, int], Strategy]:
-    """Return the shipped settings of `device` by problem and bucket of rows."""
+def _winners(device: str) -> list[tuple[str, int]]:
+    """Return the names and the rows of the shipped winners of `device`."""
     path = path_of(device)
-    found: dict[tuple[Problem, int], Strategy] = {}
+    found: list[tuple[str, int]] = []
     try:
         data: Any = json.loads(path.read_text())
         if data["schema"] != SCHEMA or data["device"] != device:
             return found
-        entries = [(entry["variant"], entry["rows"]) for entry in data["entries"]]
+        found = [(str(entry["variant"]), int(entry["rows"])) for entry in data["entries"]]
     except FileNotFoundError:
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
         log.warning("ignoring the table of tuned winners %s: %r", path, error)
         return found
-    for name, rows in entries:
-        try:
-            variant = parse_name(name)
-        except SoftgenError:  # its strategy or a knob has changed since
-            continue
-        found[variant.problem, rows] = variant.strategy
     return found

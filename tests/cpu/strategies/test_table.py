@@ -110,6 +110,24 @@ def test_a_name_that_no_longer_parses_is_passed_by(
     assert caplog.records == []
 
 
+def test_names_that_begin_alike_are_told_apart(folder: Path) -> None:
+    """A problem's label begins the names of others: of other alignments, of one order, wider."""
+    begins = [
+        THOUSAND,
+        Problem.of("softmax", "float32", 1000, alignment=1),
+        Problem.of("softmax", "float32", 1000, alignment=1, fixed_order=True),
+        Problem.of("softmax", "float32", 1001),
+        Problem.of("softmax", "float32", 1001, fixed_order=True),
+        Problem.of("softmax", "float32", 10010),
+        Problem.of("log_softmax", "float32", 1000),
+        Problem.of("softmax_lse", "float32", 1000),
+    ]
+    sizes = range(32, 32 * len(begins) + 1, 32)
+    ship(folder, *(entry(p, block_size=size) for p, size in zip(begins, sizes, strict=True)))
+    for problem, size in zip(begins, sizes, strict=True):
+        assert winners.winner(problem, 4096, H200) == Variant(problem, Safe(size))
+
+
 def test_a_winner_must_be_legal_on_the_device(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
