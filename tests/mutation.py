@@ -117,7 +117,7 @@ RULES = (
     _swaps("assign", {" += ": " = ", " *= ": " = ", " -= ": " += ", " ^= ": " = "}),
     _swaps("shift", {" << ": " >> ", " >> ": " << "}),
     _swaps("truth", {"true": "false", "false": "true"}),
-    _swaps("extreme", {"fmaxf(": "fminf(", "fmax(": "fmin(", "__hmax2(": "__hmin2("}),
+    _swaps("extreme", {"fmaxf(": "fminf(", " max(": " min(", "__hmax2(": "__hmin2("}),
     Rule("literal", re.compile(r"(?<![\w.])\d+(?![\w.])"), _other_number),
     Rule("negate", re.compile(r"\bif \((?!constexpr)"), lambda match: "if (!"),
     Rule("without", re.compile(r"^\s+[^/#].*;$"), _without),

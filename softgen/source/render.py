@@ -121,11 +121,12 @@ def environment() -> jinja2.Environment:
 
 
 def constant_lines(variant: Variant) -> list[str]:
-    """Return one C++ constant a line for the width and each knob but defaults, comments aligned."""
+    """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
     rows = [("Col kCols", variant.problem.cols, "elements in a row")]
     for field in dataclasses.fields(variant.strategy):
         value = getattr(variant.strategy, field.name)
-        if not field.metadata["constant"] or value == field.default:
+        named = field.metadata["constant"] and field.name not in variant.strategy.unnamed
+        if not named or value == field.default:
             continue
         kind = "bool" if isinstance(value, bool) else "int"
         constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
@@ -168,6 +169,46 @@ def declaration(opening: str, parameters: list[str]) -> str:
             lines[-1] += ","
             lines.append(" " * (len(opening) + 1) + parameter)
     return "\n".join(lines) + ") {"
+
+
+def widened(problem: Problem, element: str) -> str:
+    """Return the number that an element of x is, in the type of all arithmetic."""
+    conversions = {DType.FLOAT16: "__half2float", DType.BFLOAT16: "__bfloat162float"}
+    if problem.dtype in conversions:
+        return f"{conversions[problem.dtype]}({element})"
+    return element
+
+
+def narrowed(problem: Problem, number: str) -> str:
+    """Return a result as an element of its type, to which it is rounded once."""
+    double = problem.compute_dtype is DType.FLOAT64
+    conversions = {
+        DType.FLOAT16: "__double2half" if double else "__float2half_rn",
+        DType.BFLOAT16: "__double2bfloat16" if double else "__float2bfloat16_rn",
+    }
+    if problem.out_dtype in conversions:
+        return f"{conversions[problem.out_dtype]}({number})"
+    return number if problem.out_dtype is problem.compute_dtype else f"static_cast<Y>({number})"
+
+
+def minus_infinity(problem: Problem) -> str:
+    """Return -inf as an element of x."""
+    bits = {
+        DType.FLOAT16: "__ushort_as_half(0xfc00)",
+        DType.BFLOAT16: "__ushort_as_bfloat16(0xff80)",
+    }
+    return bits.get(problem.dtype, "negative_infinity()")
+
+
+def minus_infinities(problem: Problem, count: int) -> str:
+    """Return a pack of so many -inf, as the words of an access."""
+    half = {DType.FLOAT16: "fc00", DType.BFLOAT16: "ff80"}.get(problem.dtype)
+    if half is not None:
+        return (
+            f"{{0x{half}}}" if count == 1 else f"{{{', '.join(['0x' + half * 2] * (count // 2))}}}"
+        )
+    words = ["0xff800000"] if problem.dtype is DType.FLOAT32 else ["0", "0xfff00000"]
+    return f"{{{', '.join(words * count)}}}"
 
 
 def aligned_bytes(problem: Problem, dtype: DType) -> int:
@@ -249,6 +290,10 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         symbol=variant.name,
         signature=functools.partial(signature, variant),
         declaration=declaration,
+        widened=functools.partial(widened, problem),
+        narrowed=functools.partial(narrowed, problem),
+        minus_infinity=minus_infinity(problem),
+        minus_infinities=functools.partial(minus_infinities, problem),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )

@@ -84,6 +84,11 @@ class Strategy(abc.ABC):
         return 0
 
     @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ()
+
+    @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
         return (7, 5)

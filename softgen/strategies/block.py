@@ -64,6 +64,11 @@ class Block(Sliced):
         )
 
     @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("thread_group_width",) if self.thread_group_width == self.block_size else ()
+
+    @property
     def slice_threads(self) -> int:
         """The threads to which the packs of a slice are dealt in turn."""
         return self.thread_group_width

@@ -145,6 +145,11 @@ class Cooperative(Strategy):
         """The first compute capability that has the instructions of this setting."""
         return (9, 0)
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("prefetch",) if self.prefetch == 0 else ()
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""
         pair = 2 * problem.compute_dtype.itemsize

@@ -37,6 +37,11 @@ class Online(Strategy):
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("unroll",) if self.unroll == 1 else ()
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp in shared memory."""
         warps = self.block_size // WARP_SIZE

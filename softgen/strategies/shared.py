@@ -100,6 +100,11 @@ class Shared(Strategy):
         """The first compute capability that has the instructions of this setting."""
         return NEEDS.get(self.copy, super().needs)
 
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("stages",) if self.stages == 1 else ()
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""
         warps = self.block_size // WARP_SIZE

@@ -1,4 +1,4 @@
-"""What strategies share that hold slices of a row in registers (lib/row/row_slice.cuh.j2)."""
+"""What strategies share that hold slices of a row in registers (lib/row/slice.cuh.j2)."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Split(Sliced):
 
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
-    reverse: bool = knob("rev", "whether chunks are written last one first")
+    reverse: bool = knob("rev", "whether chunks are written last one first", constant=False)
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False
     )

@@ -44,7 +44,9 @@ class Warp(Sliced):
 
     thread_group_width: int = knob("g", "lanes that share a row")
     rows_per_access: int = knob("r", "rows that a thread group holds at once")
-    padding: bool = knob("pad", "whether the group covers more columns than the row has")
+    padding: bool = knob(
+        "pad", "whether the group covers more columns than the row has", constant=False
+    )
     block_size: int = knob("b", "threads in a block")
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
@@ -82,6 +84,11 @@ class Warp(Sliced):
             registers <= limit,
             f"a lane would hold {registers} registers of elements; at most {limit} do not spill",
         )
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("rows_per_access",) if self.rows_per_access == 1 else ()
 
     @property
     def slice_threads(self) -> int:

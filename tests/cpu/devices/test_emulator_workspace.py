@@ -134,7 +134,7 @@ def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
     x = input_of(source, 5)
     assert check(run(source, x, in_place=True), x, problem).ok
     outside = "if (col + i < 0 || col + i >= kCols) "
-    used = broken(source, outside + "elements[i] = minus_infinity();", "")
+    used = broken(source, outside + "elements[i] = negative_infinity();", "")
     assert np.isnan(run(used, x, in_place=True)).any()
 
 

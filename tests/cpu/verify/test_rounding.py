@@ -119,8 +119,8 @@ def test_float64_is_not_rounded_twice(out: DType) -> None:
 def test_both_mistakes_are_seen(out: DType) -> None:
     name = "half" if out is DType.FLOAT16 else "bfloat16"
     source = next(s for s in kernels("log_softmax", DType.FLOAT64, out) if "_warp_" in s.name)
-    once = f"__double2{name}(value)"
-    twice = broken(source, once, f"__float2{name}_rn(static_cast<float>(value))")
+    once = f"__double2{name}(from[i])"
+    twice = broken(source, once, f"__float2{name}_rn(static_cast<float>(from[i]))")
     cases = ties(out)
     finite = np.array([[0.0, np.log(np.expm1(value))] for value, _ in cases])
     x = rows_of(finite, source.variant.problem.cols)

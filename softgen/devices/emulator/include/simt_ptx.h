@@ -12,16 +12,14 @@ using Same = typename Identity<T>::Type;  // no deduction from here: the argumen
 
 }  // namespace simt
 
-template <typename Word>
-__device__ Word load_word(const Word* from, SIMT_SITE) {
+template <typename T, typename Word>
+__device__ void load_word(const T* from, Word& to, SIMT_SITE) {
   simt::simt_require_aligned(from, alignof(Word), file, line);
-  Word word;
-  simt::simt_load_word(&word, from, sizeof(Word));
-  return word;
+  simt::simt_load_word(&to, from, sizeof(Word));
 }
 
-template <typename Word>
-__device__ void store_word(Word* to, Word word, SIMT_SITE) {
+template <typename T, typename Word>
+__device__ void store_word(Word word, T* to, SIMT_SITE) {
   simt::simt_require_aligned(to, alignof(Word), file, line);
   simt::simt_store_word(to, &word, sizeof(Word));
 }
