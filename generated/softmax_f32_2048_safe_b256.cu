@@ -138,16 +138,16 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     LongSum sum;
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      Compute value[1] = {row_x[col]};
-      sum += sum_in_place(value, base);
+      Compute values[1] = {row_x[col]};
+      sum += sum_in_place(values, base);
     }
     const Compute total = reduce_block<add_lanes>(sum.value(), slots, 0);
 
     const Compute factor = factor_of(total);
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      Compute value[1] = {row_x[col]};
-      sum_in_place(value, base);
-      row_y[col] = finish(value[0], factor);
+      Compute values[1] = {row_x[col]};
+      sum_in_place(values, base);
+      row_y[col] = finish(values[0], factor);
     }
   }
 }

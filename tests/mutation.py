@@ -49,8 +49,10 @@ BATCH = (
 def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     """Every strategy, and every way that one has to lay out a row, at small sizes."""
 
-    def of(cols: int, dtype: str = "float32", function: str = "softmax", **more: bool) -> Problem:
-        return Problem.of(function, dtype, cols, **more)
+    def of(
+        cols: int, dtype: str = "float32", function: str = "softmax", fixed_order: bool = False
+    ) -> Problem:
+        return Problem.of(function, dtype, cols, fixed_order=fixed_order)
 
     yield of(100), Warp.covering(of(100), 4, 8, 2, 128)
     yield of(101, "bfloat16"), Warp.covering(of(101, "bfloat16"), 8, 16, 1, 128)

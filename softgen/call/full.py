@@ -87,7 +87,7 @@ def run_full(
         captured = library.mallocs_in_capture and is_captured(stream)
         require_room(captured, out, shape_only)
         outputs = resolve_outputs(library, x, out, shape_only)
-        rest = row_inputs(library, x, shape_only, inputs[1:], outputs)
+        rest = other_inputs(library, x, shape_only, inputs[1:], outputs)
         if 0 in x.shape:
             return _of_nothing(library, shape_only, outputs)
         source = library.contiguous(x)
@@ -121,7 +121,7 @@ def run_full(
             launch, whole = launch_on_fewer(kernel, rows, stream, library, choice, error), False
             launch(pointers, stream)
         # What was copied for the launch is copied each time.
-        kept = source is x and all(map(operator.is_, rest, inputs[1:]))
+        kept = source is x and all(map(operator.is_, rest, inputs[1:])) and warms(problem)
         if whole and mode != "force" and kept:
             calls.remember(key, library, x, out, outputs[0], launch, rest, outputs[1:])
         return finished(library, outputs)
@@ -136,13 +136,18 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
         )
 
 
-def row_inputs(
+def warms(problem: Problem) -> bool:
+    """Whether a call like one before may take its launch: of one array where rows start is told."""
+    return len(problem.element_inputs) == 1
+
+
+def other_inputs(
     library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
 ) -> list[Any]:
     """Return the inputs beside x, contiguous; raise unless each belongs to x and stays as it is."""
     found = []
     for operand, array in zip(problem.inputs[1:], given, strict=True):
-        mine = _row_input(library, x, operand, array)
+        mine = _other_input(library, x, operand, array)
         if any(_overlap(library, mine, output.target) for output in outputs):
             raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
         found.append(mine)
@@ -170,8 +175,8 @@ def pointers_of(
     return [library.pointer(array) for array in (x, *rest, *targets)]
 
 
-def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
-    """Return an input of one element a row, contiguous; raise unless it belongs to x."""
+def _other_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
+    """Return an input beside x, contiguous; raise unless it belongs to x."""
     other, array = library_of(array)
     if other is not library or library.device(array) != library.device(x):
         raise InvalidValueError(f"{operand.name} must be of x's library and on its device")
@@ -179,10 +184,12 @@ def _row_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
         raise InvalidTypeError(
             f"{operand.name} must be {operand.dtype.value}, got {library.dtype(array).value}"
         )
-    shape = tuple(x.shape[:-1])
+    row = operand.extent is Extent.ROW
+    shape = tuple(x.shape[:-1] if row else x.shape)
     if tuple(array.shape) != shape:
+        of = "x's rows" if row else "x"
         raise InvalidValueError(
-            f"{operand.name} must have the shape of x's rows, {shape}, got {tuple(array.shape)}"
+            f"{operand.name} must have the shape of {of}, {shape}, got {tuple(array.shape)}"
         )
     return library.contiguous(array)
 

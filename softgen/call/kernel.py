@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished, pointers_of, require_room, row_inputs
+from softgen.call.full import finished, other_inputs, pointers_of, require_room, warms
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import resolve_outputs
 from softgen.call.warm import WarmCalls
@@ -106,7 +106,7 @@ class Kernel:
         stream = library.stream(self.device)
         require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
         outputs = resolve_outputs(library, x, out, problem)
-        others = row_inputs(library, x, problem, rest, outputs)
+        others = other_inputs(library, x, problem, rest, outputs)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
             return finished(library, outputs)
@@ -130,7 +130,7 @@ class Kernel:
                 ) from error
             fewer(pointers, stream)
         else:
-            if all(map(operator.is_, others, rest)):
+            if all(map(operator.is_, others, rest)) and warms(problem):
                 self._warm.remember(key, library, x, out, outputs[0], launch, others, outputs[1:])
         return finished(library, outputs)
 

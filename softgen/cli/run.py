@@ -177,6 +177,11 @@ def _run(
         problem = Problem.of(function, x_type, cols, out_dtype=y_type)
         if isinstance(choice, Variant) and choice.problem.cols == cols:
             problem = choice.problem  # with its alignment, and its order of summation
+            if problem.hooks:
+                raise InvalidValueError(
+                    f"`softgen run` has no option for what {choice.name} takes beside arrays; name "
+                    "one without hooks, or call softgen.devices.emulator.run_each"
+                )
         x = numerics.encode(values.reshape(-1, cols), x_type)
         inputs = (x, *files.load_inputs(problem, x, random))
         made = compute(where, problem, inputs, choice)

@@ -25,18 +25,22 @@ ROOMS = ("spec", "strategies")
 NAMING = ("include", "extends", "import", "from")
 FOLLOWING = ("import", "as", "with", "without", "ignore")
 OF_FUNCTION = '"functions/" ~ problem.function.template ~ ".cuh.j2"'
+OF_PART = '"parts/" ~ problem.function.part.name ~ '
+OF_HOOK = '"hooks/" ~ hook.name ~ ".cuh.j2"'
 
 
 def digest(variant: Variant) -> str:
     """Return a digest of all that decides the text of `variant` beside its name."""
-    function = variant.problem.function
-    return _digest(type(function), function.template, type(variant.strategy))
+    function, hooks = variant.problem.function, variant.problem.hooks
+    of_hooks = tuple(f"hooks/{hook.name}.cuh.j2" for hook in hooks)
+    names = (function.template, function.part.name, of_hooks)
+    return _digest(type(function), names, type(variant.strategy))
 
 
 @functools.cache
-def _digest(function: type, template: str, strategy: type) -> str:
+def _digest(function: type, names: tuple[str, str, tuple[str, ...]], strategy: type) -> str:
     name: str = strategy.name  # type: ignore[attr-defined]
-    files = _templates(render.strategy_template(name), template)
+    files = _templates(render.strategy_template(name), *names)
     files |= _modules(_homes(function) | _homes(strategy) | {"softgen.source.render"})
     state = hashlib.sha256()
     for name in sorted(files):
@@ -68,7 +72,9 @@ def _homes(kind: type) -> set[str]:
     return {name for name in found if name.partition(".")[0] not in sys.stdlib_module_names}
 
 
-def _templates(first: str, of_function: str) -> dict[str, bytes]:
+def _templates(
+    first: str, of_function: str, of_part: str, of_hooks: tuple[str, ...]
+) -> dict[str, bytes]:
     """Return what a template and those that it names hold, by path.
 
     Where a name is computed in a way that is not known here, it is every template there is. One
@@ -85,6 +91,10 @@ def _templates(first: str, of_function: str) -> dict[str, bytes]:
         for named in _named(found[name].decode("latin-1")):
             if named == OF_FUNCTION:
                 open_names.append(f"functions/{of_function}.cuh.j2")
+            elif named.startswith(OF_PART):
+                open_names.append(f"parts/{of_part}{named.removeprefix(OF_PART).strip(chr(34))}")
+            elif named == OF_HOOK:
+                open_names += of_hooks
             elif plain := _plain(named):
                 open_names.append(plain)
             else:

@@ -129,11 +129,15 @@ def by_file(sources: Sequence[Source]) -> dict[str, Source]:
 
 
 def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
-    of_a_row = operand.elements_per_row(problem.cols)
+    shapes: dict[Extent, list[str | int]] = {
+        Extent.ELEMENT: ["rows", problem.cols],
+        Extent.ROW: ["rows"],
+        Extent.NUMBER: [],
+    }
     return {
         "name": operand.name,
         "dtype": operand.dtype.value,
-        "shape": ["rows", of_a_row] if operand.extent is Extent.ELEMENT else ["rows"],
+        "shape": shapes[operand.extent],
         "result": operand.result,
         "may_be": operand.may_be or None,
     }

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from softgen.errors import SoftgenError, StrategyError
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
-from softgen.spec.operands import Measure
+from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.variants import Variant
@@ -191,8 +192,10 @@ def narrowed(problem: Problem, number: str) -> str:
     return number if problem.out_dtype is problem.compute_dtype else f"static_cast<Y>({number})"
 
 
-def minus_infinity(problem: Problem) -> str:
-    """Return -inf as an element of x."""
+def fill(problem: Problem) -> str:
+    """Return what stands for an element that is not there."""
+    if problem.function.part.fill == 0:
+        return "X(0)"
     bits = {
         DType.FLOAT16: "__ushort_as_half(0xfc00)",
         DType.BFLOAT16: "__ushort_as_bfloat16(0xff80)",
@@ -200,8 +203,10 @@ def minus_infinity(problem: Problem) -> str:
     return bits.get(problem.dtype, "negative_infinity()")
 
 
-def minus_infinities(problem: Problem, count: int) -> str:
-    """Return a pack of so many -inf, as the words of an access."""
+def fills(problem: Problem, count: int) -> str:
+    """Return a pack of so many of `fill`, as the words of an access."""
+    if problem.function.part.fill == 0:
+        return "{}"
     half = {DType.FLOAT16: "fc00", DType.BFLOAT16: "ff80"}.get(problem.dtype)
     if half is not None:
         return (
@@ -216,13 +221,45 @@ def aligned_bytes(problem: Problem, dtype: DType) -> int:
     return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
 
 
+def shape_rule(problem: Problem, operand: Operand) -> str:
+    """Return the shape of an operand, in words."""
+    return {
+        Extent.ELEMENT: f"[rows][{problem.cols}], contiguous",
+        Extent.ROW: "[rows], contiguous",
+        Extent.NUMBER: "number",
+    }[operand.extent]
+
+
+def _part_names(problem: Problem) -> dict[str, Any]:
+    """Return what templates call the first input, the others, a part and a row's result."""
+    has_maximum = problem.function.part is MAX_SUM
+    first, *more = problem.element_inputs
+    written = [o.name for o in problem.results if o.extent is Extent.ELEMENT]
+
+    def elements(index: str) -> str:
+        return "".join(f"{operand.name}_values[{index}], " for operand in more)
+
+    return {
+        "x": first.name,
+        "more_inputs": more,
+        "more_values": "".join(f", {operand.name}_values" for operand in more),
+        "more_elements": elements("i"),
+        "more_elements_of": elements,
+        "result": written[0] if written else "",
+        "has_maximum": has_maximum,
+        "part": problem.function.part.cuda,
+        "whole": "whole.m, whole.d" if has_maximum else "whole",
+    }
+
+
 def alignment_rule(problem: Problem) -> str:
     """Return what addresses have to be multiples of, in words."""
     bases = [f"{o.name} on {aligned_bytes(problem, o.dtype)}" for o in problem.whole_rows]
     bases[0] += " bytes"
     rows = "an element: rows may start anywhere"
     if problem.alignment > 1:
-        rows = f"so each row of x starts on a multiple of {problem.alignment} elements"
+        first = problem.operands[0].name
+        rows = f"so each row of {first} starts on a multiple of {problem.alignment} elements"
     return f"{' and '.join(bases)}, {rows}"
 
 
@@ -278,6 +315,8 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         strategy=variant.strategy,
         launch=variant.launch,
         alignment_rule=alignment_rule(problem),
+        hooks_rule="".join(f", of {hook.formula}" for hook in problem.hooks),
+        shape_rule=functools.partial(shape_rule, problem),
         results_have_a_type=any(operand.cuda == "Y" for operand in problem.operands),
         writes=problem.writes_elements,
         row_results=", ".join(operand.name for operand in problem.row_results),
@@ -292,8 +331,9 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         declaration=declaration,
         widened=functools.partial(widened, problem),
         narrowed=functools.partial(narrowed, problem),
-        minus_infinity=minus_infinity(problem),
-        minus_infinities=functools.partial(minus_infinities, problem),
+        fill=fill(problem),
+        fills=functools.partial(fills, problem),
+        **_part_names(problem),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )

@@ -1,4 +1,4 @@
-"""Operands: the arrays that a kernel takes, in one list from which everything else follows.
+"""Operands: the arrays and numbers that a kernel takes, in one list that everything follows from.
 
 The kernel's signature and header, the manifest, the launcher, the tuner's buffers, the emulator's
 job and the reference all read that list; none of them knows how many arrays there are.
@@ -17,6 +17,7 @@ class Extent(str, Enum):
 
     ELEMENT = "element"  # rows x cols
     ROW = "row"  # one per row
+    NUMBER = "number"  # one for all rows, passed by value
 
 
 class Measure(str, Enum):
@@ -24,17 +25,18 @@ class Measure(str, Enum):
 
     VALUE = "value"  # to the result itself, above the smallest that a type keeps its digits for
     LOGARITHM = "logarithm"  # to 1 + |result|
+    TERMS = "terms"  # to the size of what is added up, which Function.magnitudes gives
     EXACT = "exact"  # no error at all
 
 
 @dataclass(frozen=True)
 class Operand:
-    """One array.
+    """One array, or one number.
 
     Attributes:
         name: as in the kernel's signature.
         dtype: element type.
-        extent: rows x cols, or one per row.
+        extent: rows x cols, one per row, or one number.
         result: whether the kernel writes it; otherwise it only reads it.
         cuda: the C++ type as the text names it: X, Y, or Compute.
         may_be: the operand whose memory it may share, element by element (in place).
@@ -52,11 +54,13 @@ class Operand:
     @property
     def parameter(self) -> str:
         """The C++ parameter."""
+        if self.extent is Extent.NUMBER:
+            return f"{self.cuda} {self.name}"
         return f"{'' if self.result else 'const '}{self.cuda}* {self.name}"
 
     def elements_per_row(self, cols: int) -> int:
         """Return how many elements belong to a row of `cols` columns."""
-        return cols if self.extent is Extent.ELEMENT else 1
+        return {Extent.ELEMENT: cols, Extent.ROW: 1, Extent.NUMBER: 0}[self.extent]
 
     def bytes_per_row(self, cols: int) -> int:
         """Return the bytes that belong to a row of `cols` columns."""
@@ -64,4 +68,4 @@ class Operand:
 
     def shape(self, rows: int, cols: int) -> tuple[int, ...]:
         """Return the shape for so many rows."""
-        return (rows, cols) if self.extent is Extent.ELEMENT else (rows,)
+        return {Extent.ELEMENT: (rows, cols), Extent.ROW: (rows,), Extent.NUMBER: ()}[self.extent]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.hooks import Hook
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
@@ -63,6 +65,7 @@ class Problem:
         fixed_order: whether the order in which a row is summed must not depend on where the row
             lies. False where rows are whole packs of 16 bytes, since every kernel has one order for
             those.
+        hooks: what is done to elements on their way in, in this order.
 
     `Problem.of` takes names and fills in the defaults.
     """
@@ -73,6 +76,7 @@ class Problem:
     cols: int
     alignment: int
     fixed_order: bool = False
+    hooks: tuple[Hook, ...] = ()
 
     @classmethod
     def of(
@@ -84,6 +88,7 @@ class Problem:
         out_dtype: object = None,
         alignment: int | None = None,
         fixed_order: bool = False,
+        hooks: Sequence[Hook | str] = (),
     ) -> Problem:
         """Return the problem for the given names.
 
@@ -96,6 +101,7 @@ class Problem:
                 start on a 16-byte boundary, as allocators' arrays do; 1 for arrays that start
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
+            hooks: what is done to elements on their way in, by name, for example ["scale"].
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
@@ -114,7 +120,10 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack
-        return cls(Function.of(function), x_type, y_type, cols, alignment, fixed_order)
+        chosen = tuple(map(Hook.of, hooks))
+        if len(set(chosen)) < len(chosen):
+            raise InvalidValueError(f"each hook at most once, got {', '.join(map(str, hooks))}")
+        return cls(Function.of(function), x_type, y_type, cols, alignment, fixed_order, chosen)
 
     @property
     def compute_dtype(self) -> DType:
@@ -134,8 +143,9 @@ class Problem:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """The arrays, inputs first, in the order of the kernel's signature."""
-        return self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
+        """What the kernel takes, in the order of its signature: arrays, then what hooks take."""
+        arrays = self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
+        return (*arrays, *(hook.operand(self.compute_dtype) for hook in self.hooks))
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
@@ -146,6 +156,11 @@ class Problem:
     def results(self) -> tuple[Operand, ...]:
         """The operands that the kernel writes."""
         return tuple(operand for operand in self.operands if operand.result)
+
+    @property
+    def element_inputs(self) -> tuple[Operand, ...]:
+        """The inputs with an element a column; the first is what a row is reduced from."""
+        return tuple(operand for operand in self.inputs if operand.extent is Extent.ELEMENT)
 
     @property
     def replacing(self) -> tuple[Operand, ...]:
@@ -169,7 +184,7 @@ class Problem:
         return any(operand.extent is Extent.ELEMENT for operand in self.results)
 
     @property
-    def as_json(self) -> dict[str, str | int | bool]:
+    def as_json(self) -> dict[str, str | int | bool | list[str]]:
         """The fields as JSON values, by name."""
         return {
             "function": self.function.name,
@@ -178,7 +193,13 @@ class Problem:
             "cols": self.cols,
             "alignment": self.alignment,
             "fixed_order": self.fixed_order,
+            **({"hooks": [hook.name for hook in self.hooks]} if self.hooks else {}),
         }
+
+    @property
+    def computed(self) -> str:
+        """What is computed, in words, for example softmax of scale * x."""
+        return " of ".join([self.function.name, *(hook.formula for hook in self.hooks)])
 
     @property
     def stem(self) -> str:
@@ -196,7 +217,7 @@ class Problem:
             label += f"_align{self.alignment}"
         if self.fixed_order:
             label += "_fixed"
-        return label
+        return "_".join([label, *(hook.name for hook in self.hooks)])
 
 
 def rows_bucket(rows: int) -> int:

@@ -7,11 +7,13 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, ClassVar
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
 from softgen.spec.dtypes import DType
+from softgen.spec.parts import SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -41,6 +43,26 @@ def knob(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+class Feature(Enum):
+    """What a problem may ask of a strategy's template beyond the usual."""
+
+    GIVEN_PAIRS = "the pair of a row is given, and not found"
+    MORE_INPUTS = "several inputs have an element a column"
+    SUMS = "parts are sums, without a maximum"
+    HOOKS = "elements are modified on their way in"
+
+
+def features_of(problem: Problem) -> set[Feature]:
+    """Return what `problem` asks for beyond the usual."""
+    asked = {
+        Feature.GIVEN_PAIRS: not problem.function.reduces,
+        Feature.MORE_INPUTS: len(problem.element_inputs) > 1,
+        Feature.SUMS: problem.function.part is SUM,
+        Feature.HOOKS: bool(problem.hooks),
+    }
+    return {feature for feature, is_asked in asked.items() if is_asked}
+
+
 @dataclass(frozen=True)
 class Strategy(abc.ABC):
     """Base of the strategies. A subclass is a frozen dataclass whose fields are the knobs.
@@ -52,6 +74,7 @@ class Strategy(abc.ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
+    takes: ClassVar[frozenset[Feature]] = frozenset()  # what its template has beyond the usual
 
     @abc.abstractmethod
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -124,12 +147,11 @@ class Strategy(abc.ABC):
 
     @classmethod
     def computes(cls, problem: Problem) -> bool:
-        """Whether the template has what the problem's function needs, whatever the knobs.
+        """Whether the template has what the problem asks for, whatever the knobs.
 
-        By default it finds the pair of a row: a function that is given it asks for nothing that
-        threads could share.
+        The usual is one input with an element a column, of which (max, sum) pairs are found.
         """
-        return problem.function.reduces
+        return features_of(problem) <= cls.takes
 
     def is_legal(self, problem: Problem, arch: Arch) -> bool:
         """Whether these knobs can compute `problem` on `arch`."""

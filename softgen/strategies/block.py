@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
@@ -29,6 +29,7 @@ class Block(Sliced):
 
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")
@@ -50,6 +51,10 @@ class Block(Sliced):
         )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_packable(problem, arch)
+        require(
+            len(problem.element_inputs) == 1 or self.aligned(problem),
+            "rows of two inputs must start on packs: their bases may lie differently",
+        )
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
@@ -32,6 +32,7 @@ class Cluster(Sliced):
 
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
+    takes = frozenset({Feature.HOOKS})
 
     block_size: int = knob("b", "threads in a block")
     cluster_size: int = knob("k", "blocks that share a row")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.walk import require_walk
 
@@ -23,15 +23,11 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
+    takes = frozenset({Feature.GIVEN_PAIRS})
 
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
     block_size: int = knob("b", "threads in a block")
-
-    @classmethod
-    def computes(cls, problem: Problem) -> bool:
-        """Return True: it takes pairs that are given, too."""
-        return True
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
 
@@ -21,13 +21,9 @@ class Safe(Strategy):
 
     name = "safe"
     summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
+    takes = frozenset(Feature)
 
     block_size: int = knob("b", "threads in a block")
-
-    @classmethod
-    def computes(cls, problem: Problem) -> bool:
-        """Return True: it takes pairs that are given, too."""
-        return True
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the block is whole warps."""

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.base import OTHER_REGISTERS, Strategy, features_of, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
 # in which it starts, so that a warp's accesses are whole lines: float32 4096 x 4099 took 1% less on
@@ -195,6 +195,10 @@ class Sliced(Strategy):
             f"not packs of {self.pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
         )
         self.require(
+            not features_of(problem),
+            "elements that are modified on their way in, or of two inputs, cannot stay packed",
+        )
+        self.require(
             arch.compute_capability >= PACKED_NEEDS,
             f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
         )
@@ -211,7 +215,7 @@ class Sliced(Strategy):
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
         held = problem.dtype if self.packed else problem.compute_dtype
-        return self.cols_per_thread * held.itemsize // 4
+        return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""

@@ -13,6 +13,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
+from softgen.spec.hooks import HOOKS
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.faults import fault, is_own
@@ -62,7 +63,7 @@ class Variant:
         if not self.strategy.computes(self.problem):
             raise IllegalVariantError(
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
-                f"{self.problem.function.name}"
+                f"{self.problem.computed}"
             )
         try:
             self.strategy.check(self.problem, arch)
@@ -158,8 +159,9 @@ def _name_pattern() -> re.Pattern[str]:
     return re.compile(
         rf"(?P<function>{'|'.join(functions)})"
         r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
-        r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?_(?P<strategy>[a-z]+)"
-        r"(?P<knobs>(?:_[a-z]+\d{0,9})*)"
+        r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
+        rf"(?P<hooks>(?:_(?:{'|'.join(hook.name for hook in HOOKS)}))*)"
+        r"_(?P<strategy>[a-z]+)(?P<knobs>(?:_[a-z]+\d{0,9})*)"
     )
 
 
@@ -179,6 +181,7 @@ def parse_name(name: str) -> Variant:
             out_dtype=by_short[out] if out else None,
             alignment=int(align) if align else None,
             fixed_order=match["fixed"] is not None,
+            hooks=match["hooks"].split("_")[1:],
         )
         setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
         if setting is not None and Variant(problem, setting).name == name:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PACK_SIZES, Strategy, knob
+from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced
 
@@ -41,6 +41,7 @@ class Warp(Sliced):
 
     name = "warp"
     summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
+    takes = frozenset({Feature.GIVEN_PAIRS})
 
     thread_group_width: int = knob("g", "lanes that share a row")
     rows_per_access: int = knob("r", "rows that a thread group holds at once")
@@ -51,11 +52,6 @@ class Warp(Sliced):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
-
-    @classmethod
-    def computes(cls, problem: Problem) -> bool:
-        """Return True: it takes pairs that are given, too."""
-        return True
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""

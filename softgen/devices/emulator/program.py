@@ -143,13 +143,14 @@ class Job:
         problem = self.source.variant.problem
         names = [each.name for each in problem.operands]
         same = self.in_place and operand in problem.replacing
+        number = operand.extent is Extent.NUMBER
+        of_a_row = 1 if number else operand.elements_per_row(problem.cols)
         elements = self.y_offset if operand.result else self.x_offset
         # What there is one of per row lies apart from any boundary of rows.
         shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0
         return struct.pack(
-            "16s6q",
-            operand.name.encode(),
-            *(operand.elements_per_row(problem.cols), operand.dtype.itemsize, shift),
+            "16s7q",
+            *(operand.name.encode(), number, of_a_row, operand.dtype.itemsize, shift),
             *(not operand.result, operand.result, names.index(operand.may_be) if same else -1),
         )
 

@@ -11,6 +11,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import resident_clusters
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.workspace import Allocator, DriverMemory
+from softgen.errors import NotSupportedError
 from softgen.source.render import Source
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
@@ -35,6 +36,13 @@ class LoadedKernel:
     handle: Any
     registers: int
     local_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.variant.problem.hooks:
+            raise NotSupportedError(
+                f"{self.variant.name} takes a number for each hook, which launches on a GPU do not "
+                "pass yet; run it on the emulator (softgen.devices.emulator.run_each)"
+            )
 
     def launcher(self, rows: int, scratch: Allocator | int | None = None) -> Launcher:
         """Return the launch on `rows` rows; the device must be current.

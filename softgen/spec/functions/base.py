@@ -10,6 +10,7 @@ from softgen.errors import InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType
 from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.parts import MAX_SUM, Part
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,11 @@ class Function(abc.ABC):
         """Whether the pair of a row is found, and not given."""
         return True
 
+    @property
+    def part(self) -> Part:
+        """What a piece of a row reduces to."""
+        return MAX_SUM
+
     @abc.abstractmethod
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return the arrays, inputs first, in the order of the kernel's signature.
@@ -76,6 +82,11 @@ class Function(abc.ABC):
 
         By torch's rules for NaN and infinity.
         """
+
+    def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return for each result the size of what is added up in it, or None: see Measure.TERMS."""
+        kind = DType.FLOAT64
+        return (None,) * sum(operand.result for operand in self.operands(kind, kind, kind))
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return inputs beside x that belong to it, for tests and examples: exact, as x is."""

@@ -22,9 +22,10 @@ struct Job {
   int64_t seconds;  // after which the launch counts as hung
 };
 
-// One array, in the order of the kernel's parameters; what is an input is followed by its elements.
+// One operand, in the order of the kernel's parameters; what is an input is followed by its elements.
 struct Description {
   char name[16];
+  int64_t number;  // whether it is one number, and no array
   int64_t cols;  // elements of a row
   int64_t item;  // bytes of an element
   int64_t shift;    // bytes that it starts after a 16-byte boundary

@@ -118,14 +118,15 @@ void set_up_operands(const Job& job) {
     if (!receive(&one, sizeof(one))) fail("the input ended within a job");
     if (one.same_as < 0) {
       places.push_back(operands.size());
-      operands.push_back({std::make_unique<Array>(one.name, job.rows, one.cols, one.item, one.shift),
+      const int64_t rows = one.number ? 1 : job.rows;
+      operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.item, one.shift),
                           one.input != 0, one.result != 0, {}});
     } else {
       places.push_back(places[static_cast<size_t>(one.same_as)]);
       operands[places.back()].result = true;
     }
     launch.arguments[i] =
-        operands[places.back()].array->data() - job.first_row * one.cols * one.item;
+        operands[places.back()].array->data() - (one.number ? 0 : job.first_row * one.cols * one.item);
   }
   for (Operand& operand : operands) {
     const Array& array = *operand.array;

@@ -57,7 +57,8 @@ inline auto dynamic_shared() -> T (&)[kMaxDynamicShared / sizeof(T)] {
 template <auto kKernel>
 struct Call;
 
-// Its parameters are its arrays, the number of rows, and a workspace if it takes one.
+// Its parameters are its operands, the number of rows, and a workspace if it takes one. An operand
+// is an array, or a number that is passed by value and read from an array of one element.
 template <typename... Parameters, void (*kKernel)(Parameters...)>
 struct Call<kKernel> {
   static constexpr bool kTakesWorkspace =
@@ -68,7 +69,9 @@ struct Call<kKernel> {
   // Not a kernel's own reads: they are not to be seen as loads of its.
   template <size_t kIndex, typename Parameter>
   __attribute__((no_sanitize("thread"))) static Parameter argument(void* const* arrays, long long rows, unsigned char* workspace) {
-    if constexpr (kIndex < kArrays) {
+    if constexpr (kIndex < kArrays && !std::is_pointer_v<Parameter>) {
+      return *static_cast<const Parameter*>(arrays[kIndex]);
+    } else if constexpr (kIndex < kArrays) {
       return static_cast<Parameter>(arrays[kIndex]);
     } else if constexpr (kIndex == kArrays) {
       return rows;

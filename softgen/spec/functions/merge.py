@@ -1,0 +1,58 @@
+"""merge: the pair (m, d) of whole rows from the pairs of their pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class Merge(Function):
+    """One pair of many a row: the monoid of Milakov & Gimelshein, arXiv 1805.02867, section 3.1."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "merge"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "maxima, sums = merge of the pairs (ms, ds)"
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return the pieces' maxima and sums, a column a piece, then maxima and sums."""
+        return (
+            element("ms", dtype, "X"),
+            element("ds", dtype, "X"),
+            row_result("maxima", compute, "Compute", Measure.EXACT),
+            row_result("sums", compute, "Compute", Measure.VALUE),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the pair: (-inf, 0) where all are, NaN twice where there is NaN or +inf."""
+        import numpy as np
+
+        m, d = inputs
+        maximum = m.max(axis=-1, keepdims=True)
+        shift = np.where(np.isneginf(maximum), 0, maximum)
+        total = (d * np.exp(m - shift)).sum(axis=-1)
+        return np.where(np.isnan(total), np.nan, maximum[..., 0]), total
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return sums that pieces with the maxima `x` may have."""
+        import numpy as np
+
+        columns = np.arange(x.shape[-1]) % 7 + 1.0
+        return (np.where(np.isneginf(x), 0.0, columns),)
+
+
+MERGE = Merge()
+FUNCTIONS = (MERGE,)
+
+EXHIBITS = (Exhibit("pairs of 64 pieces", MERGE, "float32", 65536, 64, "safe"),)

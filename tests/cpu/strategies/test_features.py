@@ -1,0 +1,149 @@
+"""What a problem may ask of strategies beyond the usual, on the emulator: every one that has it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import run_each
+from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.errors import (
+    IllegalVariantError,
+    InvalidTypeError,
+    InvalidValueError,
+    NotSupportedError,
+)
+from softgen.source.render import render
+from softgen.spec.arch import arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks import SCALE
+from softgen.spec.numerics import check, encode
+from softgen.spec.operands import Extent
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Feature, features_of
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant, candidates, parse_name
+from softgen.verify.verify import on_emulator
+from tests.helpers.cli_helpers import refused
+from tests.helpers.emulator_helpers import broken
+
+ARCH = arch_named("sm_90")
+FUNCTIONS = ("softmax", "log_softmax", "logsumexp", "partial", "softmax_lse")
+
+
+def settings(problem: Problem) -> list[Variant]:
+    """Return the best guess and the last candidate of every strategy that computes `problem`."""
+    found: list[Variant] = []
+    for kind in all_strategies():
+        if kind.computes(problem):
+            every = list(candidates(problem, 64, ARCH, kind.name))
+            found += dict.fromkeys((*every[:1], *every[-1:]))
+    return found
+
+
+def names(variants: list[Variant]) -> set[str]:
+    return {variant.strategy.name for variant in variants}
+
+
+def objections(variants: list[Variant]) -> list[str]:
+    """Return what is wrong with any variant in any regime, in place and out of place."""
+    sources = [render(variant) for variant in variants]
+    return [
+        f"{variant.name}: {verdict.objection}"
+        for variant, verdicts in zip(variants, on_emulator(sources), strict=True)
+        for verdict in verdicts
+        if verdict.objection
+    ]
+
+
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+def test_scaled_elements_pass_every_regime(dtype: DType) -> None:
+    problems = [
+        Problem.of(function, dtype, cols, hooks=["scale"])
+        for function in FUNCTIONS
+        for cols in (100, 1001)
+    ]
+    problems.append(Problem.of("softmax", dtype, 1001, hooks=["scale"], fixed_order=True))
+    problems.append(Problem.of("softmax", dtype, 5000, hooks=["scale"]))
+    variants = [variant for problem in problems for variant in settings(problem)]
+    assert names(variants) == {"block", "cluster", "safe"}
+    assert objections(variants) == []
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.FLOAT64], ids=lambda dtype: dtype.short)
+def test_merged_pairs_pass_every_regime(dtype: DType) -> None:
+    problems = [Problem.of("merge", dtype, cols) for cols in (1, 7, 64, 1000, 4096)]
+    variants = [variant for problem in problems for variant in settings(problem)]
+    assert names(variants) == {"block", "safe"}
+    assert objections(variants) == []
+
+
+def test_mistakes_are_seen() -> None:
+    """The factor is left out, is applied to one element only, or the second input is ignored."""
+    scaled = Problem.of("softmax", "float32", 1000, hooks=["scale"])
+    (variant, *_) = [v for v in settings(scaled) if v.strategy.name == "block"]
+    merged = next(v for v in settings(Problem.of("merge", "float32", 1000)))
+    wrong = [
+        broken(render(variant), "value = __fmul_rn(value, scale)", "value = value"),
+        broken(render(variant), "__fmul_rn(value, scale)", "__fmul_rn(value, 1 / scale)"),
+        broken(render(merged), "weight * d[i]", "weight"),
+    ]
+    for source, verdicts in zip(wrong, on_emulator(wrong), strict=True):
+        assert any(verdict.objection for verdict in verdicts), source.name
+
+
+def test_a_number_is_passed_by_value_and_scales() -> None:
+    problem = Problem.of("softmax", "float32", 300, hooks=["scale"])
+    variant = next(v for v in settings(problem) if v.strategy.name == "block")
+    source = render(variant)
+    assert "const X* x, Y* y, Compute scale, long long rows" in " ".join(source.text.split())
+    assert "//   scale: float32 number" in source.text
+    assert "y = softmax(x), row by row, of scale * x, arithmetic in float32" in source.text
+    x = encode(np.random.default_rng(0).standard_normal((5, 300)) * 3, DType.FLOAT32)
+    for value in (1.0, 0.001, 1000.0):
+        scale = np.array(value, np.float32)
+        results = run_each(source, x, others=(scale,))
+        assert check(results, (x, scale), problem).ok
+        exact = np.exp((x - x.max(-1, keepdims=True)).astype(np.float64) * value)
+        exact /= exact.sum(-1, keepdims=True)
+        assert np.allclose(results[0], exact, rtol=1e-3 if value > 1 else 2e-5, atol=1e-7)
+
+
+def test_names_say_the_hooks_and_are_read_back() -> None:
+    problem = Problem.of("softmax", "bfloat16", 1001, hooks=["scale"], fixed_order=True)
+    for variant in settings(problem):
+        assert "_1001_fixed_scale_" in variant.name
+        assert parse_name(variant.name) == variant
+    assert problem.as_json["hooks"] == ["scale"]
+    assert "hooks" not in Problem.of("softmax", "bfloat16", 1001).as_json
+    assert problem.operands[-1] == SCALE.operand(DType.FLOAT32)
+    assert problem.operands[-1].extent is Extent.NUMBER
+    assert problem.bytes_per_row == 2 * 2 * 1001
+
+
+def test_strategies_say_what_they_take() -> None:
+    asked = features_of(Problem.of("softmax", "float32", 100, hooks=["scale"]))
+    assert asked == {Feature.HOOKS}
+    assert features_of(Problem.of("merge", "float32", 100)) == {Feature.MORE_INPUTS}
+    assert features_of(Problem.of("finish", "float32", 100)) == {Feature.GIVEN_PAIRS}
+    variant = parse_name("softmax_f32_1000_scale_online_p4_u2_b128")
+    with pytest.raises(IllegalVariantError, match="online does not compute softmax of scale"):
+        variant.check(ARCH)
+
+
+def test_what_cannot_pass_numbers_yet_says_so() -> None:
+    name = settings(Problem.of("softmax", "float32", 100, hooks=["scale"]))[0].name
+    message = refused(2, "run", "--rows", 4, "--variant", name, "--device", "cpu")
+    assert "has no option for what" in message
+    variant = parse_name(name)
+    with pytest.raises(NotSupportedError, match="launches on a GPU do not pass yet"):
+        LoadedKernel(variant, render(variant), 0, None, 32, 0)
+
+
+def test_other_hooks_are_refused() -> None:
+    with pytest.raises(InvalidValueError, match=r"unknown hook 'scal'.*scale"):
+        Problem.of("softmax", "float32", 100, hooks=["scal"])
+    with pytest.raises(InvalidValueError, match="at most once"):
+        Problem.of("softmax", "float32", 100, hooks=["scale", "scale"])
+    with pytest.raises(InvalidTypeError, match="by its name"):
+        Problem.of("softmax", "float32", 100, hooks=[1])  # type: ignore[list-item]
