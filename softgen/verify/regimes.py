@@ -21,6 +21,9 @@ _FINFO_MAX = {
 }
 
 
+# A NaN all of whose bits are set, in float32 too: the complement of what it may become is 0.
+_ALL_ONES = float(np.array(2**64 - 1, np.uint64).view(np.float64))
+
 # The smallest number above 0 that -ftz leaves alone.
 _TINY = {
     DType.FLOAT16: 2.0**-14,
@@ -219,6 +222,7 @@ def _wide_spread(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
 REGIMES: dict[str, Regime] = {
     "random": Regime(_random),
     "nan": Regime(_at(np.nan)),
+    "nan_of_ones": Regime(_at(_ALL_ONES)),
     "plus_inf": Regime(_at(np.inf)),
     "some_minus_inf": Regime(_some_minus_inf),
     "all_minus_inf": Regime(_constant(lambda dtype: -np.inf)),
