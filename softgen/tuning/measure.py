@@ -132,7 +132,7 @@ class Buffers:
             step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
             array = memory(pairs * step)
             if not operand.result:
-                _fill_random(array, operand.dtype)
+                _fill_random(array, operand.dtype, positive=operand != problem.operands[0])
             shift = _shift(problem) * operand.dtype.itemsize if skew else 0
             owners.append(array)
             addresses.append([array.data.ptr + shift + i * step for i in range(pairs)])
@@ -168,12 +168,17 @@ def _round_up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _fill_random(buffer: Any, dtype: DType) -> None:
-    """Fill with normal values by doubling copies: no generator kernel has to be compiled."""
+def _fill_random(buffer: Any, dtype: DType, positive: bool) -> None:
+    """Fill with normal values, or their sizes: what is weighted by those does not cancel.
+
+    By doubling copies: no generator kernel has to be compiled.
+    """
     import cupy
     import numpy as np
 
     values = np.random.default_rng(0).standard_normal(PERIOD_ELEMENTS, np.float32)
+    if positive:
+        values = np.abs(values)
     period = values.astype(numpy_dtype(dtype)).view(np.uint8)
     filled = min(period.size, buffer.size)
     buffer[:filled] = cupy.asarray(period[:filled])

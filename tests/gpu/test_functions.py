@@ -138,3 +138,28 @@ def test_the_tuner_takes_every_function(function: str, cols: int) -> None:
     entry = tune(Problem.of(function, "bfloat16", cols), 512, budget=1.0)
     assert entry.timings
     assert [reason for _, reason in entry.failures if "differ" in reason] == []
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("pieces", [1, 7, 64, 1000])
+def test_merge_as_a_kernel(pieces: int, dtype: str) -> None:
+    """Its second input has an element a column too, and where that starts counts as x's does."""
+    import cupy
+
+    x = cupy.random.default_rng(2).standard_normal((50, pieces, 20)).astype(dtype) * 5
+    whole = [each.get() for each in softgen.partial(x.reshape(50, -1))]
+    ms, ds = softgen.partial(x)
+    for alignment in (None, 1):
+        kernel = softgen.plan("merge", dtype, pieces, rows=50, alignment=alignment)
+        shifted = cupy.empty(ds.size + 1, dtype)[1:].reshape(ds.shape)
+        shifted[...] = ds
+        for _ in range(3):
+            for given in (ds, shifted) if alignment == 1 or pieces % 2 else (ds,):
+                m, d = kernel(ms, given)
+                assert (m.get() == whole[0]).all()
+                assert abs(d.get() / whole[1] - 1).max() <= (4e-6 if dtype == "float32" else 4e-14)
+    if pieces == 64:
+        with pytest.raises(InvalidValueError, match="start on"):
+            softgen.plan("merge", dtype, pieces, rows=50)(ms, shifted)
+    with pytest.raises(InvalidValueError, match="ds must have the shape of x"):
+        kernel(ms, ds[:, :0])
