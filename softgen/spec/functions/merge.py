@@ -48,8 +48,8 @@ class Merge(Function):
         """Return sums that pieces with the maxima `x` may have."""
         import numpy as np
 
-        columns = np.arange(x.shape[-1]) % 7 + 1.0
-        return (np.where(np.isneginf(x), 0.0, columns),)
+        finite = np.where(np.isfinite(x), x, 0)
+        return (np.where(np.isneginf(x), 0, 1 + abs(finite) % 7),)
 
 
 MERGE = Merge()
