@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,7 @@ from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
+from softgen.spec.hooks import Hook
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
@@ -96,13 +98,14 @@ class Selection:
         every: bool,
     ) -> None:
         flags = (batch_invariant or None, every or None)
+        self.hooks: tuple[Hook, ...] = ()
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
             described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
             named = options.problem_of(variant, *described)
             cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
-            batch_invariant = named.fixed_order
+            batch_invariant, self.hooks = named.fixed_order, named.hooks
         elif cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
@@ -143,7 +146,8 @@ class Selection:
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
-        return options.problem_of(None, *described, self.batch_invariant)
+        problem = options.problem_of(None, *described, self.batch_invariant)
+        return dataclasses.replace(problem, hooks=self.hooks)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching

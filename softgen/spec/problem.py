@@ -198,8 +198,9 @@ class Problem:
 
     @property
     def computed(self) -> str:
-        """What is computed, in words, for example softmax of scale * x."""
-        return " of ".join([self.function.name, *(hook.formula for hook in self.hooks)])
+        """What is computed, in words, for example softmax with scale * x."""
+        hooks = "".join(f" with {hook.formula}" for hook in self.hooks)
+        return f"{self.function.name}{hooks}"
 
     @property
     def stem(self) -> str:

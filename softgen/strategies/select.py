@@ -104,7 +104,7 @@ def describe(problem: Problem) -> str:
         types += f" to {problem.out_dtype.value}"
     order = ", batch-invariant" if problem.fixed_order else ""
     return (
-        f"{problem.function.name} of {types} with {problem.cols} columns, "
+        f"{problem.computed} of {types} with {problem.cols} columns, "
         f"alignment {problem.alignment}{order}"
     )
 

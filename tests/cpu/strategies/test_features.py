@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ from softgen.strategies.base import Feature, features_of
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.cli_helpers import refused
+from tests.helpers.cli_helpers import ok, refused
 from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")
@@ -127,12 +129,14 @@ def test_strategies_say_what_they_take() -> None:
     assert features_of(Problem.of("merge", "float32", 100)) == {Feature.MORE_INPUTS}
     assert features_of(Problem.of("finish", "float32", 100)) == {Feature.GIVEN_PAIRS}
     variant = parse_name("softmax_f32_1000_scale_online_p4_u2_b128")
-    with pytest.raises(IllegalVariantError, match="online does not compute softmax of scale"):
+    with pytest.raises(IllegalVariantError, match="online does not compute softmax with scale"):
         variant.check(ARCH)
 
 
-def test_what_cannot_pass_numbers_yet_says_so() -> None:
+def test_a_name_with_hooks_is_emitted_and_what_passes_no_numbers_says_so(tmp_path: Path) -> None:
     name = settings(Problem.of("softmax", "float32", 100, hooks=["scale"]))[0].name
+    emitted = ok("emit", "--variant", name, "--out", tmp_path / "kernels").output
+    assert f"{name}.cu" in emitted
     message = refused(2, "run", "--rows", 4, "--variant", name, "--device", "cpu")
     assert "has no option for what" in message
     variant = parse_name(name)
