@@ -62,6 +62,12 @@ class Timing(NamedTuple):
     p10: float
     p90: float
 
+    def times(self, factor: float) -> Timing:
+        """Return the times of so many times the rows, as they grow with the rows."""
+        return self._replace(
+            microseconds=factor * self.microseconds, p10=factor * self.p10, p90=factor * self.p90
+        )
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -70,7 +76,8 @@ class Entry:
     Attributes:
         key: what it is for.
         winner: the chosen variant.
-        timings: of every candidate that was timed, fastest first.
+        timings: of every candidate that was timed, fastest first; of all rows, also where fewer
+            were timed because memory is short.
         failures: why candidates were not timed, by variant name.
         sources: the digest of what decided the winner's text; today's unless it is given.
     """

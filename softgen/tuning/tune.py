@@ -105,6 +105,8 @@ def _tune(
             f"no candidate for {problem.label} on {arch.device} works: {screen.failures}"
         )
     winner, timings = _finals(screen, deadline)
+    if buffers.rows < rows:
+        timings = tuple(timing.times(rows / buffers.rows) for timing in timings)
     key = Key.of(problem, rows, environment(device))
     entry = Entry(key, winner.variant, timings, tuple(sorted(screen.failures.items())))
     cache.store(entry)

@@ -91,3 +91,11 @@ def test_two_tunings_choose_kernels_that_are_equally_fast(dtype: str, rows: int,
     ratio = side_by_side(entries[0].winner, entries[1].winner, rows)
     found = [[(t.variant, t.microseconds) for t in entry.timings[:8]] for entry in entries]
     assert ratio <= 1.02, (entries[0].winner.name, entries[1].winner.name, found)
+
+
+def test_the_time_is_that_of_all_rows_where_fewer_are_timed() -> None:
+    problem = Problem.of("softmax", "bfloat16", 8192)
+    rows = 1 << 18  # 4.3 GB a buffer: the tuner takes less
+    entry = tune(problem, rows, budget=0.5)
+    terabytes_per_second = rows * problem.bytes_per_row / entry.timings[0].microseconds / 1e6
+    assert 0.5 < terabytes_per_second < 9

@@ -147,3 +147,7 @@ def test_without_budget_left_the_best_guess_is_still_timed() -> None:
     entry = tuner.tune(problem, 4096, budget=1e-9)
     assert [t.variant for t in entry.timings] == [entry.winner.name]
     assert entry.winner == best_guess(problem, 4096, H200)
+
+
+def test_times_grow_with_the_rows() -> None:
+    assert Timing("a", 10.0, 9.0, 11.0).times(3) == Timing("a", 30.0, 27.0, 33.0)
