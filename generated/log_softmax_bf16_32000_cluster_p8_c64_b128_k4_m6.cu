@@ -172,13 +172,13 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept - factor; 
 constexpr int kWholePacks = 7;  // of a thread: they are inside of the row for all threads
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
-    const Col col = (first + pack) * kPackSize;
+    const Col col = (first_pack + pack) * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     raw[p] = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
     if (live && inside) load_word(row + col, raw[p]);
@@ -189,12 +189,12 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live,
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first_pack,
                             bool live, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
-    const Col col = (first + pack) * kPackSize;
+    const Col col = (first_pack + pack) * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     if (live && inside) store_pack(values + p * kPackSize, y + col);
   }
@@ -217,10 +217,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  const Col first = static_cast<Col>(rank) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, thread, first, live, values);
+  load_slice(x + row * kCols, thread, first_pack, live, values);
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
@@ -239,5 +239,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Compute factor = factor_of(part.m, whole);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, thread, first, live, y + row * kCols);
+  store_slice(values, thread, first_pack, live, y + row * kCols);
 }

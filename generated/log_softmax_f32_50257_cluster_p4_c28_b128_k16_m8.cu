@@ -185,10 +185,10 @@ __device__ int elements_before(const X* row) {
 }
 
 // The column of the thread's pack p. Behind the row where the slice has no such pack.
-__device__ Col column_of(int p, int thread, Col first, int before) {
+__device__ Col column_of(int p, int thread, Col first_pack, int before) {
   const int pack = p * kBlockSize + thread;
   if (p >= 6 && pack >= kSlicePacks) return kCols;
-  return (first + pack) * kPackSize - before;
+  return (first_pack + pack) * kPackSize - before;
 }
 
 // Whether pack p is inside of the row, for all threads, slices and rows.
@@ -227,20 +227,20 @@ __device__ void load_inside(const X* row, Col col, Raw& raw) {
 // Loads the thread's packs. What is not of the row is -inf, as is a row past the end (not `live`).
 // A pack that straddles the row's start or end is loaded whole if the rows on both sides exist
 // (`inner`). Its foreign elements are discarded, so somebody may be overwriting them.
-__device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, bool inner,
                            Compute (&values)[kColsPerThread]) {
   const int before = elements_before(row);
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
+    const Col col = column_of(p, thread, first_pack, before);
     raw[p] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
     const bool readable = always_whole(p) || is_whole(col) || (inner && is_cut(p, col));
     if (live && readable) load_word(row + col, raw[p]);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
+    const Col col = column_of(p, thread, first_pack, before);
     if (live && is_cut(p, col)) inner ? keep_inside(col, raw[p]) : load_inside(row, col, raw[p]);
   }
 #pragma unroll
@@ -269,14 +269,14 @@ __device__ void store_inside(const Compute* pack, Col col, Y* row) {
 // Stores the results of what load_slice() took from `row_x`. A row of y may be aligned differently;
 // then all its elements move one by one.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
-                            Col first, bool live, Y* row_y) {
+                            Col first_pack, bool live, Y* row_y) {
   row_x = computed_here(row_x);
   row_y = computed_here(row_y);
   const int before = elements_before(row_x);
   const bool in_packs = reinterpret_cast<unsigned long long>(row_y - before) % 16 == 0;
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = column_of(p, thread, first, before);
+    const Col col = column_of(p, thread, first_pack, before);
     const Compute* results = values + p * kPackSize;
     if (live && in_packs && (always_whole(p) || is_whole(col))) {
       store_pack(results, row_y + col);
@@ -304,10 +304,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
   const X* row_x = x + row * kCols;
-  const Col first = static_cast<Col>(rank) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Compute values[kColsPerThread];
-  load_slice(row_x, thread, first, live, row > 0 && row + 1 < rows, values);
+  load_slice(row_x, thread, first_pack, live, row > 0 && row + 1 < rows, values);
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
@@ -327,5 +327,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Compute factor = factor_of(part.m, whole);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, row_x, thread, first, live, y + row * kCols);
+  store_slice(values, row_x, thread, first_pack, live, y + row * kCols);
 }

@@ -234,11 +234,12 @@ __device__ void finish_pack(Raw raw, Compute m, Compute factor, Compute (&result
 constexpr int kWholePacks = 7;  // of a thread: they are inside of the row for all threads
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first, bool live, Raw (&raw)[kPacks]) {
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live,
+                           Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
-    const Col col = (first + pack) * kPackSize;
+    const Col col = (first_pack + pack) * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     raw[p] = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
     if (live && inside) load_word(row + col, raw[p]);
@@ -247,11 +248,11 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live, Raw (
 
 // Stores the results of what load_slice() took.
 __device__ void store_slice(const Raw (&raw)[kPacks], Compute m, Compute factor, int thread,
-                            Col first, bool live, Y* y) {
+                            Col first_pack, bool live, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
-    const Col col = (first + pack) * kPackSize;
+    const Col col = (first_pack + pack) * kPackSize;
     Compute results[kPackSize];
     finish_pack(raw[p], m, factor, results);
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
@@ -276,10 +277,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  const Col first = static_cast<Col>(rank) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first, live, raw);
+  load_slice(x + row * kCols, thread, first_pack, live, raw);
   const Compute m = max_lanes(largest(raw));
   const MaxSum part = {m, add_lanes(sum_of(raw, m))};
   forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
@@ -294,5 +295,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   whole = combine_lanes(whole);
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
-  store_slice(raw, whole.m, factor_of(whole.d), thread, first, live, y + row * kCols);
+  store_slice(raw, whole.m, factor_of(whole.d), thread, first_pack, live, y + row * kCols);
 }

@@ -241,6 +241,32 @@ __device__ MaxSum await_pair(const Slot* from) {
   return decode(slot);
 }
 
+// The t-th row of a block of rank r; d is t % kDepth. Warps run freely, but for what is drawn.
+//
+// loader (1 lane)   worker warps            poster               combiner, in turn  receiver
+// wait empty[s]
+// bulk copy ======> wait full[s]
+// (kPrefetch loads  reduce a chunk
+// further: to L2)     (kChunks times)
+//                   parts[d] = pair
+//                   arrive reduced[d] ====> wait reduced[d] ========================> wait
+//                   : meanwhile rows        read parts[d]                            reduced[d]
+//                   : before t are          arrive combined[d]
+//                   : written, and          post pairs[r] -----> await all pairs
+//                   : later ones reduced                         zero them
+//                   :                                            post total -------> await total
+//                   :                                                                totals[d] =
+//                   wait combined[d] <============================================== arrive
+//                   read totals[d]                                                   combined[d]
+//                   kChunks times:                                                   ++readers
+//                     read a chunk of t                                              at row t + 1:
+//      <============= arrive empty[s]                                                the last one
+//                     finish and store it                                            zeroes total
+//                     reduce one, kAhead                                             and readers
+//                     further on
+//
+// ===> mbarrier in shared memory    ---> polled slot in global memory (the row's Mail)
+
 // What the warps do that do not compute, in their order. Poster and combiner need all 32 lanes,
 // receiver and loader run on one.
 enum Role { kLoader, kPoster, kCombiner, kReceiver };

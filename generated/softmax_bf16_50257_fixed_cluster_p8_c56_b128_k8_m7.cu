@@ -209,9 +209,9 @@ __device__ int pack_of(int p, int thread) {
 // Whether the row or the slice ends in pack p of any thread and row.
 __device__ constexpr bool may_end(int p) { return p == 3; }
 
-// The column behind the slice that starts at pack `first`.
-__device__ Col end_of(Col first) {
-  const Col end = (first + kSlicePacks) * kPackSize;
+// The column behind the slice that starts at pack `first_pack`.
+__device__ Col end_of(Col first_pack) {
+  const Col end = (first_pack + kSlicePacks) * kPackSize;
   return end < kCols ? end : kCols;
 }
 
@@ -264,11 +264,11 @@ __device__ void keep_inside(Col end, Col col, int before, unsigned int (&words)[
 // Loads the thread's packs. What is not of the row is -inf, as is a row past the end (not `live`).
 // A pack of memory that the row shares with a neighbour is loaded whole if there are rows on both
 // sides (`inner`), else by elements: it could leave the array. All lanes of a warp must call this.
-__device__ void load_slice(const X* row, int thread, Col first, bool live, bool inner,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, bool inner,
                            Compute (&values)[kColsPerThread]) {
   const int before = elements_before(row);
   const int lane = thread % kLanes;
-  const Col first_col = (first + pack_of(0, thread)) * kPackSize - before;
+  const Col first_col = (first_pack + pack_of(0, thread)) * kPackSize - before;
   const X* from = row + first_col;
 
   // The last pack is the one behind those of the warp, which its last lane needs.
@@ -292,7 +292,7 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live, bool 
     }
   }
 
-  const Col end = live ? end_of(first) : 0;
+  const Col end = live ? end_of(first_pack) : 0;
 #pragma unroll
   for (int w = 0; w < kPackWords; ++w) {
     const unsigned int bits = bits_before(before, w);
@@ -341,15 +341,15 @@ __device__ T* computed_here(T* pointer) {
 // Stores the results of what load_slice() took from `row_x`. A row of y may be aligned differently;
 // then all its elements move one by one. All lanes of a warp must call this.
 __device__ void store_slice(const Compute (&values)[kColsPerThread], const X* row_x, int thread,
-                            Col first, bool live, Y* row_y) {
+                            Col first_pack, bool live, Y* row_y) {
   const int before = elements_before(computed_here(row_x));
   const int lane = thread % kLanes;
-  const Col from = (first + pack_of(0, thread)) * kPackSize - before;
-  const Col end = live ? end_of(first) : 0;
+  const Col from = (first_pack + pack_of(0, thread)) * kPackSize - before;
+  const Col end = live ? end_of(first_pack) : 0;
   Y* to = computed_here(row_y) + from;
   const bool in_packs = reinterpret_cast<unsigned long long>(row_y - before) % 16 == 0;
   // The first column of the warp, and the words of the thread's pack before.
-  const Col start = (first + pack_of(0, thread - lane)) * kPackSize;
+  const Col start = (first_pack + pack_of(0, thread - lane)) * kPackSize;
   unsigned int last[kResultWords] = {};
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -402,10 +402,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
   const X* row_x = x + row * kCols;
-  const Col first = static_cast<Col>(rank) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Compute values[kColsPerThread];
-  load_slice(row_x, thread, first, live, row > 0 && row + 1 < rows, values);
+  load_slice(row_x, thread, first_pack, live, row > 0 && row + 1 < rows, values);
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
@@ -422,5 +422,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Compute factor = factor_of(part.m, whole);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, row_x, thread, first, live, y + row * kCols);
+  store_slice(values, row_x, thread, first_pack, live, y + row * kCols);
 }

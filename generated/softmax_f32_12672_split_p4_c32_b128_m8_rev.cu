@@ -61,11 +61,12 @@ __device__ void store_pack(const Compute* from, Y* to) {
 }
 
 // Loads the thread's packs. What is not there is -inf.
-__device__ void load_slice(const X* row, int thread, Col first, Compute (&values)[kColsPerThread]) {
+__device__ void load_slice(const X* row, int thread, Col first_pack,
+                           Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = (p * kBlockSize + thread + first) * kPackSize;
+    const Col col = (p * kBlockSize + thread + first_pack) * kPackSize;
     const bool inside = col + kPackSize <= kCols;
     raw[p] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
     if (inside) load_word(row + col, raw[p]);
@@ -76,10 +77,11 @@ __device__ void load_slice(const X* row, int thread, Col first, Compute (&values
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first, Y* y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first_pack,
+                            Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = (p * kBlockSize + thread + first) * kPackSize;
+    const Col col = (p * kBlockSize + thread + first_pack) * kPackSize;
     const bool inside = col + kPackSize <= kCols;
     if (inside) store_pack(values + p * kPackSize, y + col);
   }
@@ -263,9 +265,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   const int thread = threadIdx.x;
   const X* row_x = x + row * kCols;
   Slot* row_pairs = pairs + row * kChunks;
-  const Col first = static_cast<Col>(chunk) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(chunk) * kSlicePacks;
   Compute values[kColsPerThread];
-  load_slice(row_x, thread, first, values);
+  load_slice(row_x, thread, first_pack, values);
 
   MaxSum part = nothing();
   if (reducing) {
@@ -285,7 +287,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   sum_in_place(values, base);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, thread, first, y + row * kCols);
+  store_slice(values, thread, first_pack, y + row * kCols);
 
   // The last writer of a row clears its part of the workspace; all others have read it.
   if (thread >= 32) return;

@@ -204,13 +204,13 @@ __device__ Compute factor_of(Compute m, MaxSum whole) {
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 // Loads the thread's packs. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first, bool live,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     raw[p] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
-    if (live) load_word(row + (p * kBlockSize + thread + first) * kPackSize, raw[p]);
+    if (live) load_word(row + (p * kBlockSize + thread + first_pack) * kPackSize, raw[p]);
   }
   const X* elements = reinterpret_cast<const X*>(raw);
 #pragma unroll
@@ -218,11 +218,12 @@ __device__ void load_slice(const X* row, int thread, Col first, bool live,
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first,
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first_pack,
                             bool live, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    if (live) store_pack(values + p * kPackSize, y + (p * kBlockSize + thread + first) * kPackSize);
+    if (live)
+      store_pack(values + p * kPackSize, y + (p * kBlockSize + thread + first_pack) * kPackSize);
   }
 }
 
@@ -243,10 +244,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  const Col first = static_cast<Col>(rank) * kSlicePacks;
+  const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, thread, first, live, values);
+  load_slice(x + row * kCols, thread, first_pack, live, values);
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
@@ -266,5 +267,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Compute factor = factor_of(part.m, whole);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, thread, first, live, y + row * kCols);
+  store_slice(values, thread, first_pack, live, y + row * kCols);
 }
