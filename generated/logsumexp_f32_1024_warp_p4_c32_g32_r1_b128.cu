@@ -46,12 +46,12 @@ __device__ void load_word(const X* from, Raw& to) {
 }
 #endif
 
-// Loads the thread's packs.
-__device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerThread]) {
+// Loads the lane's packs.
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    load_word(row + (p * kThreadGroupWidth + thread) * kPackSize, raw[p]);
+    load_word(row + (p * kThreadGroupWidth + lane) * kPackSize, raw[p]);
   const X* elements = reinterpret_cast<const X*>(raw);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = elements[i];

@@ -60,22 +60,22 @@ __device__ void store_pack(const Compute* from, Y* to) {
   store_word(*reinterpret_cast<const uint4*>(elements), to);
 }
 
-// Loads the thread's packs.
-__device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerThread]) {
+// Loads the lane's packs.
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    load_word(row + (p * kThreadGroupWidth + thread) * kPackSize, raw[p]);
+    load_word(row + (p * kThreadGroupWidth + lane) * kPackSize, raw[p]);
   const X* elements = reinterpret_cast<const X*>(raw);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = __bfloat162float(elements[i]);
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int lane, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
-    store_pack(values + p * kPackSize, y + (p * kThreadGroupWidth + thread) * kPackSize);
+    store_pack(values + p * kPackSize, y + (p * kThreadGroupWidth + lane) * kPackSize);
 }
 
 // The largest m of 32 lanes, for each of them. All lanes of the warp must call this.

@@ -55,12 +55,12 @@ __device__ void store_pack(const Compute* from, Y* to) {
 
 constexpr int kWholePacks = 7;  // of a thread: they are inside of the row for all threads
 
-// Loads the thread's packs. What is not there is -inf.
-__device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerThread]) {
+// Loads the lane's packs. What is not there is -inf.
+__device__ void load_slice(const X* row, int lane, Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = (p * kThreadGroupWidth + thread) * kPackSize;
+    const Col col = (p * kThreadGroupWidth + lane) * kPackSize;
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
     raw[p] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
     if (inside) load_word(row + col, raw[p]);
@@ -71,10 +71,10 @@ __device__ void load_slice(const X* row, int thread, Compute (&values)[kColsPerT
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Y* y) {
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int lane, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    const Col col = (p * kThreadGroupWidth + thread) * kPackSize;
+    const Col col = (p * kThreadGroupWidth + lane) * kPackSize;
     const bool inside = p < kWholePacks || col + kPackSize <= kCols;
     if (inside) store_pack(values + p * kPackSize, y + col);
   }

@@ -108,7 +108,7 @@ class Cooperative(Strategy):
         if self.fits(problem):
             where = f"in the shared memory of {blocks}"
         else:
-            where = f"over {blocks}, part in {'registers' if self.held else 'shared memory'}"
+            where = f"over {blocks}, part {'in registers' if self.held else 'on the chip'}"
         return f"a row {where} (each: {warps} warps compute, {self.helper_warps} help)"
 
     @property

@@ -178,7 +178,7 @@ def test_the_header_says_what_the_launch_is() -> None:
         assert f"//   {problem.function.non_finite}\n" in head
         alone = problem.dtype is not problem.out_dtype
         assert ("contiguous; no overlap with x\n" in head) == alone
-        assert ("contiguous; x itself, or no overlap with x\n" in head) == (not alone)
+        assert ("contiguous; x itself, or no overlap with it\n" in head) == (not alone)
         assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
         assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head
         assert f"arithmetic in {problem.compute_dtype.value}" in head
