@@ -254,13 +254,11 @@ def _part_names(problem: Problem) -> dict[str, Any]:
 
 def alignment_rule(problem: Problem) -> str:
     """Return what addresses have to be multiples of, in words."""
-    bases = [f"{o.name} on {aligned_bytes(problem, o.dtype)}" for o in problem.whole_rows]
-    bases[0] += " bytes"
-    rows = "an element: rows may start anywhere"
-    if problem.alignment > 1:
-        first = problem.operands[0].name
-        rows = f"so each row of {first} starts on a multiple of {problem.alignment} elements"
-    return f"{' and '.join(bases)}, {rows}"
+    sizes = {o.name: aligned_bytes(problem, o.dtype) for o in problem.whole_rows}
+    rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
+    if len(set(sizes.values())) == 1:
+        return f"{' and '.join(sizes)} to {next(iter(sizes.values()))} bytes ({rows})"
+    return f"{' and '.join(f'{name} to {size}' for name, size in sizes.items())} bytes ({rows})"
 
 
 def flush_rule(problem: Problem) -> str:
@@ -324,7 +322,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         reduces=problem.function.reduces,
         flush_rule=flush_rule(problem),
         compile_arch=arch.name if arch else variant.oldest_arch,
-        oldest_arch=variant.oldest_arch,
+        arch_rule=variant.arch_rule,
         constants=constant_lines(variant),
         symbol=variant.name,
         signature=functools.partial(signature, variant),

@@ -94,6 +94,10 @@ class Strategy(abc.ABC):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Return the expected time of the best guess over the time of a copy; orders strategies."""
 
+    def describe(self, problem: Problem) -> str:
+        """Return what the file of `problem` does, for its header; by default the summary."""
+        return self.summary
+
     def realigns(self, problem: Problem) -> bool:
         """Return whether packs are put together from two accesses where rows start within one."""
         return False

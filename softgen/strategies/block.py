@@ -68,6 +68,11 @@ class Block(Sliced):
             arch,
         )
 
+    def describe(self, problem: Problem) -> str:
+        """Return how a row is held, for the header of a file."""
+        warps = self.thread_group_width // WARP_SIZE
+        return f"a row in the registers of {warps} warps, one exchange of (max, sum) pairs"
+
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""

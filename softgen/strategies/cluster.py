@@ -42,6 +42,11 @@ class Cluster(Sliced):
     )
     packed: bool = packed_knob()
 
+    def describe(self, problem: Problem) -> str:
+        """Return how a row is held, for the header of a file."""
+        blocks = f"a cluster of {self.cluster_size} blocks"
+        return f"a row in the registers of {blocks}, pairs pushed to every block"
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
         require = self.require

@@ -101,6 +101,16 @@ class Cooperative(Strategy):
         others = OTHER_REGISTERS[problem.compute_dtype] + 16 + overlap
         self.require_registers(values + held, others, 1, self.block_size, arch)
 
+    def describe(self, problem: Problem) -> str:
+        """Return how a row is held and by what, for the header of a file."""
+        warps = self.block_size // WARP_SIZE - self.helper_warps
+        blocks = f"{self.group_size} block{'s' if self.group_size > 1 else ''}"
+        if self.fits(problem):
+            where = f"in the shared memory of {blocks}"
+        else:
+            where = f"over {blocks}, part {'in registers' if self.held else 'on the chip'}"
+        return f"a row {where} (each: {warps} warps compute, {self.helper_warps} help)"
+
     @property
     def helper_warps(self) -> int:
         """Warps that do not compute: one that loads, and one for each step of the exchange.

@@ -66,6 +66,8 @@ class Launch:
         steps = "rows" if self.rows_per_block == 1 else f"ceil(rows / {self.rows_per_block})"
         blocks = self.cluster_size * self.blocks_per_row
         size = f"{steps} * {blocks} blocks" if blocks > 1 else f"{steps} blocks"
+        if self.cooperative:
+            return f"a multiple of {blocks} blocks, at most {steps} * {blocks}, all resident"
         if self.most_blocks < MAX_GRID:
             whole = f", a multiple of {blocks}" if blocks > 1 else ""
             return f"{size}, at most {self.most_blocks}{whole}: blocks stride over the rows"

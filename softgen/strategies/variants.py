@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -51,12 +52,24 @@ class Variant:
 
         Where a grid is sized for a number of SMs, a device of any architecture may have them.
         """
-        needed = self.launch.multiprocessors
         for name, arch in KNOWN.items():
-            large = dataclasses.replace(arch, multiprocessors=max(arch.multiprocessors, needed))
-            if self.strategy.is_legal(self.problem, large):
+            if self._fits(arch):
                 return name
         return self.strategy.oldest_arch
+
+    @property
+    def arch_rule(self) -> str:
+        """The architectures that it is for, in words: the oldest, and newer ones without room."""
+        fits = {name: self._fits(arch) for name, arch in KNOWN.items()}
+        newer = itertools.dropwhile(lambda name: not fits[name], fits)
+        without = [name for name in newer if not fits[name]]
+        return f"any from {self.oldest_arch} " + (f"but {', '.join(without)}" if without else "on")
+
+    def _fits(self, arch: Arch) -> bool:
+        needed = max(arch.multiprocessors, self.launch.multiprocessors)
+        return self.strategy.is_legal(
+            self.problem, dataclasses.replace(arch, multiprocessors=needed)
+        )
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""

@@ -53,6 +53,12 @@ class Warp(Sliced):
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
 
+    def describe(self, problem: Problem) -> str:
+        """Return how a row is held, for the header of a file."""
+        width, rows = self.thread_group_width, self.rows_per_access
+        lanes = {1: "a lane", 32: "a warp"}.get(width, f"{width} lanes")
+        return f"a row in the registers of {lanes}" + (f", {rows} rows at once" if rows > 1 else "")
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
         require, width = self.require, self.thread_group_width

@@ -57,6 +57,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file; or ""."""
+        return ""
+
+    @property
     def reduces(self) -> bool:
         """Whether the pair of a row is found, and not given."""
         return True

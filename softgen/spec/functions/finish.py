@@ -32,6 +32,11 @@ class Finish(Function):
         return "softgen.finish(x, m, d)"
 
     @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf gives 0"
+
+    @property
     def reduces(self) -> bool:
         """Whether the pair of a row is found, and not given."""
         return False

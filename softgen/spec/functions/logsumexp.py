@@ -32,6 +32,11 @@ class LogSumExp(Function):
         return "softgen.logsumexp(x)"
 
     @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row with NaN gives NaN, else one with +inf gives +inf, one of only -inf -inf"
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return True

@@ -25,6 +25,11 @@ class Merge(Function):
         """What the kernel computes."""
         return "maxima, sums = merge of the pairs (ms, ds)"
 
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return the pieces' maxima and sums, a column a piece, then maxima and sums."""
         return (

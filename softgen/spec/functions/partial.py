@@ -30,6 +30,11 @@ class Partial(Function):
         """How people call it on arrays."""
         return "softgen.partial(x)"
 
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima and sums."""
         maxima = row_result("maxima", compute, "Compute", Measure.EXACT)

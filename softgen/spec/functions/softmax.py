@@ -41,6 +41,15 @@ class Normalized(Function):
         return f"softgen.{self.stem}(x{', return_lse=True' if self.lse else ''})"
 
     @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        nothing = "0" if self.measure is Measure.VALUE else "-inf"
+        lse = "(lse: NaN, +inf, -inf)" if self.lse else "everywhere"
+        return (
+            f"a row with NaN or +inf, or of only -inf, gives NaN {lse}; else -inf gives {nothing}"
+        )
+
+    @property
     def template(self) -> str:
         """The stem of its template."""
         return self.stem

@@ -133,7 +133,7 @@ def test_out_in_another_dtype() -> None:
 
 
 def test_a_chunk_that_is_not_waited_for() -> None:
-    assert "race on shared memory" in report(broken(cooperative(), "    await(next);\n", ""))
+    assert "race on shared memory" in report(broken(cooperative(), "    await(next_load);\n", ""))
 
 
 def test_the_wrong_phase_of_a_stage() -> None:
@@ -174,7 +174,7 @@ def test_a_slice_that_reaches_past_the_row() -> None:
 
 def test_a_pair_that_is_not_posted() -> None:
     post = "if constexpr (kRole == kPoster) post_part"
-    never = post.replace("constexpr (kRole == kPoster)", "(kRole == kPoster && share.rank)")
+    never = post.replace("constexpr (kRole == kPoster)", "(kRole == kPoster && portion.rank)")
     text = report(broken(cooperative(), post, never))
     assert "spin" in text
 
@@ -183,7 +183,7 @@ def test_parts_that_may_be_overwritten() -> None:
     """The poster's arrival tells the workers that it has read their parts."""
     source = broken(
         cooperative(),
-        "mbarrier_init(&shared.combined[i], 2);",
+        "mbarrier_init(&shared.combined[i], 2);  // poster and receiver",
         "mbarrier_init(&shared.combined[i], 1);",
     )
     arrival = "if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);"
@@ -191,9 +191,8 @@ def test_parts_that_may_be_overwritten() -> None:
 
 
 def test_a_total_that_is_written_while_it_is_read() -> None:
-    wait = "mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);  // the slot's last row"
-    wait += " is written"
-    assert "race on shared memory" in report(broken(cooperative(), wait, ""), rows=9)
+    wait = "// t - kDepth.\n      mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);\n"
+    assert "race on shared memory" in report(broken(cooperative(), wait, "//\n"), rows=9)
 
 
 def test_a_workspace_that_is_left_dirty() -> None:
@@ -201,9 +200,9 @@ def test_a_workspace_that_is_left_dirty() -> None:
     assert "left its workspace dirty" in text
 
 
-HOLD = "    release(next);\n    Compute values"
+HOLD = "    release(next_load);\n    Compute values"
 WRITE_HELD = "      worker.write_held(held[i], i, base, factor, row_y);\n"
-HOLD_NEXT = "      if (worker.row < rows) worker.hold(held[i]);\n"
+HOLD_NEXT = "      if (worker.reduced_rows < rows) worker.hold(held[i]);\n"
 
 
 def is_right(source: Source) -> bool:
@@ -222,13 +221,14 @@ def test_held_chunks_that_the_next_row_replaces_too_soon() -> None:
 
 
 def test_a_held_chunk_whose_stage_is_not_released() -> None:
-    source = broken(holding(), HOLD, HOLD.replace("    release(next);\n", ""))
+    source = broken(holding(), HOLD, HOLD.replace("    release(next_load);\n", ""))
     assert "mbarrier_wait" in report(source)
 
 
 def test_a_held_chunk_that_is_not_waited_for() -> None:
-    hold = "packs_of(chunk, share);\n    await(next);\n"
-    assert "race on shared memory" in report(broken(holding(), hold, "packs_of(chunk, share);\n"))
+    packs = "packs_of(next_chunk, portion);\n"
+    hold = packs + "    await(next_load);\n"
+    assert "race on shared memory" in report(broken(holding(), hold, packs))
 
 
 def test_chunks_that_are_loaded_again_but_held() -> None:

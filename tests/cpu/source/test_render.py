@@ -21,6 +21,7 @@ from softgen.source.render import (
     COMPILE_OPTIONS,
     _spell,
     aligned_bytes,
+    alignment_rule,
     constant_lines,
     environment,
     flush_rule,
@@ -155,24 +156,44 @@ def test_the_header_says_what_the_launch_is() -> None:
         steps = "rows" if launch.rows_per_block == 1 else f"ceil(rows / {launch.rows_per_block})"
         blocks = launch.cluster_size * launch.blocks_per_row
         asked = f"{steps} * {blocks}" if blocks > 1 else steps
-        grid = f"{asked} blocks, or fewer" if launch.strides else f"{asked} blocks\n"
+        grid = f"{asked} blocks, or fewer" if launch.strides else f"{asked} blocks;"
         if launch.most_blocks < MAX_GRID:
             whole = f", a multiple of {blocks}" if blocks > 1 else ""
             grid = f"{asked} blocks, at most {launch.most_blocks}{whole}: blocks stride"
+        sized = launch.multiprocessor_rule
+        if launch.cooperative:
+            grid = f"a multiple of {blocks} blocks, at most {asked}, all resident;"
+            sized = f"planned for {launch.multiprocessors}; fewer are correct and slower"
+            assert "blocks poll each other, so all must be resident\n" in head
         assert f"grid:    {grid}" in head
-        sized = f"//   SMs:     {launch.multiprocessor_rule} (softgen emit --sms"
+        assert f"grid:    {launch.grid_rule}; 1-D, rows >= 1\n" in head
+        sized = f"//   SMs:     {sized} (softgen emit --sms"
         assert (sized in head) == ("   SMs:" in head) == (launch.multiprocessors > 0)
         assert ("workspace" in head) == (launch.workspace_bytes(1) > 0)
-        assert f"{launch.block_size} threads, {launch.static_shared_bytes} bytes of static" in head
+        assert f"Strategy {variant.strategy.name}: {variant.strategy.describe(problem)}.\n" in head
+        assert (
+            f"1-D, exactly {launch.block_size} threads, {launch.static_shared_bytes} bytes" in head
+        )
         assert f"y = {problem.function.name}(x), row by row, " in head
+        assert f"//   {problem.function.non_finite}\n" in head
+        alone = problem.dtype is not problem.out_dtype
+        assert ("contiguous; no overlap with x\n" in head) == alone
+        assert ("contiguous; x itself, or no overlap with it\n" in head) == (not alone)
         assert f"x: {problem.dtype.value} [rows][{problem.cols}]" in head
         assert f"y: {problem.out_dtype.value} [rows][{problem.cols}]" in head
         assert f"arithmetic in {problem.compute_dtype.value}" in head
-        starts = f"starts on a multiple of {problem.alignment} elements"
-        assert (starts if problem.alignment > 1 else "rows may start anywhere") in head
+        assert f"//   aligned: {alignment_rule(problem)}\n" in head
+        starts = "(then every row is)" if problem.alignment > 1 else "rows may start anywhere)"
+        assert starts in head
         assert f"nvcc {' '.join(COMPILE_OPTIONS)}" in head
         assert "-ftz=true" in COMPILE_OPTIONS
         assert f"//   ftz:     -ftz=true {flush_rule(problem)}\n" in head
+
+
+def fits(variant: Variant, arch: Arch) -> bool:
+    """Whether a device of `arch` that has the SMs of the grid has room for it."""
+    sms = max(arch.multiprocessors, variant.launch.multiprocessors)
+    return variant.strategy.is_legal(variant.problem, arch.with_multiprocessors(sms))
 
 
 def test_the_header_names_the_oldest_architecture_with_room() -> None:
@@ -182,11 +203,18 @@ def test_the_header_names_the_oldest_architecture_with_room() -> None:
         variant.check(oldest)
         older = [a for a in KNOWN.values() if a.compute_capability < oldest.compute_capability]
         assert not any(variant.strategy.is_legal(variant.problem, arch) for arch in older)
-        compile_line = f"-arch={oldest.name} -c  # {oldest.name} or newer\n"
+        compile_line = f"-arch={oldest.name} -c  # {variant.arch_rule}\n"
         assert compile_line in render(variant).text
+        named, *without = re.findall(r"sm_\d+", variant.arch_rule)
+        assert variant.arch_rule.startswith(f"any from {oldest.name} ")
+        assert named == oldest.name
+        newer = [a for a in KNOWN.values() if a.compute_capability > oldest.compute_capability]
+        assert without == [a.name for a in newer if not fits(variant, a)]
     wide = "softmax_bf16_50257_shared_p8_b512_y0_s1_n0"
     full = "softmax_f32_1000_block_p4_c8_g128_b128_m12"
     assert [parse_name(name).oldest_arch for name in (wide, full)] == ["sm_80", "sm_80"]
+    wider = parse_name("softmax_bf16_60000_shared_p8_b512_y0_s1_n0")
+    assert wider.arch_rule == "any from sm_80 but sm_86, sm_89, sm_120"
 
 
 def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
@@ -194,7 +222,7 @@ def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
     for variant in sample():
         text = render(variant).text
         asked = render(variant, H200).text
-        assert f"-arch=sm_90 -c  # {variant.oldest_arch} or newer\n" in asked
+        assert f"-arch=sm_90 -c  # {variant.arch_rule}\n" in asked
         assert asked.replace("-arch=sm_90", f"-arch={variant.oldest_arch}") == text
         assert render(variant, H200.with_multiprocessors(78)).text == asked
 
@@ -202,10 +230,15 @@ def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("dtype", "out", "alignment", "said"),
     [
-        ("float32", "float32", 4, "x on 16 bytes and y on 16, so each row of x starts on a mul"),
-        ("float16", "float64", 4, "x on 8 bytes and y on 16, so each row of x starts on a multi"),
-        ("bfloat16", "float32", 2, "x on 4 bytes and y on 8, so each row of x starts on a multi"),
-        ("float64", "bfloat16", 1, "x on 8 bytes and y on 2, an element: rows may start anywhere"),
+        ("float32", "float32", 4, "x and y to 16 bytes (then every row is)\n"),
+        ("float16", "float64", 4, "x to 8 and y to 16 bytes (then every row is)\n"),
+        ("bfloat16", "float32", 2, "x to 4 and y to 8 bytes (then every row is)\n"),
+        (
+            "float64",
+            "bfloat16",
+            1,
+            "x to 8 and y to 2 bytes (an element: rows may start anywhere",
+        ),
     ],
 )
 def test_the_header_says_what_addresses_are_multiples_of(
