@@ -213,7 +213,8 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     """Return the launches of a kernel, misaligned where its problem allows it.
 
     Out of place, x and y lie differently where rows may start anywhere; in place, blocks that
-    stride over the rows are two, and those that wait for others run before them. Where blocks share
+    stride over the rows are two, there is one more of those that do not, and those that wait for
+    others run before them. Where blocks share
     a row, there is a launch of one row too.
     """
     variant = source.variant
@@ -223,6 +224,8 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     if variant.problem.replacing:
         launch = variant.launch
         grid = 2 if launch.strides else None
+        if not launch.strides and not launch.workspace_bytes_per_row:
+            grid = launch.grid(len(x)) + launch.cluster_size
         # Blocks that wait for others find them not there yet, as on a GPU they may.
         waits = launch.workspace_bytes_per_row and not launch.cooperative
         together = _TOGETHER if waits else None
@@ -251,7 +254,7 @@ def _judge_cpu(
 ) -> list[Verdict]:
     verdicts = []
     for job, result in zip(jobs, results, strict=True):
-        few = " on 2 blocks" if job.grid else ""
+        few = f" on {job.grid} blocks" if job.grid else ""
         how = f"in place{few}: " if job.in_place else ""
         if len(job.x) < len(jobs[0].x):
             how = "one row: "

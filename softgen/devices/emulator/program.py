@@ -46,7 +46,8 @@ class Job:
         x: its first input, shape (rows, cols); bfloat16 as uint16 bits.
         others: its other inputs, in operands' order.
         in_place: y is x itself.
-        grid: number of blocks; what the variant's launch says by default.
+        grid: number of blocks; what the variant's launch says by default. Blocks that stride over
+            rows may be fewer; those that do not may be more, which then have nothing to do.
         x_offset: elements that x starts after a 16-byte boundary.
         y_offset: the same of y.
         first_row: index of the first row of x, so that offsets are large where memory is small.
@@ -89,11 +90,12 @@ class Job:
                 )
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
-        if self.grid is not None and not self.source.variant.launch.strides:
-            raise InvalidValueError(
-                f"the blocks of {self.source.name} do not stride: grid is fixed"
-            )
         launch = self.source.variant.launch
+        if self.grid is not None and not launch.strides:
+            if self.grid < launch.grid(len(self.x)) or launch.workspace_bytes_per_row:
+                raise InvalidValueError(
+                    f"the blocks of {self.source.name} do not stride: grid may not be smaller"
+                )
         if (self.dynamic_shared or launch.dynamic_shared_bytes) > _MOST_SHARED:
             raise InvalidValueError(f"a block has at most {_MOST_SHARED} bytes of shared memory")
         if launch.cooperative and launch.cluster_size > 1:
