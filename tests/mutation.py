@@ -69,7 +69,7 @@ def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     yield of(2000), Cooperative(4, 4, 192, 2, 1, 8, 2, 2)
     yield of(4000), Cooperative(4, 4, 128, 2, 1, 3, 1, 2, 2)
     yield of(8001), Shared(4, 64, PLAIN, 1, 0)
-    yield of(8000, function="log_softmax"), Shared(4, 64, ASYNC, 1, 0)
+    yield of(20000, "bfloat16"), Shared(8, 64, ASYNC, 1, 0)
     yield of(8000), Shared(4, 64, BULK, 2, 2)
     yield of(1001), Online(4, 2, 64)
     yield of(100000, "float64"), Online(2, 1, 64)

@@ -27,6 +27,7 @@ from softgen.devices.emulator.unit import unit_text
 from softgen.errors import CompileError, EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
 from softgen.source.whence import whence
+from softgen.spec.arch import MAX_GRID
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import storage_dtype
 from softgen.spec.operands import Extent, Operand
@@ -91,11 +92,11 @@ class Job:
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         launch = self.source.variant.launch
-        if self.grid is not None and not launch.strides:
-            if self.grid < launch.grid(len(self.x)) or launch.workspace_bytes_per_row:
-                raise InvalidValueError(
-                    f"the blocks of {self.source.name} do not stride: grid may not be smaller"
-                )
+        least = MAX_GRID if launch.workspace_bytes_per_row else launch.grid(len(self.x))
+        if self.grid is not None and not launch.strides and self.grid < least:
+            raise InvalidValueError(
+                f"the blocks of {self.source.name} do not stride: grid may not be smaller"
+            )
         if (self.dynamic_shared or launch.dynamic_shared_bytes) > _MOST_SHARED:
             raise InvalidValueError(f"a block has at most {_MOST_SHARED} bytes of shared memory")
         if launch.cooperative and launch.cluster_size > 1:
