@@ -86,8 +86,8 @@ __device__ Compute sum_in_place(Compute (&values)[1], const Compute (&d)[1], Com
   Compute sum = 0;
 #pragma unroll
   for (int i = 0; i < 1; ++i) {
-    const Compute weight = exponential(values[i] - base);
-    values[i] = weight == 0 ? 0 : weight * d[i];  // 0 too where no piece is, and d is -inf
+    const Compute sum_of_piece = d[i] == negative_infinity() ? 0 : d[i];  // where no piece is
+    values[i] = sum_of_piece * exponential(values[i] - base);
     sum += values[i];
   }
   return sum;

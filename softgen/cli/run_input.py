@@ -138,10 +138,9 @@ def _by_name(
     for text in given:
         name, _, path = text.partition("=")
         if not path or name not in names:
-            known = ", ".join(names) or "none"
+            known = " and ".join(f"{option} {each}=FILE.npy" for each in names)
             raise InvalidValueError(
-                f"{option} {text}: {function.name} has {known} for {option}; write "
-                f"{option} NAME=FILE.npy"
+                f"{option} {text}: {function.name} takes {known or f'no {option}'}"
             )
         if name in found:
             raise InvalidValueError(f"{option} {name}= is given twice")

@@ -222,11 +222,12 @@ def aligned_bytes(problem: Problem, dtype: DType) -> int:
 
 
 def shape_rule(problem: Problem, operand: Operand) -> str:
-    """Return the shape of an operand, in words."""
+    """Return the shape of an operand, in words, and of a number what it may be."""
+    accepted = {hook.name: hook.accepts for hook in problem.hooks}
     return {
         Extent.ELEMENT: f"[rows][{problem.cols}], contiguous",
         Extent.ROW: "[rows], contiguous",
-        Extent.NUMBER: "number",
+        Extent.NUMBER: f"number, {accepted.get(operand.name, '')}",
     }[operand.extent]
 
 

@@ -30,6 +30,11 @@ class Hook(abc.ABC):
     def formula(self) -> str:
         """What stands for x, for the header of an emitted file."""
 
+    @property
+    @abc.abstractmethod
+    def accepts(self) -> str:
+        """Which values it may have, in words."""
+
     @abc.abstractmethod
     def operand(self, compute: DType) -> Operand:
         """Return what the kernel takes for it; `compute` is the type of all arithmetic."""
@@ -72,6 +77,11 @@ class Scale(Hook):
     def formula(self) -> str:
         """What stands for x."""
         return "scale * x"
+
+    @property
+    def accepts(self) -> str:
+        """Which values it may have: others, times the -inf of absent columns, are NaN."""
+        return "finite and above 0"
 
     def operand(self, compute: DType) -> Operand:
         """Return a number of the type of the arithmetic."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import softgen
 from softgen.devices.emulator import run_each
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import (
@@ -80,6 +81,19 @@ def test_merged_pairs_pass_every_regime(dtype: DType) -> None:
     assert objections(variants) == []
 
 
+def test_a_pair_that_is_spoiled_spoils_its_row_whatever_it_weighs() -> None:
+    """As softgen.merge has it: NaN or infinity in a sum counts where its piece weighs nothing."""
+    nan, inf = np.nan, np.inf
+    ms = np.array([[1, -200, 2], [1, -200, 2], [-inf, 0, 1], [-inf, -inf, -inf], [nan, 0, 1]])
+    ds = np.array([[1, nan, 1], [1, inf, 1], [inf, 1, 1], [0, 0, 0], [nan, 1, 1]])
+    given = [each.astype(np.float32) for each in (ms, ds)]
+    wanted = softgen.merge(*zip(*(each.T for each in given), strict=True))
+    for variant in settings(Problem.of("merge", "float32", 3)):
+        found = run_each(render(variant), given[0], others=(given[1],))
+        for result, right in zip(found, wanted, strict=True):
+            np.testing.assert_array_equal(result, right, variant.name)
+
+
 def test_mistakes_are_seen() -> None:
     """The factor is left out, is applied to one element only, or the second input is ignored."""
     scaled = Problem.of("softmax", "float32", 1000, hooks=["scale"])
@@ -88,7 +102,7 @@ def test_mistakes_are_seen() -> None:
     wrong = [
         broken(render(variant), "value = __fmul_rn(value, scale)", "value = value"),
         broken(render(variant), "__fmul_rn(value, scale)", "__fmul_rn(value, 1 / scale)"),
-        broken(render(merged), "weight * d[i]", "weight"),
+        broken(render(merged), "sum_of_piece * exponential", "exponential"),
     ]
     for source, verdicts in zip(wrong, on_emulator(wrong), strict=True):
         assert any(verdict.objection for verdict in verdicts), source.name
@@ -99,7 +113,7 @@ def test_a_number_is_passed_by_value_and_scales() -> None:
     variant = next(v for v in settings(problem) if v.strategy.name == "block")
     source = render(variant)
     assert "const X* x, Y* y, Compute scale, long long rows" in " ".join(source.text.split())
-    assert "//   scale: float32 number" in source.text
+    assert "//   scale: float32 number, finite and above 0" in source.text
     assert "y = softmax(x), row by row, of scale * x, arithmetic in float32" in source.text
     x = encode(np.random.default_rng(0).standard_normal((5, 300)) * 3, DType.FLOAT32)
     for value in (1.0, 0.001, 1000.0):
