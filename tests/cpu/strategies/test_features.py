@@ -63,7 +63,7 @@ def objections(variants: list[Variant]) -> list[str]:
 def test_scaled_elements_pass_every_regime(dtype: DType) -> None:
     problems = [
         Problem.of(function, dtype, cols, hooks=["scale"])
-        for function in FUNCTIONS
+        for function in (FUNCTIONS if dtype is DType.FLOAT32 else FUNCTIONS[::3])
         for cols in (100, 1001)
     ]
     problems.append(Problem.of("softmax", dtype, 1001, hooks=["scale"], fixed_order=True))
