@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterator
 
 from softgen.source import render
+from softgen.strategies.base import Strategy
 from softgen.strategies.faults import PACKAGES, SHIPPED
 from softgen.strategies.variants import Variant
 
@@ -38,9 +39,10 @@ def digest(variant: Variant) -> str:
 
 
 @functools.cache
-def _digest(function: type, names: tuple[str, str, tuple[str, ...]], strategy: type) -> str:
-    name: str = strategy.name  # type: ignore[attr-defined]
-    files = _templates(render.strategy_template(name), *names)
+def _digest(
+    function: type, names: tuple[str, str, tuple[str, ...]], strategy: type[Strategy]
+) -> str:
+    files = _templates(render.strategy_template(strategy.name), *names)
     files |= _modules(_homes(function) | _homes(strategy) | {"softgen.source.render"})
     state = hashlib.sha256()
     for name in sorted(files):

@@ -237,15 +237,14 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     first, *more = problem.element_inputs
     written = [o.name for o in problem.results if o.extent is Extent.ELEMENT]
 
-    def elements(index: str) -> str:
+    def more_elements(index: str) -> str:
         return "".join(f"{operand.name}_values[{index}], " for operand in more)
 
     return {
         "x": first.name,
         "more_inputs": more,
         "more_values": "".join(f", {operand.name}_values" for operand in more),
-        "more_elements": elements("i"),
-        "more_elements_of": elements,
+        "more_elements": more_elements,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
         "part": problem.function.part.cuda,

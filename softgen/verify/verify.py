@@ -256,7 +256,8 @@ def _judge_cpu(
     for job, result in zip(jobs, results, strict=True):
         few = f" on {job.grid} blocks" if job.grid else ""
         how = f"in place{few}: " if job.in_place else ""
-        if len(job.x) < len(jobs[0].x):
+        whole = len(job.x) == len(jobs[0].x)
+        if not whole:
             how = "one row: "
         if isinstance(result, EmulationError):
             reason = str(result).removeprefix(f"{variant.name}: ")  # which a report says itself
@@ -265,7 +266,6 @@ def _judge_cpu(
         arrays, work = result
         verdicts.append(dataclasses.replace(_judge(variant, job.inputs, arrays, how), work=work))
         first = results[0]
-        whole = len(job.x) == len(jobs[0].x)
         if whole and not isinstance(first, EmulationError) and _bytes(first[0]) != _bytes(arrays):
             objection = f"{how}the result differs in its bits from the one out of place"
             verdicts.append(Verdict(None, objection))

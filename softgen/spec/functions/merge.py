@@ -8,6 +8,7 @@ from typing import Any
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.partial import pair
 from softgen.spec.operands import Measure, Operand
 
 
@@ -41,13 +42,8 @@ class Merge(Function):
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return the pair: (-inf, 0) where all are, NaN twice where there is NaN or +inf."""
-        import numpy as np
-
         m, d = inputs
-        maximum = m.max(axis=-1, keepdims=True)
-        shift = np.where(np.isneginf(maximum), 0, maximum)
-        total = (d * np.exp(m - shift)).sum(axis=-1)
-        return np.where(np.isnan(total), np.nan, maximum[..., 0]), total
+        return pair(m, d)
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return sums that pieces with the maxima `x` may have."""

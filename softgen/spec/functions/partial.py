@@ -47,13 +47,13 @@ class Partial(Function):
         return pair(x)
 
 
-def pair(x: Any) -> tuple[Any, Any]:
-    """Return m and d of each row."""
+def pair(x: Any, weights: Any = 1) -> tuple[Any, Any]:
+    """Return m and d of each row: the largest x, and the sum of weights * exp(x - m)."""
     import numpy as np
 
     maximum = x.max(axis=-1, keepdims=True)
     shift = np.where(np.isneginf(maximum), 0, maximum)
-    d = np.exp(x - shift).sum(axis=-1)
+    d = (weights * np.exp(x - shift)).sum(axis=-1)
     return np.where(np.isnan(d), np.nan, maximum[..., 0]), d
 
 

@@ -54,20 +54,14 @@ inline std::string thread_called(uint32_t number) {
 constexpr uint64_t kPushPattern = 100;
 constexpr uint64_t kAccessPattern = 200;
 
-inline uint64_t operand_number(const Operand& operand) {
-  for (size_t i = 0; i < operands.size(); ++i) {
-    if (&operands[i] == &operand) return i;
-  }
-  return operands.size();
-}
-
 inline void note_access(uint64_t array, uintptr_t offset, size_t size, bool write) {
   note_pattern(kAccessPattern + 2 * array + write, offset, size);
 }
 
 inline void note_access(const Operand& operand, uintptr_t at, size_t size, bool write) {
   const auto base = reinterpret_cast<uintptr_t>(operand.array->data());
-  note_access(2 + operand_number(operand), at - base, size, write);
+  const auto number = static_cast<uint64_t>(&operand - operands.data());
+  note_access(2 + number, at - base, size, write);
 }
 
 [[noreturn]] inline void fail_at(const std::string& what, const void* pc) {
