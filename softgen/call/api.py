@@ -29,6 +29,7 @@ def softmax(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
     return_lse: bool = False,
     dim: int | None = None,
 ) -> Any:
@@ -51,6 +52,9 @@ def softmax(
         batch_invariant: if True a row's result has the same bits in any batch and anywhere in
             memory, on any GPU of one model: nothing is tuned, and rows that start off the boundary
             their width gives them cost a copy. By default SOFTGEN_BATCH_INVARIANT, else False.
+        pdl: whether the kernel may be launched while the one before it on the stream still runs,
+            where the GPU can (compute capability 9.0 and later); it waits for that one's results in
+            any case. False, or SOFTGEN_PDL=0 in the environment, launches it the plain way.
         return_lse: whether to return log(sum(exp(x))) of each row beside the result, from the same
             pass over x: float32, or float64 if x or the result is, and of the shape of the rows.
         dim: PyTorch's name of `axis`; give one of them.
@@ -73,8 +77,10 @@ def softmax(
     if dim is not None:
         axis = _axis_of(axis, dim)
     if return_lse:
-        return _softmax_lse[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
-    return _softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
+        calls = _softmax_lse if pdl else calls_of("softmax_lse", False)
+    else:
+        calls = _softmax if pdl else calls_of("softmax", False)
+    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
 
 
 def log_softmax(
@@ -86,6 +92,7 @@ def log_softmax(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
     return_lse: bool = False,
     dim: int | None = None,
 ) -> Any:
@@ -96,8 +103,10 @@ def log_softmax(
     if dim is not None:
         axis = _axis_of(axis, dim)
     if return_lse:
-        return _log_softmax_lse[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
-    return _log_softmax[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
+        calls = _log_softmax_lse if pdl else calls_of("log_softmax_lse", False)
+    else:
+        calls = _log_softmax if pdl else calls_of("log_softmax", False)
+    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
 
 
 def logsumexp(
@@ -110,6 +119,7 @@ def logsumexp(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
     dim: int | None = None,
 ) -> Any:
     """Return log(sum(exp(x))) along `axis`: x is read once, and one number a row written.
@@ -123,6 +133,7 @@ def logsumexp(
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
         dim: PyTorch's name of `axis`.
 
     Returns:
@@ -133,7 +144,8 @@ def logsumexp(
     """
     if dim is not None:
         axis = _axis_of(axis, dim)
-    lse = _logsumexp[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
+    calls = _logsumexp if pdl else calls_of("logsumexp", False)
+    lse = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
     return lse[..., None] if keepdim else lse
 
 
@@ -144,6 +156,7 @@ def partial(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
     dim: int | None = None,
 ) -> tuple[Any, Any]:
     """Return the pair (m, d) of each row: m = max(x) and d = sum(exp(x - m)).
@@ -157,6 +170,7 @@ def partial(
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
         dim: PyTorch's name of `axis`.
 
     Returns:
@@ -165,9 +179,8 @@ def partial(
     """
     if dim is not None:
         axis = _axis_of(axis, dim)
-    pair: tuple[Any, Any] = _partial[type(x)](
-        x, None, axis, None, tune, variant, batch_invariant, ()
-    )
+    calls = _partial if pdl else calls_of("partial", False)
+    pair: tuple[Any, Any] = calls[type(x)](x, None, axis, None, tune, variant, batch_invariant, ())
     return pair
 
 
@@ -182,6 +195,7 @@ def finish(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
     dim: int | None = None,
 ) -> Any:
     """Return exp(x - m) / d: the softmax of a piece x of rows whose pairs are (m, d).
@@ -197,11 +211,13 @@ def finish(
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
         dim: PyTorch's name of `axis`.
     """
     if dim is not None:
         axis = _axis_of(axis, dim)
-    return _finish[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (m, d))
+    calls = _finish if pdl else calls_of("finish", False)
+    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (m, d))
 
 
 def _axis_of(axis: int, dim: int) -> int:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def calls_of(function: str) -> WarmCalls:
-    """Return the calls of the function that is called so."""
+def calls_of(function: str, pdl: bool = True) -> WarmCalls:
+    """Return the calls of the function that is called so; without `pdl`, by plain launches."""
     calls: WarmCalls
 
     def full(x: Any, out: Any, *request: Any) -> Any:
         rest, key = request[-2:]
-        return run_full(calls, Function.of(function), (x, *rest), out, *request[:-2], key=key)
+        of = Function.of(function)
+        return run_full(calls, of, (x, *rest), out, *request[:-2], key=key, pdl=pdl)
 
     calls = WarmCalls(full)
     return calls
@@ -58,6 +59,7 @@ def run_full(
     batch_invariant: bool | None,
     *,
     key: Hashable,
+    pdl: bool,
 ) -> Any:
     """Return the result of a call that is not warm, and keep it in `calls` for the next.
 
@@ -72,6 +74,7 @@ def run_full(
         choice: the `variant` of `api.softmax`.
         batch_invariant: as in `api.softmax`.
         key: None for a call that cannot be kept.
+        pdl: as in `api.softmax`.
     """
     library, x = library_of(inputs[0])
     x_type = library.dtype(x)
@@ -114,11 +117,14 @@ def run_full(
         kernel = kernel_for(
             problem, rows, device, INVARIANT if invariant else mode, choice, library
         )
-        launch, whole = kernel.launcher(rows, library), True
+        launch, whole = kernel.launcher(rows, library, pdl=pdl), True
         try:
             launch(pointers, stream)
         except LaunchError as error:
-            launch, whole = launch_on_fewer(kernel, rows, stream, library, choice, error), False
+            launch, whole = (
+                launch_on_fewer(kernel, rows, stream, library, choice, error, pdl=pdl),
+                False,
+            )
             launch(pointers, stream)
         # What was copied for the launch is copied each time.
         kept = source is x and all(map(operator.is_, rest, inputs[1:])) and warms(problem)

@@ -27,9 +27,12 @@ class Kernel:
 
     Attributes:
         loaded: the kernel as it is launched on addresses.
+        pdl: whether it may be launched while the one before it on the stream still runs, where the
+            text waits for that one and the GPU can.
     """
 
     loaded: LoadedKernel
+    pdl: bool = True
     _warm: WarmCalls = field(init=False, repr=False, compare=False)
     _others: int = field(init=False, repr=False, compare=False)
 
@@ -118,11 +121,11 @@ class Kernel:
                 f"the plan needs rows that start on {problem.alignment} elements; these start on "
                 f"{alignment}. Plan with alignment={alignment}{self._or_call(', or call {}')}"
             )
-        launch = self.loaded.launcher(rows, library)
+        launch = self.loaded.launcher(rows, library, pdl=self.pdl)
         try:
             launch(pointers, stream)
         except LaunchError as error:
-            fewer = self.loaded.fitting_launcher(rows, stream, library)
+            fewer = self.loaded.fitting_launcher(rows, stream, library, pdl=self.pdl)
             if fewer is None:
                 raise LaunchError(
                     f"{self.variant.name} needs more SMs at once than its stream has ({error}); "

@@ -95,6 +95,8 @@ def launch_on_fewer(
     library: Library,
     choice: Choice,
     error: LaunchError,
+    *,
+    pdl: bool,
 ) -> Launcher:
     """Return a launch for a stream with too few SMs for `kernel`: its own cut, or another's.
 
@@ -102,7 +104,7 @@ def launch_on_fewer(
     """
     key = (kernel.variant.name, kernel.device)
     for known in (kernel, _for_fewer.get(key)):
-        launch = known.fitting_launcher(rows, stream, library) if known else None
+        launch = known.fitting_launcher(rows, stream, library, pdl=pdl) if known else None
         if launch is not None:
             return launch
     if choice is not None:
@@ -115,7 +117,7 @@ def launch_on_fewer(
         if _group(variant) in refused:
             continue
         other = compile_source(source_of(variant))
-        launch = other.fitting_launcher(rows, stream, library)
+        launch = other.fitting_launcher(rows, stream, library, pdl=pdl)
         if launch is not None and not other.local_bytes:
             _for_fewer[key] = other
             return launch

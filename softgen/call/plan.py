@@ -23,6 +23,7 @@ def plan(
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
+    pdl: bool = True,
 ) -> Kernel:
     """Choose and compile once for the current device, and return the kernel to launch many times.
 
@@ -37,6 +38,7 @@ def plan(
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`; `rows` and `tune` then move nothing.
+        pdl: as in `softmax`.
 
     Returns:
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
@@ -50,4 +52,4 @@ def plan(
         raise InvalidValueError(f"rows must be at least 1, got {rows!r}")
     device = int(require_device().cuda.runtime.getDevice())
     mode = INVARIANT if invariant else tune_mode(tune)
-    return Kernel(kernel_for(problem, nominal, device, mode, variant))
+    return Kernel(kernel_for(problem, nominal, device, mode, variant), pdl)

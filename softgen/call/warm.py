@@ -88,7 +88,6 @@ class WarmCalls(dict[type, Run]):
             launch.put_back,
             launch.make,
             prepare_of(library, others, y, more, launch.prepare),
-            launch.start,
             1 + len(others),
             shape,
             allocate,

@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     Attributes:
         context: of the device; a thread that has not used the device yet has none current.
         device: its number.
-        take, put_back, make, start: the parts of a Launcher.
+        take, put_back, make: the parts of a Launcher.
         prepare: what is left to do before the launch, or None.
         place: of the first result among the values.
         shape: of the first result.
@@ -47,7 +47,6 @@ class Entry(NamedTuple):
     put_back: Any
     make: Any
     prepare: Prepare | None
-    start: Any
     place: int
     shape: tuple[int, ...]
     allocate: Any

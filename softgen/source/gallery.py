@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.functions import all_exhibits
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.problem import Problem
+from softgen.strategies.base import NO_PDL
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
-from softgen.strategies.variants import candidates
+from softgen.strategies.variants import Variant, candidates
 
 
 def gallery() -> list[Source]:
     """Return the sources of the gallery, for the default architecture.
 
     A strategy that no exhibit shows is added at the first exhibit's problem that it can compute, so
-    that a new strategy is in the gallery without an entry of its own.
+    that a new strategy is in the gallery without an entry of its own. A kernel waits for the launch
+    before it (pdl) only where its exhibit says so: the others are to be read, and run on any GPU.
     """
     arch = arch_named(DEFAULT_ARCH)
     exhibits = all_exhibits()
     chosen = {}
     for exhibit in exhibits:
         variant = select(_problem(exhibit), exhibit.rows, arch, exhibit.choice)
+        if not exhibit.choice or "pdl" not in exhibit.choice:
+            variant = _plain(variant)
         chosen[variant.name] = variant
     shown = {variant.strategy.name for variant in chosen.values()}
     for kind in all_strategies():
@@ -30,9 +36,14 @@ def gallery() -> list[Source]:
             for exhibit in exhibits:
                 found = next(candidates(_problem(exhibit), exhibit.rows, arch, kind.name), None)
                 if found is not None:
-                    chosen[found.name] = found
+                    chosen[_plain(found).name] = _plain(found)
                     break
     return [render(chosen[name], arch) for name in sorted(chosen)]
+
+
+def _plain(variant: Variant) -> Variant:
+    """Return a best guess as older GPUs have it: without the wait for the launch before."""
+    return Variant(variant.problem, dataclasses.replace(variant.strategy, pdl=NO_PDL))
 
 
 def _problem(exhibit: Exhibit) -> Problem:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import math
@@ -124,7 +123,7 @@ def environment() -> jinja2.Environment:
 def constant_lines(variant: Variant) -> list[str]:
     """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
     rows = [("Col kCols", variant.problem.cols, "elements in a row")]
-    for field in dataclasses.fields(variant.strategy):
+    for field in variant.strategy.fields():
         value = getattr(variant.strategy, field.name)
         named = field.metadata["constant"] and field.name not in variant.strategy.unnamed
         if not named or value == field.default:
@@ -252,6 +251,17 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     }
 
 
+def _dependent_names(variant: Variant) -> dict[str, Any]:
+    """Return what a dependent launch's wait takes: the kernel's arrays, by reference."""
+    arrays = [parameter for parameter in variant.parameters if "*" in parameter]
+    names = [array.rpartition("* ")[2] for array in arrays]
+    return {
+        "dependent_arrays": [array.replace("* ", "*& ") for array in arrays],
+        "dependent_operands": ", ".join(f'"+l"({name})' for name in names),
+        "dependent_names": ", ".join(names),
+    }
+
+
 def alignment_rule(problem: Problem) -> str:
     """Return what addresses have to be multiples of, in words."""
     sizes = {o.name: aligned_bytes(problem, o.dtype) for o in problem.whole_rows}
@@ -332,6 +342,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         fill=fill(problem),
         fills=functools.partial(fills, problem),
         **_part_names(problem),
+        **_dependent_names(variant),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),
     )

@@ -43,6 +43,15 @@ def knob(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+# Values of the knob pdl: what a kernel does about the launches before and after it on its stream.
+NO_PDL = 0  # nothing: it is launched when the one before has ended
+WAITS = 1  # it may be launched before, and waits until the one before has ended
+TRIGGERS = 2  # it also lets the next be launched, before its own stores
+
+# The first compute capability with programmatic dependent launch.
+PDL_NEEDS = (9, 0)
+
+
 class Feature(Enum):
     """What a problem may ask of a strategy's template beyond the usual."""
 
@@ -75,6 +84,18 @@ class Strategy(abc.ABC):
     summary: ClassVar[str]
     tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
     takes: ClassVar[frozenset[Feature]] = frozenset()  # what its template has beyond the usual
+    triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
+
+    # What all strategies have: by name only, and behind a strategy's own knobs in names.
+    pdl: int = dataclasses.field(
+        default=NO_PDL,
+        kw_only=True,
+        metadata={
+            "short": "pdl",
+            "meaning": "dependent launch: 1 waits for the one before, 2 also lets the next start",
+            "constant": False,
+        },
+    )
 
     @abc.abstractmethod
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -121,27 +142,38 @@ class Strategy(abc.ABC):
         return (7, 5)
 
     @property
+    def oldest(self) -> tuple[int, int]:
+        """The first compute capability that has them, and the launch that `pdl` asks for."""
+        return max(self.needs, PDL_NEEDS) if self.pdl else self.needs
+
+    @property
     def oldest_arch(self) -> str:
         """The compiler's name of what the setting needs, for example sm_90."""
-        return capability_name(self.needs)
+        return capability_name(self.oldest)
+
+    @classmethod
+    def fields(cls) -> list[dataclasses.Field[Any]]:
+        """The knobs in the order of names: those that all strategies have come last."""
+        return sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True)
 
     @property
     def knobs(self) -> dict[str, int | bool]:
-        """The parameters by name, in declaration order."""
-        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        """The parameters by name, in the order of names."""
+        return {field.name: getattr(self, field.name) for field in self.fields()}
 
     @classmethod
     def legend(cls) -> str:
         """Return what the letters of a label mean, for example p pack_size, b block_size."""
         return ", ".join(
-            f"{each.metadata['short']} {each.name}" for each in dataclasses.fields(cls)
+            f"{each.metadata['short']} {each.name}".replace("pdl pdl", "pdl")
+            for each in cls.fields()
         )
 
     @property
     def label(self) -> str:
         """The strategy's part of a kernel name, for example warp_p4_c32_g32_r1_pad_b128."""
         parts = [self.name]
-        for field in dataclasses.fields(self):
+        for field in self.fields():
             value, short = getattr(self, field.name), field.metadata["short"]
             if isinstance(value, bool):
                 parts += [short] if value else []
@@ -162,10 +194,23 @@ class Strategy(abc.ABC):
         if not self.computes(problem):
             return False
         try:
+            self.require_launch(arch)
             self.check(problem, arch)
         except IllegalVariantError:
             return False
         return True
+
+    def require_launch(self, arch: Arch) -> None:
+        """Raise IllegalVariantError unless `arch` has the launch that `pdl` asks for."""
+        self.require(self.pdl in (NO_PDL, WAITS, TRIGGERS), "pdl must be 0, 1 or 2")
+        self.require(
+            self.pdl < TRIGGERS or self.triggers,
+            f"{self.name} has no place from where the next launch may start; pdl must be 0 or 1",
+        )
+        self.require(
+            not self.pdl or arch.compute_capability >= PDL_NEEDS,
+            f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}",
+        )
 
     def require_block(self, block_size: int) -> None:
         """Raise IllegalVariantError unless `block_size` is whole warps within a block's limit."""

@@ -29,6 +29,7 @@ class Block(Sliced):
 
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
+    triggers = True
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     thread_group_width: int = knob("g", "threads that share a row")

@@ -32,6 +32,7 @@ class Cluster(Sliced):
 
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
+    triggers = True
     takes = frozenset({Feature.HOOKS})
 
     block_size: int = knob("b", "threads in a block")

@@ -27,6 +27,8 @@ class Launch:
         strides: whether a smaller grid than grid(rows) computes all rows too.
         multiprocessors: the SMs that the largest grid is sized for; 0 where it is for any number.
             A cooperative kernel has to have them all.
+        dependent: whether it may be launched before the launch before it has ended, for which the
+            kernel waits (programmatic dependent launch).
     """
 
     block_size: int
@@ -40,6 +42,7 @@ class Launch:
     workspace_bytes_per_row: int = 0
     strides: bool = True
     multiprocessors: int = 0
+    dependent: bool = False
 
     @property
     def asks_for_shared(self) -> bool:

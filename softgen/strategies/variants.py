@@ -16,7 +16,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy
+from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import all_strategies, strategy_named
@@ -36,8 +36,9 @@ class Variant:
 
     @property
     def launch(self) -> Launch:
-        """The launch shape."""
-        return self.strategy.launch(self.problem)
+        """The launch shape, and whether it may start before the launch before has ended."""
+        shape = self.strategy.launch(self.problem)
+        return dataclasses.replace(shape, dependent=True) if self.strategy.pdl else shape
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -78,6 +79,7 @@ class Variant:
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
                 f"{self.problem.computed}"
             )
+        self.strategy.require_launch(arch)
         try:
             self.strategy.check(self.problem, arch)
         except Exception as error:
@@ -109,10 +111,21 @@ def candidates(
                 if is_own(kind):
                     _require_own_check(setting, problem, arch)
                 if setting.launch(problem).reaches(rows):
-                    yield Variant(problem, setting)
+                    yield Variant(problem, _dependent(setting, arch))
         except Exception as error:
             raise_own_fault(kind, error)
             raise
+
+
+def _dependent(setting: Strategy, arch: Arch) -> Strategy:
+    """Return a candidate that waits for the launch before it, where GPUs can launch it so.
+
+    Lessons stay as their authors wrote them, and a strategy that was added says it itself.
+    """
+    kind = type(setting)
+    if setting.pdl or not kind.tuned or is_own(kind) or arch.compute_capability < PDL_NEEDS:
+        return setting
+    return dataclasses.replace(setting, pdl=WAITS)
 
 
 def _require_own_check(setting: Strategy, problem: Problem, arch: Arch) -> None:
@@ -229,7 +242,7 @@ def parse_label(label: str) -> Strategy:
 def _parse_knobs(kind: type[Strategy], text: str) -> Strategy | None:
     parts = dict(re.findall(r"_([a-z]+)(\d*)", text))
     values: dict[str, int | bool] = {}
-    for field in dataclasses.fields(kind):
+    for field in kind.fields():
         short = cast(str, field.metadata["short"])
         if field.type in (bool, "bool"):
             values[field.name] = short in parts

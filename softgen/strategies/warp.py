@@ -41,6 +41,7 @@ class Warp(Sliced):
 
     name = "warp"
     summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
+    triggers = True
     takes = frozenset({Feature.GIVEN_PAIRS})
 
     thread_group_width: int = knob("g", "lanes that share a row")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -129,8 +128,9 @@ def entry_from_json(data: Any) -> Entry:
         if not kind.tuned:
             raise InvalidValueError(f"the strategy {kind.name} is never tuned")
         parameters = data["winner"]["parameters"]
-        for field in dataclasses.fields(kind):
-            if type(parameters[field.name]).__name__ != field.type:  # True is no 1 here
+        for field in kind.fields():
+            value = parameters.get(field.name, field.default)
+            if value is not field.default and type(value).__name__ != field.type:  # True is no 1
                 raise InvalidValueError(f"{field.name} must be {field.type}: {parameters}")
         winner = Variant(problem, kind(**parameters))
         return Entry(

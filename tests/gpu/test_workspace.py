@@ -230,16 +230,16 @@ def test_a_launch_that_did_not_end_well_spoils_no_other(failure: type[BaseExcept
     stream = cupy.cuda.get_current_stream().ptr
     launch, y = kernel.loaded.launcher(1), cupy.empty_like(x[0])
     launch((x[0].data.ptr, y.data.ptr), stream)
-    start, arguments = launch.start, launch.make()
+    values, _, lent, kept = launch.make()
 
-    def fails(stream: int, addresses: int, extra: int) -> None:
-        cupy.cuda.runtime.memset(arguments[0][3], 0xFF, 408)
+    def fails() -> int:
+        cupy.cuda.runtime.memset(values[3], 0xFF, 408)
         raise failure
 
-    launch.start, launch.take = fails, lambda: arguments
+    launch.take = lambda: (values, fails, lent, kept)
     with pytest.raises(failure):
         launch((x[0].data.ptr, y.data.ptr), stream)
-    launch.start, launch.take = start, launch.make
+    launch.take = launch.make
     launch((x[1].data.ptr, y.data.ptr), stream)
     cupy.cuda.runtime.deviceSynchronize()
     assert (y == wanted[1]).all()

@@ -129,10 +129,11 @@ class Job:
             first_block = (self.first_row + 1) // launch.rows_per_block * of_rows
         together = self.together or (grid if launch.cooperative else launch.cluster_size)
         head = struct.pack(
-            "14q",
+            "15q",
             *(index, grid, launch.block_size, first_block, rows, self.first_row),
             *(len(problem.operands), shared, launch.cluster_size, together),
-            *(self.together is not None, launch.workspace_bytes(rows), flush, self.seconds),
+            *(self.together is not None, launch.workspace_bytes(rows), flush),
+            *(launch.dependent, self.seconds),
         )
         arrays = b"".join(np.ascontiguousarray(array).tobytes() for array in self.inputs)
         return head + b"".join(map(self._description, problem.operands)) + arrays

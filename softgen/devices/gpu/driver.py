@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from softgen.devices.gpu.device import require_device
 from softgen.errors import NoDeviceError
@@ -19,6 +19,7 @@ INVALID_CLUSTER = 912  # CUDA_ERROR_INVALID_CLUSTER_SIZE
 DOES_NOT_FIT = (TOO_LARGE, INVALID_CLUSTER)
 
 _CLUSTER_DIMENSION = 4  # CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+_CAPTURE_MODE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _CAPTURE_ACTIVE = 1  # CU_STREAM_CAPTURE_STATUS_ACTIVE
 
 
@@ -65,6 +66,8 @@ def _library() -> ctypes.CDLL:
         ctypes.POINTER(_Config),
     )
     library.cuCtxSetCurrent.argtypes = (pointer,)
+    library.cuLaunchKernelEx.argtypes = (pointer,) * 4
+    library.cuThreadExchangeStreamCaptureMode.argtypes = (ctypes.POINTER(ctypes.c_int),)
     return library
 
 
@@ -72,6 +75,28 @@ def _check(status: int) -> None:
     if status:
         driver = require_device().cuda.driver
         raise driver.CUDADriverError(status)
+
+
+def launch_of(configuration: int, function: int, addresses: int) -> Callable[[], int]:
+    """Return cuLaunchKernelEx on memory that may change between launches; it returns its status.
+
+    Args:
+        configuration: address of a CUlaunchConfig.
+        function: handle of the kernel.
+        addresses: address of the addresses of its arguments.
+    """
+    return functools.partial(_library().cuLaunchKernelEx, configuration, function, addresses, None)
+
+
+@contextlib.contextmanager
+def capturing_freely() -> Iterator[None]:
+    """Let this thread allocate and instantiate graphs, whatever stream of its is being captured."""
+    mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
+    _check(_library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
+    try:
+        yield
+    finally:
+        _check(_library().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode)))
 
 
 def stream_id(stream: int) -> int:

@@ -7,14 +7,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from softgen.devices.gpu import dependent
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import resident_clusters
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.workspace import Allocator, DriverMemory
-from softgen.errors import NotSupportedError
+from softgen.errors import NotSupportedError, StrategyError
 from softgen.source.render import Source
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
+
+# The instruction that a kernel must have to be launched before the launch before it has ended.
+WAIT = "griddepcontrol.wait"
 
 
 @dataclass(frozen=True)
@@ -38,17 +42,25 @@ class LoadedKernel:
     local_bytes: int
 
     def __post_init__(self) -> None:
+        if self.variant.launch.dependent and WAIT not in self.source.text:
+            raise StrategyError(
+                f"{self.variant.name} is to be launched before the launch before it has ended, and "
+                f"its text has no {WAIT}; its template must extend kernel.cu.j2"
+            )
         if self.variant.problem.hooks:
             raise NotSupportedError(
                 f"{self.variant.name} takes a number for each hook, which launches on a GPU do not "
                 "pass yet; run it on the emulator (softgen.devices.emulator.run_each)"
             )
 
-    def launcher(self, rows: int, scratch: Allocator | int | None = None) -> Launcher:
+    def launcher(
+        self, rows: int, scratch: Allocator | int | None = None, *, pdl: bool = True
+    ) -> Launcher:
         """Return the launch on `rows` rows; the device must be current.
 
         Args:
             rows: number of rows.
+            pdl: whether it may start before the launch before has ended, where the text waits.
             scratch: the library that a workspace comes from, by default the driver; or the address
                 of one that is the caller's own, zero, and used by no launch at the same time.
         """
@@ -56,9 +68,11 @@ class LoadedKernel:
         if not cuda.driver.ctxGetCurrent():
             cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
         where = DriverMemory() if scratch is None else scratch
-        return self._launcher(self.variant.launch, rows, where)
+        return self._launcher(self.variant.launch, rows, where, pdl)
 
-    def fitting_launcher(self, rows: int, stream: int, scratch: Allocator) -> Launcher | None:
+    def fitting_launcher(
+        self, rows: int, stream: int, scratch: Allocator, *, pdl: bool = True
+    ) -> Launcher | None:
         """Return the launch for a stream that may have fewer SMs than the device, or None.
 
         A grid whose blocks have to be resident together is cut to the rows that are at once.
@@ -72,11 +86,20 @@ class LoadedKernel:
             if launch.cooperative:
                 most = min(launch.most_blocks, at_once * launch.blocks_per_row)
                 launch = dataclasses.replace(launch, most_blocks=most)
-        return self._launcher(launch, rows, scratch)
+        return self._launcher(launch, rows, scratch, pdl)
 
-    def _launcher(self, launch: Launch, rows: int, scratch: Allocator | int) -> Launcher:
+    def _launcher(self, launch: Launch, rows: int, scratch: Allocator | int, pdl: bool) -> Launcher:
+        if launch.dependent and not (pdl and dependent.is_wanted() and self._may_depend(launch)):
+            launch = dataclasses.replace(launch, dependent=False)
         arrays = len(self.variant.problem.operands)
         return Launcher(self.handle, arrays, launch, rows, self.device, scratch)
+
+    def _may_depend(self, launch: Launch) -> bool:
+        """Whether the driver takes a launch of this kernel before the one before has ended."""
+        arrays = len(self.variant.problem.operands)
+        # Any address will do, the workspace's too: it is never run.
+        probe = Launcher(self.handle, arrays, launch, 1, self.device, 1)
+        return dependent.is_taken(self.device, launch.cooperative, probe, arrays)
 
     def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
         """Launch on the operands' addresses and a stream's handle, unchecked.

@@ -144,6 +144,14 @@ EXHIBITS = (
     Exhibit("the ladder's first step", SOFTMAX, "float32", 128, 1024, "naive"),
     Exhibit("the ladder's second, a tree", SOFTMAX, "float32", 128, 1024, "tree"),
     Exhibit("the authors' online softmax", SOFTMAX, "float32", 128, 2048, "article_online"),
+    Exhibit(
+        "a short launch in a row of them",
+        SOFTMAX,
+        "float32",
+        128,
+        1024,
+        "block_p4_c8_g128_b128_m12_pdl2",
+    ),
     Exhibit("scientific data", SOFTMAX, "float64", 4096, 512),
     Exhibit("a width of the Triton tutorial, in chunks", SOFTMAX, "float32", 4096, 12672, "split"),
     Exhibit(

@@ -100,7 +100,7 @@ class FakeKernels:
             variant=variant,
             device=0,
             local_bytes=8 * (label in self.spilling),
-            fitting_launcher=lambda rows, stream, library: label in self.fitting or None,
+            fitting_launcher=lambda rows, stream, library, pdl: label in self.fitting or None,
         )
 
 
@@ -150,7 +150,7 @@ def test_where_all_are_refused_the_first_refusal_is_raised(kernels: FakeKernels)
 def fewer(kernels: FakeKernels, first: Variant, choice: str | None = None) -> Any:
     library: Any = None
     return chosen.launch_on_fewer(
-        kernels.of(first), 128, 7, library, choice, LaunchError("too large")
+        kernels.of(first), 128, 7, library, choice, LaunchError("too large"), pdl=True
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -97,6 +98,10 @@ class Guards:
         return type(x) is Array and self.facts(x) == self.known
 
 
+# Kinds of launch attributes: CU_LAUNCH_ATTRIBUTE_COOPERATIVE, _PROGRAMMATIC_STREAM_SERIALIZATION.
+COOPERATIVE, PROGRAMMATIC = 2, 6
+
+
 class FakeError(Exception):
     """As CuPy's CUDADriverError."""
 
@@ -105,8 +110,32 @@ class FakeError(Exception):
         self.status = status
 
 
+class Attribute(ctypes.Structure):
+    """As CUlaunchAttribute, of those that are on or off."""
+
+    _fields_ = (
+        ("kind", ctypes.c_uint),
+        ("padding", ctypes.c_uint),
+        ("value", ctypes.c_int),
+        ("rest", ctypes.c_ubyte * 60),
+    )
+
+
+class Config(ctypes.Structure):
+    """As CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared_bytes", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(Attribute)),
+        ("attribute_count", ctypes.c_uint),
+    )
+
+
 class FakeDriver:
-    """Reads the arguments of a launch as the driver does."""
+    """Reads the configuration and the arguments of a launch as the driver does."""
 
     CUDADriverError = FakeError
 
@@ -124,14 +153,16 @@ class FakeDriver:
     def streamIsCapturing(self, stream: int) -> bool:
         return stream in self.capturing
 
-    def launchKernel(self, *given: int) -> None:
-        *fixed, stream, addresses, extra = given
-        assert extra == 0
-        self.launches.append(("plain", *fixed, stream, self.read(addresses)))
+    def launch_of(self, configuration: int, function: int, addresses: int) -> Callable[[], int]:
+        return lambda: self.launch(Config.from_address(configuration), function, addresses)
 
-    def launchCooperativeKernel(self, *given: int) -> None:
-        *fixed, stream, addresses = given
-        self.launches.append(("together", *fixed, stream, self.read(addresses)))
+    def launch(self, how: Config, function: int, addresses: int) -> int:
+        if not self.refusal:
+            kinds = tuple(how.attributes[i].kind for i in range(how.attribute_count))
+            assert all(how.attributes[i].value == 1 for i in range(how.attribute_count))
+            fixed = (function, *how.grid, *how.block, how.shared_bytes, how.stream or 0)
+            self.launches.append((kinds, *fixed, self.read(addresses)))
+        return self.refusal
 
     def lend(self, scratch: Any, device: int, stream: int, size: int) -> tuple[Any, Any]:
         return (device, stream), SimpleNamespace(address=0x9000 + size)
@@ -140,8 +171,6 @@ class FakeDriver:
         self.given_back.append(lent)
 
     def read(self, addresses: int) -> tuple[int, ...]:
-        if self.refusal:
-            raise FakeError(self.refusal)
         each = (ctypes.c_uint64 * self.arguments).from_address(addresses)
         return tuple(ctypes.c_uint64.from_address(address).value for address in each)
 
@@ -205,6 +234,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     for module in (cupy_library, library, torch_library, launcher, warm, warm_more, warm_run):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
     monkeypatch.setattr(launcher, "workspace", fake)
+    monkeypatch.setattr(launcher, "launch_of", fake.launch_of)
     return fake
 
 
@@ -251,16 +281,24 @@ def launch_of(rows: int = 6, scratch: Any = None, arrays: int = 2, **shape: Any)
 def test_a_launch_gives_the_driver_what_the_strategy_says(driver: FakeDriver) -> None:
     launch_of(dynamic_shared_bytes=4096)((0x7F00_0000_1000, 0x7F00_0000_2000), 0x77)
     arguments = (0x7F00_0000_1000, 0x7F00_0000_2000, 6, 0)
-    assert driver.launches == [("plain", 0xF00, 2, 1, 1, 128, 1, 1, 4096, 0x77, arguments)]
+    assert driver.launches == [((), 0xF00, 2, 1, 1, 128, 1, 1, 4096, 0x77, arguments)]
 
 
 def test_a_cooperative_launch_with_a_workspace(driver: FakeDriver) -> None:
     launch_of(cooperative=True, workspace_bytes_per_row=16)((1, 2), 0x77)
     assert driver.launches == [
-        ("together", 0xF00, 2, 1, 1, 128, 1, 1, 0, 0x77, (1, 2, 6, 0x9000 + 96))
+        ((COOPERATIVE,), 0xF00, 2, 1, 1, 128, 1, 1, 0, 0x77, (1, 2, 6, 0x9000 + 96))
     ]
     ((key, found, stream),) = driver.given_back
     assert (key, found.address, stream) == ((0, 0x77), 0x9000 + 96, 0x77)
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_a_launch_that_may_start_before_the_one_before_has_ended(
+    driver: FakeDriver, cooperative: bool
+) -> None:
+    launch_of(dependent=True, cooperative=cooperative)((1, 2), 0x77)
+    assert driver.launches[0][0] == (*[COOPERATIVE] * cooperative, PROGRAMMATIC)
 
 
 def test_a_workspace_of_the_callers_own(driver: FakeDriver) -> None:
@@ -297,33 +335,31 @@ def test_a_warm_launch_that_is_refused_takes_the_full_path(
     assert world.call(x) is world.made[-1]
 
 
-def test_a_launch_may_fail_and_be_tried_again(
-    driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*given: int) -> None:
-        raise RuntimeError("the driver refuses")
-
-    monkeypatch.setattr(driver, "launchKernel", refuse)
+def test_a_launch_may_fail_and_be_tried_again(driver: FakeDriver) -> None:
     launch = launch_of()
+    driver.refusal = 2
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="refuses"):
+        with pytest.raises(FakeError, match="error 2"):
             launch((1, 2), 0)
+    driver.refusal = 0
+    launch((1, 2), 0)
+    assert driver.launches[0][-1][:2] == (1, 2)
 
 
 def test_threads_do_not_share_arguments(
     driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver is slow here, and each launch still sees its own addresses."""
-    launch = launch_of()
     ours: dict[int, int] = {}
 
-    def slow(*given: int) -> None:
+    def slow(how: Config, function: int, addresses: int) -> int:
         for _ in range(20):
-            x, y, _, _ = driver.read(given[-2])
+            x, y, _, _ = driver.read(addresses)
             assert y == x + 1
-        ours[given[-3]] = x
+        ours[how.stream or 0] = x
+        return 0
 
-    monkeypatch.setattr(driver, "launchKernel", slow)
+    monkeypatch.setattr(driver, "launch", slow)
     launch = launch_of()
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: launch((1000 * i, 1000 * i + 1), i), range(2000)))
@@ -801,7 +837,7 @@ def test_a_workspace_beside_more_results(widened: Any, driver: FakeDriver) -> No
     world = widened(1, arguments=5, cooperative=True, workspace_bytes_per_row=16)
     world.call(X)
     assert len(world.call(X)) == 2
-    assert driver.launches[-1][0] == "together"
+    assert driver.launches[-1][0] == (COOPERATIVE,)
     assert driver.launches[-1][-1] == (0x1000, FRESH, FRESH, 6, 0x9000 + 96)
     assert len(driver.given_back) == 1
 

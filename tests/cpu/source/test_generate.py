@@ -88,9 +88,10 @@ def test_there_is_a_kernel_for_any_number_of_sms(sms: int, cols: int) -> None:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
 def test_the_header_compiles_for_the_architecture_that_is_asked_for(arch: str) -> None:
     """The oldest that this one fits is sm_75, whose PTX is slow on all of these."""
+    any_from = "sm_75" if arch == "sm_80" else "sm_90"  # which waits for the launch before
     source = softgen.generate("softmax", "bfloat16", 1000, variant="warp", arch=arch)
     assert f" -arch={arch} -c  #" in source.text
-    assert "-c  # any from sm_75 on\n" in source.text
+    assert f"-c  # any from {any_from} on\n" in source.text
 
 
 def test_a_device_with_more_sms_keeps_its_architecture() -> None:

@@ -19,7 +19,7 @@ from softgen.source.render import strategy_template
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy
+from softgen.strategies.base import WAITS, Strategy
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named
 from softgen.strategies.safe import Safe
@@ -227,7 +227,8 @@ def test_first_choices_that_were_measured(
     dtype: str, cols: int, strategy: str, first: Strategy
 ) -> None:
     problem = Problem.of("softmax", dtype, cols)
-    assert next(candidates(problem, 4096, H200, strategy)).strategy == first
+    chosen = next(candidates(problem, 4096, H200, strategy)).strategy
+    assert (chosen.pdl, replace(chosen, pdl=0)) == (WAITS, first)
 
 
 @pytest.mark.parametrize("kind", [Warp, Online])
@@ -295,6 +296,7 @@ def test_knobs_are_the_fields_in_order() -> None:
         ("padding", False),
         ("block_size", 128),
         ("evict_first", False),
+        ("pdl", 0),
     ]
 
 

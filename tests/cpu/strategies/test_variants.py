@@ -115,7 +115,7 @@ def test_a_setting_is_read_back_from_its_label() -> None:
 
 @pytest.mark.parametrize("bad", ["safe_b", "safe_b256_p4", "safe_b0256", "safe_", "safe_b256\n"])
 def test_other_labels_are_refused(bad: str) -> None:
-    with pytest.raises(InvalidValueError, match=r"is no setting of safe, .* b block_size in"):
+    with pytest.raises(InvalidValueError, match=r"is no setting of safe, .* b block_size, pdl in"):
         parse_label(bad)
 
 

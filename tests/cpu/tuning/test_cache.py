@@ -165,7 +165,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
             "rows": 4096,
             "environment": ENVIRONMENT,
         },
-        "winner": {"strategy": "safe", "parameters": {"block_size": 256}},
+        "winner": {"strategy": "safe", "parameters": {"block_size": 256, "pdl": 0}},
         "timings": [
             {
                 "variant": "softmax_f32_1000_safe_b256",

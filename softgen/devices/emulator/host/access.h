@@ -125,6 +125,7 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
   Block& block = *launch.block;
   if (Operand* operand = operand_near(at)) {
+    require_launch_before_awaited("touched an array", pc);
     ++work.global;
     note_access(*operand, at, size, write);
     if (operand->result) return on_result(*operand, at, size, write, pc);
@@ -138,6 +139,7 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
     return;
   }
   if (workspace_array && workspace_array->near(at)) {
+    require_launch_before_awaited("touched the workspace", pc);
     ++work.workspace;
     return require_inside(*workspace_array, at, size, write, pc);
   }
@@ -200,6 +202,7 @@ inline void on_load_word(unsigned char* to, const void* from, size_t size, const
     return;
   }
   const Array& x = *operand->array;
+  require_launch_before_awaited("touched an array", pc);
   ++work.global;
   note_access(*operand, at, size, false);
   require_inside(x, at, size, false, pc);

@@ -94,7 +94,8 @@ struct Thread {
   Context context;
   State state;
   Waiting waiting;
-  uint32_t arrived;  // calls of cluster_arrive
+  bool awaited_before;  // whether it has waited for the launch before
+  uint32_t arrived;     // calls of cluster_arrive
   uint32_t waited;   // and of cluster_wait that returned
   const char* arrive_file;
   int arrive_line;
@@ -144,6 +145,7 @@ struct Launch {
   Block* block;              // at work
   int alive;
   bool backwards;  // of those the last goes first
+  bool dependent;  // threads have to wait for the launch before
   int cluster_size;
   uint32_t cluster_phase;  // barriers of the cluster that all threads reached
   int arrivals;            // threads that reached the next one
@@ -173,6 +175,21 @@ inline void note_pattern(uint64_t what, uint64_t where, uint64_t size) {
 inline std::string current_thread() {
   return format("thread %d of block %lld", launch.current,
                 static_cast<long long>(launch.block->index));
+}
+
+// A dependent launch may start while the one before still writes.
+inline void require_launch_before_awaited(const char* what, const void* pc = nullptr) {
+  if (!launch.dependent || this_thread().awaited_before) return;
+  fail(current_thread() + " " + what + " before await_launch_before()" +
+       (pc ? ", at " + place(pc) : ": the next launch could overtake the one before"));
+}
+
+extern "C" inline __attribute__((used)) void simt_await_launch_before() {
+  this_thread().awaited_before = true;
+}
+
+extern "C" inline __attribute__((used)) void simt_allow_next_launch() {
+  require_launch_before_awaited("called allow_next_launch()");
 }
 
 // Gives up the CPU until the scheduler finds the thread ready again.

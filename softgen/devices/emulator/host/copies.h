@@ -43,6 +43,7 @@ inline void require_source(const Copy& copy, const std::string& what) {
   const std::string where = called_at(copy.file, copy.line);
   const auto from = reinterpret_cast<uintptr_t>(copy.from);
   simt_require_aligned(copy.from, kCopyUnit, copy.file, copy.line);
+  require_launch_before_awaited("copied from an array");
   const Operand* operand = operand_near(from);
   if (!operand || !operand->input) fail(what + " from what is not in " + inputs() + where);
   if (!operand->array->holds(from, copy.bytes)) {

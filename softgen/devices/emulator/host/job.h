@@ -19,6 +19,7 @@ struct Job {
   int64_t backwards;       // of those the last goes first
   int64_t workspace;       // bytes, for kernels that take one
   int64_t flush_subnormals;
+  int64_t dependent;  // whether the kernel waits for the launch before it
   int64_t seconds;  // after which the launch counts as hung
 };
 

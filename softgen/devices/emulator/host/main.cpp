@@ -175,6 +175,7 @@ void set_up(const Job& job) {
   launch.cluster_size = static_cast<int>(job.cluster);
   launch.alive = static_cast<int>(job.together);
   launch.backwards = job.backwards != 0;
+  launch.dependent = job.dependent != 0;
   while (launch.blocks.size() < static_cast<size_t>(launch.alive)) {
     launch.blocks.emplace_back().stacks.set_guarded(launch.blocks.size() <= kGuardedBlocks);
   }

@@ -19,6 +19,7 @@ inline void fail_if_unwritten_was_read(const Block& block) {
 inline void thread_main() {
   launch.kernel->call(launch.arguments, launch.rows, launch.workspace);
   require_own_copies_awaited();
+  require_launch_before_awaited("returned");
   wait(State::kReturned);
   fail("a finished thread was resumed: a bug of the emulator");
 }
@@ -79,6 +80,7 @@ inline void start() {
   for (size_t i = 0; i < block.threads.size(); ++i) {
     Thread& thread = block.threads[i];
     thread.state = State::kReturned;
+    thread.awaited_before = false;
     thread.arrived = thread.waited = 0;
     thread.calls = 0;
     thread.spin = {};

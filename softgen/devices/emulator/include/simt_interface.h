@@ -53,6 +53,10 @@ void simt_mbarrier_expect(unsigned long long* barrier, int bytes, const char* fi
 void simt_mbarrier_arrive(unsigned long long* barrier, int bytes, const char* file, int line);
 void simt_mbarrier_wait(unsigned long long* barrier, int parity, const char* file, int line);
 
+// See ../host/block.h.
+void simt_await_launch_before();
+void simt_allow_next_launch();
+
 // See ../host/copies.h.
 void simt_fence_async();
 void simt_bulk_prefetch(const void* from, int bytes, const char* file, int line);

@@ -24,6 +24,13 @@ __device__ void store_word(Word word, T* to, SIMT_SITE) {
   simt::simt_store_word(to, &word, sizeof(Word));
 }
 
+// The launch before has always ended here; what is held against the text is that it waits.
+template <typename... Arrays>
+inline void await_launch_before(Arrays&...) {
+  simt::simt_await_launch_before();
+}
+inline void allow_next_launch() { simt::simt_allow_next_launch(); }
+
 inline int cluster_rank() { return simt::simt_cluster_rank(); }
 inline void cluster_arrive(SIMT_SITE) { simt::simt_cluster_arrive(file, line); }
 inline void cluster_wait(SIMT_SITE) { simt::simt_cluster_wait(file, line); }
