@@ -79,12 +79,12 @@ class Variant:
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
                 f"{self.problem.computed}"
             )
-        self.strategy.require_launch(arch)
         try:
             self.strategy.check(self.problem, arch)
         except Exception as error:
             raise_own_fault(type(self.strategy), error)
             raise
+        self.strategy.require_launch(arch)
 
 
 def candidates(

@@ -25,7 +25,7 @@ from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy
 from tests.helpers.cli_helpers import cli, document, ok, refused
 
-SAFE = "softmax_f32_1000_safe_b256"
+SAFE = "softmax_f32_1000_safe_b256_pdl1"
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +62,7 @@ def test_emit_says_what_it_did() -> None:
 def test_one_kernel_is_added_to_the_folder() -> None:
     for cols in (1000, 1024):
         ok("emit", "--cols", cols, "--variant", "safe", "--out", "out")
-    assert cuda_files("out") == {SAFE, "softmax_f32_1024_safe_b256"}
+    assert cuda_files("out") == {SAFE, "softmax_f32_1024_safe_b256_pdl1"}
 
 
 def test_check_finds_a_changed_byte_and_no_fault_in_the_users_own_file() -> None:
@@ -218,7 +218,7 @@ def test_a_whole_set_replaces_what_an_earlier_run_of_it_wrote(whole: tuple[objec
     ok("emit", "--all", "--cols", 100, "--variant", "safe", "--out", "out")
     report = document(ok("emit", *whole, "--out", "out", "--json"))
     assert report["removed"] == ["softmax_f32_64_old_b1.cu"]
-    assert cuda_files("out") >= {SAFE, "softmax_f16_100_safe_b256"}
+    assert cuda_files("out") >= {SAFE, "softmax_f16_100_safe_b256_pdl1"}
     assert ok("emit", *whole, "--check", "--out", "out").stdout == ""
 
 
@@ -240,7 +240,7 @@ def test_all_leaves_other_requests_alone() -> None:
     words = ("emit", "--all", "--cols", 1000, "--variant", "safe", "--out", "out")
     for dtype in ("float32", "float16"):
         ok(*words, "--dtype", dtype, "--algorithm", "softmax")
-    assert cuda_files("out") == {SAFE, "softmax_f16_1000_safe_b256"}
+    assert cuda_files("out") == {SAFE, "softmax_f16_1000_safe_b256_pdl1"}
 
 
 def test_a_manifest_of_an_earlier_version_is_the_gallerys() -> None:
@@ -267,9 +267,9 @@ def test_list_json_is_every_candidate_in_order() -> None:
     expected = list(candidates(problem, 64, arch_named("sm_90")))
     assert [line["name"] for line in listed] == [variant.name for variant in expected]
     assert listed[-1] == {
-        "name": "softmax_f16_1000_safe_b256",
+        "name": "softmax_f16_1000_safe_b256_pdl1",
         "strategy": "safe",
-        "parameters": {"block_size": 256},
+        "parameters": {"block_size": 256, "pdl": 1},
         "threads": 256,
         "shared_bytes": 32,
         "multiprocessors": 0,
@@ -281,7 +281,7 @@ def test_list_for_people_shows_names_and_parameters() -> None:
     result = ok("list", "--cols", 1000, "--variant", "safe")
     assert result.stdout.split() == [
         *("variant", "parameters", "threads", "shared", "bytes"),
-        *(SAFE, "block_size=256", "256", "32"),
+        *(SAFE, "block_size=256", "pdl=1", "256", "32"),
     ]
     assert "softmax of float32 with 1000 columns" in result.stderr
 
@@ -299,8 +299,8 @@ def test_a_narrow_list_has_a_line_a_candidate_and_a_legend(
     assert len(lines) == len(whole.stdout.splitlines())
     assert lines[0].split() == ["variant", "threads", "shared", "bytes"]
     assert max(map(len, lines)) <= 80
-    assert "safe: b block_size\n" in narrow.stderr
-    assert "online: p pack_size, u unroll, b block_size\n" in narrow.stderr
+    assert "safe: b block_size, pdl\n" in narrow.stderr
+    assert "online: p pack_size, u unroll, b block_size, pdl\n" in narrow.stderr
     told = "not shown: parameters; a wider terminal, a pipe and --json have it\n"
     assert told in narrow.stderr
 
@@ -420,7 +420,8 @@ def test_show_takes_a_problem_for_its_best_guess() -> None:
 
 
 def test_show_tells_what_the_compiler_made_of_it() -> None:
-    shown = document(ok("show", SAFE, "--arch", "sm_80", "--json"))
+    plain = SAFE.removesuffix("_pdl1")
+    shown = document(ok("show", plain, "--arch", "sm_80", "--json"))
     resources = shown["resources"]
     assert shown["arch"] == "sm_80"
     assert shown["missing"] is None
@@ -511,12 +512,12 @@ def test_an_option_that_differs_from_the_name_is_refused(
     message = refused(group.USAGE, command, "--variant", SAFE, option, value)
     assert message == (
         f"{SAFE} is for {option} {said}, and {option} {value} was given; leave {option} out, or "
-        "give the setting alone: --variant safe_b256"
+        "give the setting alone: --variant safe_b256_pdl1"
     )
 
 
 def test_a_name_whose_order_is_not_fixed_is_not_batch_invariant() -> None:
-    name = "softmax_f32_1001_safe_b256"
+    name = "softmax_f32_1001_safe_b256_pdl1"
     message = refused(group.USAGE, "show", name, "--batch-invariant")
     assert "and --batch-invariant was given; leave it out, or choose a name with `fixed`" in message
     ok("show", SAFE, "--batch-invariant")  # whole packs have one order anyway

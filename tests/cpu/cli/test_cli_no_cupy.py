@@ -51,12 +51,12 @@ def test_emit_works(tmp_path: Path, prelude: str) -> None:
 def test_list_works(tmp_path: Path, prelude: str) -> None:
     ran = subprocess_cli("list", "--variant", "safe", "--json", cwd=tmp_path, prelude=prelude)
     assert ran.returncode == 0, ran.stderr
-    assert [line["name"] for line in json.loads(ran.stdout)] == ["softmax_f32_1000_safe_b256"]
+    assert [line["name"] for line in json.loads(ran.stdout)] == ["softmax_f32_1000_safe_b256_pdl1"]
 
 
 @without_cupy
 def test_show_works_and_says_how_to_get_nvrtc(tmp_path: Path, prelude: str) -> None:
-    ran = subprocess_cli("show", "softmax_f32_1000_safe_b256", cwd=tmp_path, prelude=prelude)
+    ran = subprocess_cli("show", "softmax_f32_1000_safe_b256_pdl1", cwd=tmp_path, prelude=prelude)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == generate("softmax", "float32", 1000, variant="safe").text
     assert "registers and occupancy unknown" in ran.stderr

@@ -64,9 +64,9 @@ def test_people_get_the_same_in_lines() -> None:
     result = ok("run", "--device", "cpu", "--rows", 6, "--cols", 40, "--variant", "safe")
     assert "the emitted kernel runs on the CPU emulator" in result.stderr
     lines = dict(line.split(None, 1) for line in result.stdout.splitlines())
-    assert lines["variant"] == "softmax_f32_40_safe_b256"
-    assert lines["parameters"] == "block_size=256"
-    assert lines["source"].endswith("/cache/sources/softmax_f32_40_safe_b256.cu")
+    assert lines["variant"] == "softmax_f32_40_safe_b256_pdl1"
+    assert lines["parameters"] == "block_size=256 pdl=1"
+    assert lines["source"].endswith("/cache/sources/softmax_f32_40_safe_b256_pdl1.cu")
     assert re.match(r"\S+e-0\d against float64, relative; the bound is 2e-06$", lines["error"])
 
 
@@ -207,10 +207,10 @@ def test_other_bad_requests(tmp_path: Path) -> None:
         (("--rows", 2, "--cols", 8, "--output", tmp_path / "no" / "y.npy"), "does not exist"),
         (("--rows", 2, "--cols", 8, "--variant", "best"), "unknown variant 'best'"),
         (
-            ("--cols", 8, "--variant", "softmax_f32_9_safe_b256"),
+            ("--cols", 8, "--variant", "softmax_f32_9_safe_b256_pdl1"),
             "is for --cols 9, and --cols 8 was",
         ),
-        (("--input", path, "--variant", "softmax_f32_9_safe_b256"), "with 9 columns.*with 8 col"),
+        (("--input", path, "--variant", "softmax_f32_9_safe_b256_pdl1"), "with 9 columns.*with 8 col"),
         (("--rows", 2**20, "--cols", 2**10), "too many for the CPU emulator"),
         (("--rows", 2**40, "--cols", 2**40), "too many: the most are 1099511627776"),
     ):
@@ -241,7 +241,7 @@ def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
     words = (*CPU, "--rows", 2, "--cols", 8, "--variant", "safe")
     result = cli(*words)
     assert result.exit_code == group.WRONG_RESULT
-    assert "softmax_f32_8_safe_b256 computes a wrong result: 1 of 16 elements" in result.stderr
+    assert "softmax_f32_8_safe_b256_pdl1 computes a wrong result: 1 of 16 elements" in result.stderr
     as_json = cli(*words, "--json")
     assert as_json.exit_code == group.WRONG_RESULT
     report = document(as_json)
@@ -262,7 +262,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(
         "is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
     ) in result.stderr
     assert document(result)["source"] is None
-    assert "source      not kept; softgen show softmax_f32_8_safe_b256\n" in ok(*words).stdout
+    assert "source      not kept; softgen show softmax_f32_8_safe_b256_pdl1\n" in ok(*words).stdout
 
 
 def test_a_cache_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
