@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from softgen import __version__
-from softgen.cli import bench, cache, doctor, emit, listing, run, show, tune, verify
+from softgen.cli import bench, cache, doctor, emit, explain, listing, run, show, tune, verify
 from softgen.cli.group import Command, Commands
 
 __all__ = ["app"]
@@ -49,6 +49,7 @@ for _name, _function in (
     ("emit", emit.emit),
     ("list", listing.list_variants),
     ("show", show.show),
+    ("explain", explain.explain),
     ("tune", tune.tune),
     ("bench", bench.bench),
     ("verify", verify.verify),

@@ -10,7 +10,7 @@ import typer
 
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.names import likely
-from softgen.spec.arch import MOST_MULTIPROCESSORS
+from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
@@ -116,6 +116,14 @@ BatchInvariant = Annotated[
 ]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
+]
+HereOrArch = Annotated[
+    str | None,
+    typer.Option(
+        "--arch",
+        help="Architecture to be legal on, for example sm_90 or 90. \\[default: that of the GPU "
+        f"here, else {DEFAULT_ARCH}]",
+    ),
 ]
 Sms = Annotated[
     int | None,

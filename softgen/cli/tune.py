@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softgen.bench.suites import shapes_of
-from softgen.cli import options, output
+from softgen.cli import candidates, options, output
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.strategies.select import describe as describe_problem
 
 if TYPE_CHECKING:
     from softgen.tuning.entry import Entry
+    from softgen.tuning.explain import Explanation
 
 Shape = tuple[int, int]
 _SHAPE = re.compile(r"\s*(\d{1,20})\s*[x,*\s]\s*(\d{1,20})\s*")
@@ -44,6 +46,13 @@ def tune(
         float | None,
         typer.Option("--budget", min=0.01, help="Seconds a shape. \\[default: all that may win]"),
     ] = None,
+    with_candidates: Annotated[
+        bool,
+        typer.Option(
+            "--candidates",
+            help="Print of each shape what every candidate took and was expected to.",
+        ),
+    ] = False,
     json: options.JsonOption = False,
 ) -> None:
     """Time the candidates for each shape on this GPU and remember the winners.
@@ -73,10 +82,16 @@ def tune(
         interrupted = True
         output.warn(f"interrupted; {len(finished)} of {len(problems)} shapes are tuned and stored")
     lines = [describe(entry, rows) for entry, (_, rows) in zip(finished, problems, strict=False)]
+    tables = [_candidates(entry) for entry in finished] if with_candidates else []
     if json:
-        output.document(lines)
+        found = map(candidates.document, tables)
+        output.document([*map(_with_table, lines, found)] if with_candidates else lines)
     else:
         output.table(lines[0].keys() if lines else (), (line.values() for line in lines))
+        for table in tables:
+            output.result("")
+            output.result(describe_problem(table.winner.problem))
+            candidates.show(table)
     if interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -121,6 +136,18 @@ def describe(entry: Entry, rows: int) -> dict[str, Any]:
         else None,
         "candidates": len(entry.timings),
     }
+
+
+def _candidates(entry: Entry) -> Explanation:
+    """Return what the winner was chosen from."""
+    from softgen.devices.gpu.device import current_arch
+    from softgen.tuning.explain import explain
+
+    return explain(entry.key.problem, entry.rows, current_arch(), entry.winner, entry)
+
+
+def _with_table(line: dict[str, Any], table: list[dict[str, Any]]) -> dict[str, Any]:
+    return {**line, "table": table}
 
 
 def _tune_one(problem: Problem, rows: int, budget: float | None) -> Entry:

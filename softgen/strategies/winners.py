@@ -60,6 +60,15 @@ def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
     return None
 
 
+def time_of(variant: Variant, rows: int, device: str) -> float | None:
+    """Return the microseconds that a shipped winner took on `device`, or None if it is none.
+
+    They are of a number of rows that is not kept, in the bucket of `rows`.
+    """
+    wanted = (variant.name, rows_bucket(rows))
+    return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)
+
+
 def _alike(function: Function) -> tuple[Function, ...]:
     return (function,) if function.like == function.name else (function, Function.of(function.like))
 
@@ -76,7 +85,7 @@ def _settings(problem: Problem, device: str) -> dict[int, Strategy]:
     Names of other problems are not read: that would import every function and every strategy.
     """
     found: dict[int, Strategy] = {}
-    for name, rows in _winners(device):
+    for name, rows, _ in _winners(device):
         begin, _, label = name.partition(f"{problem.label}_")
         if begin or not label or _OF_ANOTHER.match(label):
             continue
@@ -90,15 +99,18 @@ _OF_ANOTHER = re.compile(r"align\d+_|fixed_")
 
 
 @functools.cache
-def _winners(device: str) -> list[tuple[str, int]]:
-    """Return the names and the rows of the shipped winners of `device`."""
+def _winners(device: str) -> list[tuple[str, int, float | None]]:
+    """Return the names, rows and microseconds of the shipped winners of `device`."""
     path = path_of(device)
-    found: list[tuple[str, int]] = []
+    found: list[tuple[str, int, float | None]] = []
     try:
         data: Any = json.loads(path.read_text())
         if data["schema"] != SCHEMA or data["device"] != device:
             return found
-        found = [(str(entry["variant"]), int(entry["rows"])) for entry in data["entries"]]
+        found = [
+            (str(each["variant"]), int(each["rows"]), each.get("microseconds"))
+            for each in data["entries"]
+        ]
     except FileNotFoundError:
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -79,6 +79,8 @@ class Entry:
             were timed because memory is short.
         failures: why candidates were not timed, by variant name.
         sources: the digest of what decided the winner's text; today's unless it is given.
+        rows: how many rows the timings are of: at most those of the key, its bucket. Entries of
+            earlier versions do not say it, and have those of the key.
     """
 
     key: Key
@@ -86,8 +88,11 @@ class Entry:
     timings: tuple[Timing, ...]
     failures: tuple[tuple[str, str], ...] = ()
     sources: str = ""
+    rows: int = 0
 
     def __post_init__(self) -> None:
+        if not self.rows:
+            object.__setattr__(self, "rows", self.key.rows)
         if not self.sources:
             object.__setattr__(self, "sources", digest(self.winner))
 
@@ -108,6 +113,7 @@ class Entry:
             "timings": [timing._asdict() for timing in self.timings],
             "failures": dict(self.failures),
             "sources": self.sources,
+            "rows": self.rows,
         }
 
 
@@ -139,6 +145,7 @@ def entry_from_json(data: Any) -> Entry:
             tuple(_timing_from_json(timing) for timing in data["timings"]),
             _failures_from_json(data["failures"]),
             _sources_from_json(data),
+            _rows_from_json(data),
         )
     except SoftgenError as error:
         raise InvalidValueError(str(error)) from error
@@ -171,6 +178,14 @@ def _sources_from_json(data: Any) -> str:
     if not _is_text(sources):
         raise InvalidValueError(f"sources must be a text, got {sources!r}")
     return str(sources)
+
+
+def _rows_from_json(data: Any) -> int:
+    """Return how many rows were timed; 0 where an earlier version did not say it."""
+    rows, most = data.get("rows", 0), int(data["key"]["rows"])
+    if type(rows) is not int or not 0 <= rows <= most:
+        raise InvalidValueError(f"rows must be a number up to {most}, got {rows!r}")
+    return rows
 
 
 def _is_text(value: Any) -> bool:

@@ -114,7 +114,8 @@ def _tune(
     if buffers.rows < rows:
         timings = tuple(timing.times(rows / buffers.rows) for timing in timings)
     key = Key.of(problem, rows, environment(device))
-    entry = Entry(key, winner.variant, timings, tuple(sorted(screen.failures.items())))
+    failures = tuple(sorted(screen.failures.items()))
+    entry = Entry(key, winner.variant, timings, failures, rows=rows)
     cache.store(entry)
     return entry
 

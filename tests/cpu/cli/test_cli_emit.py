@@ -581,7 +581,7 @@ def test_what_is_emitted_is_what_a_call_runs(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(policy, "environment", lambda device: {"device": "NVIDIA H200"})
     names = winners._winners("NVIDIA H200")
     assert len(names) >= 50
-    for name, rows in names:
+    for name, rows, _ in names:
         problem = parse_name(name).problem
         called = policy.choose(problem, rows, 0, "cached")
         emitted = untimed(problem, rows, H200).variant

@@ -1,0 +1,128 @@
+"""`softgen explain`: why a shape gets the kernel that it gets, and what else could be tuned."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated, Any
+
+import typer
+
+from softgen.cli import candidates, explain_text, options, output
+from softgen.cli.explain_text import Choice
+from softgen.cli.show import resources
+from softgen.cli.tune import parse_shape
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import Problem
+from softgen.spec.roofline import data_sheet_peaks, roofline
+from softgen.strategies import winners
+from softgen.strategies.select import untimed
+from softgen.tuning.entry import Entry
+from softgen.tuning.explain import Knob, Row, look_here
+from softgen.tuning.explain import explain as explain_choice
+
+
+def explain(
+    shape: Annotated[
+        list[str],
+        typer.Argument(metavar="ROWSxCOLS", help="As 4096x1024.", show_default=False),
+    ],
+    dtype: options.DTypeOption = DType.FLOAT32,
+    function: options.FunctionOption = SOFTMAX,
+    out_dtype: options.OutDType = None,
+    alignment: options.Alignment = None,
+    arch: options.HereOrArch = None,
+    sms: options.Sms = None,
+    batch_invariant: options.BatchInvariant = False,
+    json: options.JsonOption = False,
+) -> None:
+    """Tell why a shape gets its kernel: what there was to choose from, expected and measured.
+
+    Times are those that `softgen tune`, or a first call, left in the cache for the GPU here. With
+    --arch or --sms, and without a GPU, there are none, and it tells what a call takes on that
+    device without tuning: the winner that softgen ships for it, else the best guess.
+    """
+    rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")
+    options.require_possible(alignment, cols)
+    problem = Problem.of(
+        function, dtype, cols, out_dtype=out_dtype, alignment=alignment, fixed_order=batch_invariant
+    )
+    entry, elsewhere = None, _why_not_here(arch, sms)
+    if elsewhere:
+        known = arch_named(arch or DEFAULT_ARCH, sms)
+        peaks = data_sheet_peaks(known)
+    else:
+        here = look_here(problem, rows)
+        known, peaks = here.arch, here.peaks
+        entry = None if batch_invariant else here.entry
+    choice = _choose(problem, rows, known, entry, batch_invariant)
+    found = explain_choice(problem, rows, known, choice.variant, entry)
+    limits = roofline(problem, rows, known, peaks) if peaks else None
+    used, unknown = resources(choice.variant, known)
+    if json:
+        output.document(
+            {
+                **problem.as_json,
+                "rows": rows,
+                "device": known.device,
+                "arch": known.name,
+                "variant": choice.variant.name,
+                "origin": choice.origin,
+                "why": explain_text.why(choice, found),
+                "microseconds": choice.microseconds,
+                "timed_rows": entry.rows if entry else None,
+                "roofline": dataclasses.asdict(limits) if limits else None,
+                "resources": used,
+                "missing": unknown,
+                "legal": found.legal,
+                "candidates": candidates.document(found),
+                "strategies": [_strategy(each) for each in found.strategies],
+                "knobs": [_knob(each) for each in found.knobs],
+            }
+        )
+        return
+    explain_text.show(choice, found, rows, known, limits, (used, unknown), elsewhere)
+
+
+def _why_not_here(arch: str | None, sms: int | None) -> str:
+    """Return why the GPU of this machine is not asked; nothing if it is."""
+    if arch is not None or sms is not None:
+        return "times are of the GPU here; leave out --arch and --sms to see them"
+    from softgen.devices.gpu.device import unavailable_reason
+
+    reason = unavailable_reason()
+    return f"no GPU can be used: {reason}" if reason else ""
+
+
+def _choose(
+    problem: Problem, rows: int, arch: Arch, entry: Entry | None, batch_invariant: bool
+) -> Choice:
+    """Return what a call runs that tunes nothing."""
+    if entry is not None:
+        origin = f"tuned here, {output.count(len(entry.timings), 'candidate')} timed"
+        return Choice(entry.winner, origin, entry)
+    found = untimed(problem, rows, arch, batch_invariant)
+    shipped = winners.time_of(found.variant, rows, arch.device) if found.rows else None
+    return Choice(found.variant, found.origin, None, found.tuned_on, shipped)
+
+
+def _strategy(found: Row) -> dict[str, Any]:
+    best = found.best
+    return {
+        "strategy": found.name,
+        "expected": round(found.expected, 4),
+        "legal": found.legal,
+        "considered": found.considered,
+        "best": best.variant.name if best else None,
+        "microseconds": best.microseconds if best else None,
+    }
+
+
+def _knob(found: Knob) -> dict[str, Any]:
+    return {
+        "knob": found.name,
+        "meaning": found.meaning,
+        "value": found.value,
+        "values": [{"value": value, "microseconds": time} for value, time in found.best.items()],
+    }
