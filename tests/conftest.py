@@ -53,6 +53,6 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """Give each test an empty cache folder and none of the user's settings."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(folder))
-    for name in ("SOFTGEN_TUNE", "SOFTGEN_TUNE_BUDGET", "SOFTGEN_BATCH_INVARIANT"):
-        monkeypatch.delenv(name, raising=False)
+    for name in ("TUNE", "TUNE_BUDGET", "BATCH_INVARIANT", "DEBUG"):
+        monkeypatch.delenv(f"SOFTGEN_{name}", raising=False)
     return folder

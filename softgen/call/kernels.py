@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import Library
@@ -15,7 +17,7 @@ from softgen.errors import CaptureError, CompileError, LaunchError
 from softgen.source.store import source_of
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
-from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, others
+from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others
 
 if TYPE_CHECKING:
     from softgen.strategies.select import Choice
@@ -53,16 +55,35 @@ def kernel_for(
             "while a stream is captured; call it once before the capture with the same shape, "
             "dtype and alignment"
         )
+    debug, start = debugging(), time.perf_counter()
     if choice is not None:
         from softgen.strategies.select import select  # 5 ms: every strategy
 
         kernel = compile_source(source_of(select(problem, rows, arch_of(device), choice)))
-    elif mode == INVARIANT:
-        kernel = _compiled(choose_invariant(problem, device), rows, device)
+        origin = "asked for"
     else:
-        kernel = _compiled(choose(problem, rows, device, mode), rows, device)
+        chosen = (
+            choose_invariant(problem, device)
+            if mode == INVARIANT
+            else choose(problem, rows, device, mode)
+        )
+        kernel = _compiled(chosen.variant, rows, device)
+        origin = chosen.origin
+        if kernel.variant != chosen.variant:
+            origin += f", in place of {chosen.variant.strategy.label}, which spills or does not fit"
     _kernels[key] = kernel
+    if debug:
+        _tell(kernel, rows, origin, start)
     return kernel
+
+
+def _tell(kernel: LoadedKernel, rows: int, origin: str, start: float) -> None:
+    """Print one line about a choice on stderr, and how long it took with the compiler."""
+    problem, label = kernel.variant.problem, kernel.variant.strategy.label
+    sys.stderr.write(  # one write: lines of two threads do not mix
+        f"softgen: {problem.label} for {rows} rows on {arch_of(kernel.device).device}: {label}, "
+        f"{origin}, {time.perf_counter() - start:.3f} s\n"
+    )
 
 
 def _compiled(variant: Variant, rows: int, device: int) -> LoadedKernel:
@@ -102,6 +123,7 @@ def launch_on_fewer(
 
     Raises LaunchError if the caller asked for that kernel, and it cannot be cut.
     """
+    start = time.perf_counter()
     key = (kernel.variant.name, kernel.device)
     for known in (kernel, _for_fewer.get(key)):
         launch = known.fitting_launcher(rows, stream, library, pdl=pdl) if known else None
@@ -120,6 +142,9 @@ def launch_on_fewer(
         launch = other.fitting_launcher(rows, stream, library, pdl=pdl)
         if launch is not None and not other.local_bytes:
             _for_fewer[key] = other
+            if debugging():
+                taken = kernel.variant.strategy.label
+                _tell(other, rows, f"the stream has too few SMs for {taken}", start)
             return launch
         refused.add(_group(variant))
     raise error

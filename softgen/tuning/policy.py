@@ -8,9 +8,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from softgen.devices.gpu.device import arch_of, environment
 from softgen.errors import InvalidValueError
+from softgen.spec.arch import Arch
 from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.variants import Variant, best_guess, candidates
@@ -54,15 +56,34 @@ def tune_budget() -> float:
 
 def batch_invariant_default() -> bool:
     """Whether SOFTGEN_BATCH_INVARIANT asks for the same bits of a row in any batch."""
-    text = os.environ.get("SOFTGEN_BATCH_INVARIANT", "0")
+    return _switch("SOFTGEN_BATCH_INVARIANT")
+
+
+def debugging() -> bool:
+    """Whether SOFTGEN_DEBUG asks for a line about each choice."""
+    return _switch("SOFTGEN_DEBUG")
+
+
+def _switch(name: str) -> bool:
+    text = os.environ.get(name, "0")
     if text not in ("", "0", "1"):
-        raise InvalidValueError(
-            f"the environment variable SOFTGEN_BATCH_INVARIANT must be 0 or 1, got {text!r}"
-        )
+        raise InvalidValueError(f"the environment variable {name} must be 0 or 1, got {text!r}")
     return text == "1"
 
 
-def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
+class Chosen(NamedTuple):
+    """A choice.
+
+    Attributes:
+        variant: what was chosen.
+        origin: where it is from, in words.
+    """
+
+    variant: Variant
+    origin: str
+
+
+def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
     """Return the variant for `rows` rows on `device`, tuning first if the mode says so.
 
     Args:
@@ -74,24 +95,31 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Variant:
     """
     arch = arch_of(device)
     if mode == "off":
-        return best_guess(problem, rows_bucket(rows), arch)
+        return _guess(problem, rows, arch)
     key = Key.of(problem, rows, environment(device))
     if mode != "force":
         stored = cache.load(key, arch)
         if stored is not None:
-            return stored.winner
+            return Chosen(stored.winner, "from the cache")
         shipped = winners.winner(problem, rows, arch)
         if shipped is not None:
-            return shipped
+            return Chosen(shipped, "shipped")
         if mode == "cached":
-            return best_guess(problem, rows_bucket(rows), arch)
+            return _guess(problem, rows, arch)
     with _lock_of(key):
         # Another thread may have finished a tuning since this one looked.
         stored = cache.load(key, arch, quiet=True) if mode == "on" else None
-        return (stored or _tune_and_log(problem, rows)).winner
+        if stored is not None:
+            return Chosen(stored.winner, "tuned by another thread")
+        tuned = _tune_and_log(problem, rows)
+        return Chosen(tuned.winner, f"tuned, {len(tuned.timings)} candidates timed")
 
 
-def choose_invariant(problem: Problem, device: int) -> Variant:
+def _guess(problem: Problem, rows: int, arch: Arch) -> Chosen:
+    return Chosen(best_guess(problem, rows_bucket(rows), arch), "best guess")
+
+
+def choose_invariant(problem: Problem, device: int) -> Chosen:
     """Return the variant for any number of rows, which nothing but the model of the device moves.
 
     What a tuning finds may differ from one GPU of a model to the next, so none is used: it is the
@@ -101,7 +129,9 @@ def choose_invariant(problem: Problem, device: int) -> Variant:
         untimed,  # every strategy: a first call loads its own alone
     )
 
-    return untimed(problem, NOMINAL_ROWS, arch_of(device), batch_invariant=True).variant
+    found = untimed(problem, NOMINAL_ROWS, arch_of(device), batch_invariant=True)
+    origin = "shipped" if found.tuned_on else "best guess"
+    return Chosen(found.variant, f"{origin} for any number of rows")
 
 
 def others(first: Variant, rows: int, device: int) -> Iterator[Variant]:

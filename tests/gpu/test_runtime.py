@@ -143,7 +143,7 @@ def test_a_damaged_entry_is_a_miss(
     (path,) = (own_cache / "tuned").glob("*.json")
     path.write_text(damage)
     with caplog.at_level(logging.WARNING, "softgen"):
-        assert policy.choose(problem, 64, 0, "cached").problem == problem
+        assert policy.choose(problem, 64, 0, "cached").variant.problem == problem
     assert str(path) in caplog.text
     assert cache.load(entry.key, arch_of(0)) is None
 

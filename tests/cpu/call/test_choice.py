@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from softgen.call import kernels as chosen
-from softgen.errors import CompileError, LaunchError
+from softgen.errors import CompileError, InvalidValueError, LaunchError
 from softgen.source.render import Source
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
@@ -38,7 +39,9 @@ def test_the_shipped_winner_of_many_rows_stands_for_any() -> None:
     shipped = winner(problem, 128, H200)
     assert shipped is not None
     assert winner_for_any_rows(problem, H200) == shipped
-    assert choose_invariant(problem, 0) == shipped != best_guess(problem, NOMINAL_ROWS, H200)
+    assert (
+        choose_invariant(problem, 0).variant == shipped != best_guess(problem, NOMINAL_ROWS, H200)
+    )
 
 
 def test_a_winner_of_few_rows_does_not() -> None:
@@ -46,7 +49,7 @@ def test_a_winner_of_few_rows_does_not() -> None:
     problem = problem_of(1024)
     assert winner(problem, 128, H200) is not None
     assert winner_for_any_rows(problem, H200) is None
-    assert choose_invariant(problem, 0) == best_guess(problem, NOMINAL_ROWS, H200)
+    assert choose_invariant(problem, 0).variant == best_guess(problem, NOMINAL_ROWS, H200)
 
 
 def test_log_softmax_takes_softmaxs() -> None:
@@ -60,7 +63,7 @@ def test_log_softmax_takes_softmaxs() -> None:
 @pytest.mark.parametrize("cols", [1, 7, 77, 1001, 1026, 4097, 12671, 50257, 151937, 1000001])
 def test_odd_widths_have_a_choice_of_fixed_order(cols: int, dtype: str) -> None:
     problem = problem_of(cols, dtype, fixed_order=True)
-    choice = choose_invariant(problem, 0)
+    choice = choose_invariant(problem, 0).variant
     choice.check(H200)
     assert choice.problem.fixed_order == (problem.alignment < problem.dtype.max_pack)
 
@@ -179,3 +182,94 @@ def test_a_kernel_asked_for_by_name_is_not_replaced(kernels: FakeKernels) -> Non
     with pytest.raises(LaunchError, match="needs more SMs at once than its stream has"):
         fewer(kernels, first, "cluster")
     assert kernels.compiled == []
+
+
+# SOFTGEN_DEBUG
+
+
+class FakeRequests:
+    """kernel_for on an H200 where nothing is compiled, and each look at the environment counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.looks = 0
+        monkeypatch.setattr(chosen, "_kernels", {})
+        monkeypatch.setattr(chosen, "arch_of", lambda device: H200)
+        monkeypatch.setattr(policy, "environment", lambda device: {"device": "NVIDIA H200"})
+        debugging = policy.debugging
+
+        def counted() -> bool:
+            self.looks += 1
+            return debugging()
+
+        monkeypatch.setattr(chosen, "debugging", counted)
+
+
+@pytest.fixture
+def requests(kernels: FakeKernels, monkeypatch: pytest.MonkeyPatch) -> FakeRequests:
+    return FakeRequests(monkeypatch)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """Return the lines on stderr without the seconds at their ends."""
+    lines = capsys.readouterr().err.splitlines()
+    return [re.sub(r", \d+\.\d{3} s$", "", line) for line in lines]
+
+
+def test_a_choice_is_one_line(
+    requests: FakeRequests, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOFTGEN_DEBUG", "1")
+    problem = problem_of(1000)
+    guess = best_guess(problem, 64, H200).strategy.label
+    chosen.kernel_for(problem, 60, 0, "off", None)
+    assert told(capsys) == [
+        f"softgen: softmax_f32_1000 for 60 rows on NVIDIA H200: {guess}, best guess"
+    ]
+    chosen.kernel_for(problem, 64, 0, "off", None)
+    assert told(capsys) == []  # the same bucket of rows: nothing is chosen
+    chosen.kernel_for(problem, 64, 0, "off", "safe_b256")
+    assert told(capsys) == [
+        "softgen: softmax_f32_1000 for 64 rows on NVIDIA H200: safe_b256, asked for"
+    ]
+    wide = problem_of(2097152)
+    shipped = winner(wide, 128, H200)
+    assert shipped is not None
+    chosen.kernel_for(wide, 3, 0, chosen.INVARIANT, None)
+    chosen.kernel_for(wide, 128, 0, "on", None)
+    assert told(capsys) == [
+        f"softgen: softmax_f32_2097152 for {rows} rows on NVIDIA H200: {shipped.strategy.label}, "
+        f"shipped{tail}"
+        for rows, tail in ((4096, " for any number of rows"), (128, ""))
+    ]
+
+
+def test_a_choice_that_gives_way_is_named(
+    requests: FakeRequests,
+    kernels: FakeKernels,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SOFTGEN_DEBUG", "1")
+    first, second, *rest = guesses(problem_of(131072), 128)
+    kernels.spilling = {first.strategy.label}
+    chosen.kernel_for(first.problem, 128, 0, "off", None)
+    assert told(capsys) == [
+        f"softgen: softmax_f32_131072 for 128 rows on NVIDIA H200: {second.strategy.label}, best "
+        f"guess, in place of {first.strategy.label}, which spills or does not fit"
+    ]
+    kernels.fitting = {v.strategy.label for v in rest if v.launch.cluster_size == 1}
+    assert fewer(kernels, first) is True
+    (line,) = told(capsys)
+    assert line.endswith(f", the stream has too few SMs for {first.strategy.label}")
+
+
+def test_nothing_is_told_or_looked_up_unasked(
+    requests: FakeRequests, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(5):
+        chosen.kernel_for(problem_of(1000), 64, 0, "off", None)
+    assert requests.looks == 1
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("SOFTGEN_DEBUG", "loud")
+    with pytest.raises(InvalidValueError, match="SOFTGEN_DEBUG must be 0 or 1, got 'loud'"):
+        chosen.kernel_for(problem_of(1001), 64, 0, "off", None)

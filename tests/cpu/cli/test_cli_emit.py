@@ -583,6 +583,6 @@ def test_what_is_emitted_is_what_a_call_runs(monkeypatch: pytest.MonkeyPatch) ->
     assert len(names) >= 50
     for name, rows, _ in names:
         problem = parse_name(name).problem
-        called = policy.choose(problem, rows, 0, "cached")
+        called = policy.choose(problem, rows, 0, "cached").variant
         emitted = untimed(problem, rows, H200).variant
         assert emitted == called

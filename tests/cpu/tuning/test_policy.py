@@ -19,7 +19,14 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess
 from softgen.tuning import cache, policy, table
 from softgen.tuning.entry import Entry, Key, Timing
-from softgen.tuning.policy import MODES, batch_invariant_default, choose, tune_budget, tune_mode
+from softgen.tuning.policy import (
+    MODES,
+    batch_invariant_default,
+    choose,
+    debugging,
+    tune_budget,
+    tune_mode,
+)
 
 H200 = arch_named("sm_90")
 T4 = arch_named("sm_75")
@@ -93,6 +100,15 @@ def test_batch_invariance(monkeypatch: pytest.MonkeyPatch) -> None:
             batch_invariant_default()
 
 
+def test_debugging(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert debugging() is False
+    monkeypatch.setenv("SOFTGEN_DEBUG", "1")
+    assert debugging() is True
+    monkeypatch.setenv("SOFTGEN_DEBUG", "yes")
+    with pytest.raises(InvalidValueError, match="SOFTGEN_DEBUG must be 0 or 1, got 'yes'"):
+        debugging()
+
+
 # choose, with a tuner that only counts
 
 
@@ -158,6 +174,10 @@ def tuner(monkeypatch: pytest.MonkeyPatch, own_cache: Path, tmp_path: Path) -> I
     winners._winners.cache_clear()
 
 
+def variant_for(problem: Problem, rows: int, device: int, mode: str) -> Variant:
+    return choose(problem, rows, device, mode).variant
+
+
 def stored(rows: int = 4096, device: int = 0, strategy: Safe | None = None) -> None:
     """Put a choice into the cache."""
     key = Key.of(THOUSAND, rows, fake_environment(device))
@@ -169,13 +189,24 @@ def test_on_tunes_once_and_then_knows(
 ) -> None:
     monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "7")
     with caplog.at_level(logging.INFO, "softgen"):
-        assert [choose(THOUSAND, rows, 0, "on") for rows in (4000, 4096, 2049)] == [WINNER] * 3
+        assert [variant_for(THOUSAND, rows, 0, "on") for rows in (4000, 4096, 2049)] == [WINNER] * 3
     assert tuner.calls == [(THOUSAND, 4000, 7.0)]
     (record,) = caplog.records
     assert record.levelno == logging.INFO
     message = record.getMessage()
     assert message.startswith("tuned softmax_f32_1000 for 4000 rows in 0.")
     assert message.endswith(" s: safe_b512 (1 candidates timed)")
+
+
+def test_a_choice_says_where_it_is_from(tuner: FakeTuner, tmp_path: Path) -> None:
+    assert choose(THOUSAND, 4096, 0, "off").origin == "best guess"
+    assert choose(THOUSAND, 4096, 0, "cached").origin == "best guess"
+    assert choose(THOUSAND, 64, 0, "on").origin == "tuned, 1 candidates timed"
+    assert choose(THOUSAND, 64, 0, "on").origin == "from the cache"
+    assert choose(THOUSAND, 64, 0, "force").origin == "tuned, 1 candidates timed"
+    ship(tmp_path, Safe(128))
+    winners._winners.cache_clear()
+    assert choose(THOUSAND, 4096, 0, "on").origin == "shipped"
 
 
 def test_on_tunes_again_for_other_rows_problems_and_devices(tuner: FakeTuner) -> None:
@@ -193,10 +224,10 @@ def test_on_tunes_again_for_other_rows_problems_and_devices(tuner: FakeTuner) ->
 
 def test_cached_never_tunes(tuner: FakeTuner) -> None:
     guess = best_guess(THOUSAND, 4096, H200)
-    assert choose(THOUSAND, 4096, 0, "cached") == guess != WINNER
+    assert variant_for(THOUSAND, 4096, 0, "cached") == guess != WINNER
     stored()
-    assert choose(THOUSAND, 4096, 0, "cached").strategy == Safe(1024)
-    assert choose(THOUSAND, 8, 0, "cached") == best_guess(THOUSAND, 8, H200)
+    assert variant_for(THOUSAND, 4096, 0, "cached").strategy == Safe(1024)
+    assert variant_for(THOUSAND, 8, 0, "cached") == best_guess(THOUSAND, 8, H200)
     assert tuner.calls == []
 
 
@@ -212,18 +243,18 @@ def test_a_shipped_winner_is_taken_where_the_cache_has_none(
     mode: str, tuner: FakeTuner, tmp_path: Path, own_cache: Path
 ) -> None:
     ship(tmp_path, Safe(128))
-    assert choose(THOUSAND, 4000, 0, mode).strategy == Safe(128)
+    assert variant_for(THOUSAND, 4000, 0, mode).strategy == Safe(128)
     assert tuner.calls == []
     assert not (own_cache / "tuned").exists()  # a later softgen may ship a better one
     stored()
-    assert choose(THOUSAND, 4000, 0, mode).strategy == Safe(1024)
+    assert variant_for(THOUSAND, 4000, 0, mode).strategy == Safe(1024)
 
 
 def test_force_and_off_do_not_ask_the_table(tuner: FakeTuner, tmp_path: Path) -> None:
     ship(tmp_path, Safe(128))
-    assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
-    assert choose(THOUSAND, 4096, 0, "force") == WINNER
-    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
+    assert variant_for(THOUSAND, 4096, 0, "force") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
     assert len(tuner.calls) == 1
 
 
@@ -231,15 +262,15 @@ def test_other_rows_and_devices_than_the_tables_are_tuned_for(
     tuner: FakeTuner, tmp_path: Path
 ) -> None:
     ship(tmp_path, Safe(128))
-    assert choose(THOUSAND, 64, 0, "on") == WINNER
-    assert choose(THOUSAND, 4096, 1, "on") == WINNER
+    assert variant_for(THOUSAND, 64, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 1, "on") == WINNER
     assert len(tuner.calls) == 2
 
 
 def test_a_shipped_winner_that_is_illegal_is_tuned_over(tuner: FakeTuner, tmp_path: Path) -> None:
     ship(tmp_path, Safe(33))
-    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
-    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+    assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
 
 
 def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,17 +282,17 @@ def test_off_never_looks(tuner: FakeTuner, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cache, "load", look)
     monkeypatch.setattr(winners, "winner", look)
     monkeypatch.setattr(policy, "environment", look)
-    assert choose(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
+    assert variant_for(THOUSAND, 4096, 0, "off") == best_guess(THOUSAND, 4096, H200)
     assert tuner.calls == []
 
 
 def test_force_tunes_every_time(tuner: FakeTuner) -> None:
     stored()
-    assert choose(THOUSAND, 4096, 0, "force") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "force") == WINNER
     tuner.winner = Variant(THOUSAND, Safe(128))
-    assert choose(THOUSAND, 4096, 0, "force").strategy == Safe(128)
+    assert variant_for(THOUSAND, 4096, 0, "force").strategy == Safe(128)
     assert len(tuner.calls) == 2
-    assert choose(THOUSAND, 4096, 0, "on").strategy == Safe(128)
+    assert variant_for(THOUSAND, 4096, 0, "on").strategy == Safe(128)
     assert len(tuner.calls) == 2
 
 
@@ -278,7 +309,7 @@ def test_a_guess_is_made_for_the_bucket_of_rows(
 
     monkeypatch.setattr(policy, "best_guess", note)
     for rows in (1, 2, 3, 1000, 1024):
-        choose(THOUSAND, rows, 1, mode)
+        variant_for(THOUSAND, rows, 1, mode)
     assert asked == [(1, T4), (2, T4), (4, T4), (1024, T4), (1024, T4)]
 
 
@@ -286,7 +317,7 @@ def test_a_stored_choice_must_be_legal_on_the_device(
     tuner: FakeTuner, caplog: pytest.LogCaptureFixture
 ) -> None:
     stored(strategy=Safe(33))
-    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+    assert variant_for(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
     assert "block_size must be a multiple of 32" in caplog.text
 
 
@@ -294,8 +325,8 @@ def test_a_damaged_entry_is_tuned_over(tuner: FakeTuner, own_cache: Path) -> Non
     stored()
     (path,) = (own_cache / "tuned").glob("*.json")
     path.write_text("{")
-    assert choose(THOUSAND, 4096, 0, "on") == WINNER
-    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
     assert len(tuner.calls) == 1
 
 
@@ -305,7 +336,7 @@ def test_a_damaged_entry_is_warned_of_once(
     stored()
     (path,) = (own_cache / "tuned").glob("*.json")
     path.write_text("{")
-    choose(THOUSAND, 4096, 0, "on")
+    variant_for(THOUSAND, 4096, 0, "on")
     assert len([r for r in caplog.records if str(path) in r.getMessage()]) == 1
 
 
@@ -313,9 +344,9 @@ def test_a_tuning_that_fails_can_be_tried_again(tuner: FakeTuner) -> None:
     tuner.failure = VerificationError("no candidate works")
     for _ in range(2):
         with pytest.raises(VerificationError):
-            choose(THOUSAND, 4096, 0, "on")
+            variant_for(THOUSAND, 4096, 0, "on")
     tuner.failure = None
-    assert choose(THOUSAND, 4096, 0, "on") == WINNER
+    assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
     assert len(tuner.calls) == 3
 
 
@@ -324,9 +355,9 @@ def test_a_bad_budget_is_found_before_tuning(
 ) -> None:
     monkeypatch.setenv("SOFTGEN_TUNE_BUDGET", "soon")
     with pytest.raises(InvalidValueError, match="SOFTGEN_TUNE_BUDGET"):
-        choose(THOUSAND, 4096, 0, "on")
+        variant_for(THOUSAND, 4096, 0, "on")
     assert tuner.calls == []
-    assert choose(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
+    assert variant_for(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)
 
 
 def wait_for_misses(monkeypatch: pytest.MonkeyPatch, threads: int) -> threading.Event:
@@ -355,7 +386,7 @@ def test_threads_that_want_one_key_wait_for_one_tuning(
         (own_cache / "tuned").write_text("in the way of the folder")
     tuner.hold = wait_for_misses(monkeypatch, 8)  # all of them, before the first tuning ends
     with ThreadPoolExecutor(8) as pool:
-        answers = list(pool.map(lambda _: choose(THOUSAND, 4096, 0, "on"), range(8)))
+        answers = list(pool.map(lambda _: variant_for(THOUSAND, 4096, 0, "on"), range(8)))
     assert answers == [WINNER] * 8
     assert tuner.most_at_once == 1
     assert len(tuner.calls) == 1
@@ -377,9 +408,9 @@ def test_a_thread_that_missed_before_a_tuning_ended_does_not_tune_again(
 
     monkeypatch.setattr(cache, "load", late)
     with ThreadPoolExecutor(1) as pool:
-        slow = pool.submit(choose, THOUSAND, 4096, 0, "on")
+        slow = pool.submit(variant_for, THOUSAND, 4096, 0, "on")
         assert missed.wait(timeout=10)
-        assert choose(THOUSAND, 4096, 0, "on") == WINNER
+        assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
         done.set()
         assert slow.result(timeout=10) == WINNER
     assert len(tuner.calls) == 1
@@ -388,7 +419,7 @@ def test_a_thread_that_missed_before_a_tuning_ended_does_not_tune_again(
 def test_threads_that_want_different_keys_do_not_wait(tuner: FakeTuner) -> None:
     tuner.hold, tuner.release_at = threading.Event(), 4
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda number: choose(THOUSAND, 1 << number, 0, "on"), range(4)))
+        list(pool.map(lambda number: variant_for(THOUSAND, 1 << number, 0, "on"), range(4)))
     assert len(tuner.calls) == 4
     assert tuner.most_at_once == 4
 
@@ -396,6 +427,6 @@ def test_threads_that_want_different_keys_do_not_wait(tuner: FakeTuner) -> None:
 def test_force_makes_threads_take_turns(tuner: FakeTuner) -> None:
     """Two tunings at once would disturb each other's times."""
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: choose(THOUSAND, 4096, 0, "force"), range(12)))
+        list(pool.map(lambda _: variant_for(THOUSAND, 4096, 0, "force"), range(12)))
     assert len(tuner.calls) == 12
     assert tuner.most_at_once == 1
