@@ -139,7 +139,8 @@ def _settings() -> str:
 
     mode, budget = policy.tune_mode(None), policy.tune_budget()
     invariant = ", batch-invariant" if policy.batch_invariant_default() else ""
-    return f"tuning {mode}, at most {budget:g} s{invariant}"
+    told = ", choices told on stderr" if policy.debugging() else ""
+    return f"tuning {mode}, at most {budget:g} s{invariant}{told}"
 
 
 def _cupy_cache() -> str:

@@ -13,7 +13,7 @@ import softgen
 from softgen.cli import group
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
 
-COMMANDS = ("run", "emit", "list", "show", "tune", "bench", "verify", "cache", "doctor")
+COMMANDS = ("run", "emit", "list", "show", "explain", "tune", "bench", "verify", "cache", "doctor")
 
 
 def test_version() -> None:
@@ -94,6 +94,11 @@ def test_no_arguments_show_the_help() -> None:
         (("list", "--sms", "1025"), "less than or equal to 1024|not in the range"),
         (("show", "--cols", "10", "--sms", "many"), "valid integer"),
         (("tune",), "at least one --shape"),
+        (("explain",), "Missing argument 'ROWSxCOLS'"),
+        (("explain", "4096"), "ROWSxCOLS: '4096' is not a shape; write ROWSxCOLS"),
+        (("explain", "8x1001", "--alignment", "2"), "give --alignment 1 or less, or leave it"),
+        (("explain", "8x8", "--arch", "sm_91"), "did you mean 'sm_90'"),
+        (("explain", "8x8", "--dtype", "half"), "'half' is not one of"),
         (("tune", "--shape", "1024"), "write ROWSxCOLS"),
         (("tune", "--shape", "8x" + "9" * 5000), "write ROWSxCOLS"),
         (("tune", "--shape", f"{2**41}x8"), "two positive numbers up to 2"),

@@ -122,6 +122,7 @@ def test_a_read_only_home_is_told_with_what_to_set(
         ("SOFTGEN_TUNE", "bogus"),
         ("SOFTGEN_TUNE_BUDGET", "soon"),
         ("SOFTGEN_BATCH_INVARIANT", "yes"),
+        ("SOFTGEN_DEBUG", "all"),
     ],
 )
 def test_a_setting_that_no_call_takes_is_a_finding(

@@ -100,6 +100,10 @@ def commands(folder: Path) -> dict[str, dict[str, Draw]]:
     return {
         "list": COMMON,
         "show": COMMON | {"": mostly(one_of(*FULL), *BAD_NAMES)},
+        "explain": {
+            key: COMMON[key] for key in COMMON if key not in ("--cols", "--rows", "--variant")
+        }
+        | {"": SHAPE, "--batch-invariant": FLAG},
         "emit": COMMON
         | {"--out": mostly(one_of(folder / "out"), folder / "x.npy")}
         | {"--stdout": FLAG, "--check": FLAG, "--all": FLAG},
@@ -108,7 +112,8 @@ def commands(folder: Path) -> dict[str, dict[str, Draw]]:
         | {"--variant": STRATEGY, "--seed": mostly(one_of(0, 7), *NUMBERS), "--output": inside}
         | {"--device": mostly(one_of("cpu", "auto"), "cuda", "gpu")},
         "tune": {"--shape": SHAPE, "--suite": SUITE, "--shapes": file, "--dtype": DTYPE}
-        | {"--budget": mostly(one_of(1, 0.5), 0, *NUMBERS), "--json": FLAG},
+        | {"--budget": mostly(one_of(1, 0.5), 0, *NUMBERS), "--json": FLAG}
+        | {"--candidates": FLAG},
         "bench": {"--suite": SUITE, "--shape": SHAPE, "--from": file, "--csv": inside}
         | {"--peers": mostly(one_of("softgen", "torch,cupyx"), "torhc", "", ","), "--json": FLAG}
         | {"--dtype": DTYPE, "--seconds": mostly(one_of(1), *NUMBERS), "--quick": FLAG},

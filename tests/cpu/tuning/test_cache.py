@@ -119,6 +119,16 @@ def test_a_choice_whose_text_has_changed_is_a_miss_and_replaced(
     assert len(names(tuned)) == 1
 
 
+def test_an_entry_says_how_many_rows_were_timed_and_an_older_one_those_of_its_key() -> None:
+    entry = replace(ENTRY, rows=2500)
+    cache.store(entry)
+    assert cache.load(ENTRY.key, H200) == entry
+    put(json.dumps(without("rows")))
+    loaded = cache.load(ENTRY.key, H200)
+    assert loaded is not None
+    assert loaded.rows == 4096
+
+
 def test_what_was_exported_stays_of_the_text_that_was_timed(tmp_path: Path) -> None:
     put(json.dumps({**GOOD, "sources": "0123456789abcdef"}))
     cache.export_file(tmp_path / "choices.json")
@@ -177,6 +187,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
         ],
         "failures": {"a_third": "spills: 8 bytes of local memory a thread"},
         "sources": digest(ENTRY.winner),
+        "rows": 4096,
     }
     assert names(tuned) == [path.name]
 
@@ -363,6 +374,9 @@ DAMAGED: dict[str, tuple[str | bytes, str]] = {
     "missing knob": (json.dumps(won_by("online", block_size=256)), "pack_size"),
     "a lesson": (json.dumps(won_by("serial", block_size=256)), "serial is never tuned"),
     "listed device": (json.dumps(changed(key=on(device=["x"]))), "device must be a text"),
+    "negative rows": (json.dumps(changed(rows=-1)), "rows must be a number up to 4096, got -1"),
+    "rows of another key": (json.dumps(changed(rows=4097)), "rows must be a number up to 4096"),
+    "text rows": (json.dumps(changed(rows="8")), "rows must be a number up to 4096, got '8'"),
     "half a pair": (json.dumps(changed(key=on(device="\udc80"))), "device must be a text"),
     "half a failure": (json.dumps(changed(failures={"x": "\udc80"})), "a failure must be a text"),
 }
