@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softgen.cli import output
 from softgen.strategies.variants import Variant
-from softgen.tuning.explain import Explanation
+
+if TYPE_CHECKING:
+    from softgen.tuning.explain import Explanation
 
 NONE = "-"
 # What a narrow terminal does not get: the times say it.

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from softgen.cli import candidates, explain_text, options, output
-from softgen.cli.explain_text import Choice
+from softgen.cli import candidates, options, output
 from softgen.cli.show import resources
 from softgen.cli.tune import parse_shape
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import Problem
-from softgen.spec.roofline import data_sheet_peaks, roofline
-from softgen.strategies import winners
 from softgen.strategies.select import untimed
-from softgen.tuning.entry import Entry
-from softgen.tuning.explain import Knob, Row, look_here
-from softgen.tuning.explain import explain as explain_choice
+
+if TYPE_CHECKING:
+    from softgen.cli.explain_text import Choice
+    from softgen.tuning.entry import Entry
+    from softgen.tuning.explain import Knob, Row
 
 
 def explain(
@@ -43,6 +42,10 @@ def explain(
     --arch or --sms, and without a GPU, there are none, and it tells what a call takes on that
     device without tuning: the winner that softgen ships for it, else the best guess.
     """
+    from softgen.cli import explain_text
+    from softgen.spec.roofline import data_sheet_peaks, roofline
+    from softgen.tuning import explain as choices
+
     rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")
     options.require_possible(alignment, cols)
     problem = Problem.of(
@@ -53,11 +56,11 @@ def explain(
         known = arch_named(arch or DEFAULT_ARCH, sms)
         peaks = data_sheet_peaks(known)
     else:
-        here = look_here(problem, rows)
+        here = choices.look_here(problem, rows)
         known, peaks = here.arch, here.peaks
         entry = None if batch_invariant else here.entry
     choice = _choose(problem, rows, known, entry, batch_invariant)
-    found = explain_choice(problem, rows, known, choice.variant, entry)
+    found = choices.explain(problem, rows, known, choice.variant, entry)
     limits = roofline(problem, rows, known, peaks) if peaks else None
     used, unknown = resources(choice.variant, known)
     if json:
@@ -99,6 +102,9 @@ def _choose(
     problem: Problem, rows: int, arch: Arch, entry: Entry | None, batch_invariant: bool
 ) -> Choice:
     """Return what a call runs that tunes nothing."""
+    from softgen.cli.explain_text import Choice
+    from softgen.strategies import winners
+
     if entry is not None:
         origin = f"tuned here, {output.count(len(entry.timings), 'candidate')} timed"
         return Choice(entry.winner, origin, entry)
