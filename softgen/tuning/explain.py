@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -113,10 +112,10 @@ def explain(
     """
     # As the tuner looked at them; a guess is made for the bucket.
     sized = entry.rows if entry else rows_bucket(max(1, rows))
-    found = list(candidates(problem, sized, arch))
     table = candidate_table(problem, sized, arch, entry)
-    if winner not in found:
-        found.append(winner)
+    # The tuner tries more than the candidates: its fastest with pdl=2.
+    every = [*candidates(problem, sized, arch), *(each.variant for each in table), winner]
+    found = list(dict.fromkeys(every))
     kinds = list(dict.fromkeys(type(variant.strategy) for variant in found))
     return Explanation(
         winner,
@@ -173,7 +172,7 @@ def _knobs(
     mine = [variant for variant in found if type(variant.strategy) is type(strategy)]
     times = {candidate.variant: candidate.microseconds for candidate in table}
     knobs = []
-    for field in dataclasses.fields(strategy):
+    for field in strategy.fields():
         best: dict[int | bool, float | None] = {}
         for variant in mine:
             value, time = variant.strategy.knobs[field.name], times.get(variant)

@@ -25,9 +25,10 @@ def test_a_shape_is_tuned_and_explained() -> None:
     assert after["timed_rows"] == 1000
     assert after["origin"] == f"tuned here, {line['candidates']} candidates timed"
     problem = Problem.of("softmax", "bfloat16", 3000)
-    assert {each["variant"] for each in line["table"]} == {
-        variant.name for variant in worth_timing(problem, 1000, arch_of(0))
-    }
+    names = {each["variant"] for each in line["table"]}
+    worth = {variant.name for variant in worth_timing(problem, 1000, arch_of(0))}
+    assert worth <= names
+    assert all(name.endswith("_pdl2") for name in names - worth)  # what the tuner tries beside
     timed = [each for each in line["table"] if each["microseconds"]]
     assert len(timed) == line["candidates"] >= 8
     (winner,) = (each for each in timed if each["winner"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -89,6 +90,20 @@ def test_knobs_have_the_best_time_at_each_value() -> None:
     }
     assert list(block_size.best) == sorted(every)  # those that nobody timed as well
     assert {knob.name for knob in found.knobs} == set(strategy.knobs)
+
+
+def test_what_was_timed_beside_the_candidates_counts_too() -> None:
+    """The tuner lets its fastest go on with pdl=2, which is no candidate."""
+    beside = Variant(WIDE, dataclasses.replace(WORTH[5].strategy, pdl=2))
+    times = {timing.variant: timing.microseconds for timing in all_timed().timings}
+    entry = entry_of(beside, times | {beside.name: 99.0})
+    found = explain(WIDE, ROWS, H200, beside, entry)
+    (pdl,) = (knob for knob in found.knobs if knob.name == "pdl")
+    assert (pdl.value, pdl.best) == (2, {1: 101.0, 2: 99.0})
+    assert found.table[0].variant == beside
+    assert sum(each.legal for each in found.strategies) == found.legal
+    (row,) = (each for each in found.strategies if each.name == beside.strategy.name)
+    assert row.best == found.table[0]
 
 
 def test_strategies_are_counted_and_have_their_fastest() -> None:
