@@ -33,6 +33,15 @@ def library_peers() -> list[Peer]:
     ]
 
 
+def lesson_peers() -> list[Peer]:
+    """Return what the Triton tutorial compares with, and the kernel that it had before today's."""
+    return [
+        Peer("torch-unfused", _unfused, ("torch",), functions=SOFTMAX_ONLY),
+        Peer("torch-unfused-script", _scripted, ("torch",), functions=SOFTMAX_ONLY),
+        Peer("triton-one-row", _triton_one_row, ("torch", "triton"), functions=SOFTMAX_ONLY),
+    ]
+
+
 def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> Entrant:
     """Return the entrant of a function (x, out) of tensors."""
     x, y, pairs = arena.torch_x, arena.torch_y, arena.pairs
@@ -91,6 +100,30 @@ def _torch_compile(arena: Arena) -> Entrant:
     # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
     torch._dynamo.reset()
     return _writing(arena, torch.compile(function, dynamic=False, fullgraph=True))
+
+
+def _unfused(arena: Arena) -> Entrant:
+    from softgen.bench.unfused import unfused
+
+    return _allocating(arena, unfused)
+
+
+def _scripted(arena: Arena) -> Entrant:
+    import torch
+
+    from softgen.bench.unfused import scripted
+
+    # On the stream that is captured: it must not compile there.
+    with torch.cuda.stream(arena.torch_stream), torch.no_grad():
+        return _allocating(arena, scripted(arena.torch_x[0]))
+
+
+def _triton_one_row(arena: Arena) -> Entrant:
+    from softgen.bench.triton_softmax import one_row
+
+    if arena.shape.dtype is DType.FLOAT64:
+        raise AbsentError("computes in float32")
+    return _writing(arena, one_row, "a program a row")
 
 
 def _triton(arena: Arena) -> Entrant:

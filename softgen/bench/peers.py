@@ -1,4 +1,4 @@
-"""The competitors: softgen's own ways to choose a kernel here, other libraries' beside this file.
+"""What a competitor is, and how softgen's kernels enter: by a choice, or all of several settings.
 
 A peer prepares an entrant for an arena: a launch that reads input i and writes output i. Whatever
 goes wrong on the way (not installed, shape refused, out of shared memory) makes it absent, with the
@@ -7,31 +7,29 @@ reason, and stops nobody else.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
 from softgen.bench.arena import Arena
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
-from softgen.errors import CompileError, InvalidValueError
-from softgen.names import unknown
+from softgen.errors import CompileError, IllegalVariantError
 from softgen.spec.functions.base import Function
+from softgen.strategies.variants import Variant, candidates
 from softgen.tuning.measure import launch_over
-
-LADDER = "ladder"
-AGAIN = "softgen-again"
-EXHAUSTIVE = "softgen-exhaustive"
-INVARIANT = "softgen-invariant"
 
 
 class Library(Enum):
-    """Whose capture a launch needs: PyTorch's, which gives a graph memory of its own, or CuPy's."""
+    """Whose capture a launch needs: PyTorch's, which gives a graph memory of its own, or CuPy's.
+
+    What runs on the CPU needs none: a launch is a call, and has its result when it returns.
+    """
 
     CUPY = "cupy"
     TORCH = "torch"
+    HOST = "host"
 
 
 def _nothing() -> None:
@@ -76,6 +74,9 @@ class AbsentError(Exception):
     """The peer cannot take part; the message is the reason."""
 
 
+Prepare = Callable[[Arena], Entrant | Field]
+
+
 @dataclass(frozen=True)
 class Peer:
     """A competitor by name.
@@ -90,7 +91,7 @@ class Peer:
     """
 
     name: str
-    prepare: Callable[[Arena], Entrant | Field]
+    prepare: Prepare
     packages: tuple[str, ...] = ()
     compiles: bool = False
     functions: tuple[str, ...] | None = None
@@ -141,18 +142,26 @@ def _entrant_of(kernel: LoadedKernel, arena: Arena) -> Entrant:
     return Entrant(launch, note=kernel.variant.strategy.label)
 
 
-def exhaustive_field(arena: Arena) -> Field:
-    """Return every setting of softgen's for the arena's shape that compiles without spills.
+def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
+    """Return those of softgen's `variants` that compile without spills, as one competitor.
 
-    Those of all strategies that are tuned, also where the cost model would not have them timed.
+    Raises AbsentError with the first reason if all are illegal.
     """
     from softgen.devices.gpu.compile import compile_many
     from softgen.source.render import render
-    from softgen.strategies.variants import candidates
 
+    legal: list[Variant] = []
     settings: list[Entrant] = []
     left_out: list[Exception] = []
-    for made in compile_many(map(render, candidates(arena.problem, arena.shape.rows, arena.arch))):
+    for variant in variants:
+        try:
+            variant.check(arena.arch)
+            legal.append(variant)
+        except IllegalVariantError as error:
+            left_out.append(error)
+    if left_out and not legal:
+        raise AbsentError(str(left_out[0]))
+    for made in compile_many(map(render, legal)):
         if isinstance(made, CompileError):
             left_out.append(made)
         elif made.local_bytes:
@@ -162,66 +171,9 @@ def exhaustive_field(arena: Arena) -> Field:
     return Field(tuple(settings), tuple(left_out))
 
 
-def own_peers() -> list[Peer]:
-    """Return softgen's tuned call, its first guess, and its reproduction of OneFlow's choice."""
-    return [
-        Peer("softgen", softgen_entrant),
-        Peer("softgen-untuned", lambda arena: softgen_entrant(arena, tune="off")),
-        Peer("oneflow", lambda arena: softgen_entrant(arena, variant="oneflow")),
-    ]
+def exhaustive_field(arena: Arena) -> Field:
+    """Return every setting of softgen's for the arena's shape that compiles without spills.
 
-
-def extra_peers() -> dict[str, Peer]:
-    """Return the peers of softgen's that are there to judge a run, by name.
-
-    `softgen-again` is the kernel of `softgen`, timed once more: what its time differs by is the
-    noise of the run. `softgen-exhaustive` is the best of all settings, whatever the tuner chose.
-    `softgen-invariant` is what a call with batch_invariant=True runs.
+    Those of all strategies that are tuned, also where the cost model would not have them timed.
     """
-    peers = (
-        Peer(AGAIN, softgen_entrant),
-        Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
-        Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True)),
-    )
-    return {peer.name: peer for peer in peers}
-
-
-def ladder_peers() -> list[Peer]:
-    """Return the steps of FastSoftmax's ladder of optimizations, each a variant by name."""
-    if importlib.util.find_spec("softgen.strategies.lessons.ladder") is None:
-        return []
-    steps: Sequence[str] = importlib.import_module("softgen.strategies.lessons.ladder").LADDER
-
-    def at(step: str) -> Peer:
-        return Peer(step, lambda arena: softgen_entrant(arena, variant=step))
-
-    return [at(step) for step in steps]
-
-
-def all_peers() -> dict[str, Peer]:
-    """Return every peer that takes part by default, by name, softgen's own first."""
-    from softgen.bench.libraries import library_peers
-
-    return {peer.name: peer for peer in (*own_peers(), *library_peers())}
-
-
-def peers_for(suite: str, names: Sequence[str] | None) -> list[Peer]:
-    """Return the peers named, or by default those of `all_peers` and the suite's own.
-
-    The ladder is FastSoftmax's, and shapes that nobody chose are timed with the noise beside them.
-    Raises InvalidValueError for an unknown name, listing the known ones.
-    """
-    known, extra = all_peers(), extra_peers()
-    if names is None:
-        own = {"fastsoftmax": ladder_peers(), "drawn": [extra[AGAIN]]}
-        return [*known.values(), *own.get(suite, [])]
-    known |= extra
-    chosen: dict[str, Peer] = {}
-    for name in names:
-        if name == LADDER:
-            chosen.update({peer.name: peer for peer in ladder_peers()})
-        elif name in known:
-            chosen[name] = known[name]
-        else:
-            raise InvalidValueError(unknown("peer", name, [*known, LADDER]))
-    return list(chosen.values())
+    return field_of(arena, candidates(arena.problem, arena.shape.rows, arena.arch))

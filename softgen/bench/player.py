@@ -1,12 +1,15 @@
-"""Replays of launches that CuPy cannot capture: PyTorch's, and those that nobody can."""
+"""Times of what CuPy cannot capture: PyTorch's launches, those that nobody can, and the CPU's."""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from softgen.devices.gpu.replay import Launch, Work
+
+LEAST_HOST_SAMPLES = 3
 
 
 class TorchPlayer:
@@ -67,3 +70,14 @@ def eager(
         return run
 
     return make
+
+
+def host_samples(launch: Launch, seconds: float) -> list[float]:
+    """Return microseconds of calls that are done when they return, for about `seconds`."""
+    end = time.perf_counter() + seconds
+    found: list[float] = []
+    while len(found) < LEAST_HOST_SAMPLES or time.perf_counter() < end:
+        start = time.perf_counter()
+        launch(0)
+        found.append((time.perf_counter() - start) * 1e6)
+    return found

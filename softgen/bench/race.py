@@ -15,7 +15,7 @@ from softgen.bench import check, limit
 from softgen.bench.arena import Arena
 from softgen.bench.chain import Chain
 from softgen.bench.peers import AbsentError, Entrant, Field, Library, Peer
-from softgen.bench.player import TorchPlayer, eager
+from softgen.bench.player import TorchPlayer, eager, host_samples
 from softgen.bench.record import LIMIT, Finding, Regime, Status
 from softgen.devices.gpu.replay import Launch, Replay, Work
 
@@ -75,6 +75,7 @@ class Race:
         self.torch_player: TorchPlayer | None = None
         self.found: dict[str, Finding] = {}
         self.entrants: dict[str, list[tuple[Entrant, Finding]]] = {}
+        self.on_host: list[tuple[str, Entrant, Finding]] = []
 
     def admit(self, peer: Peer) -> None:
         """Prepare and check a peer; it is timed later, or has a finding now."""
@@ -107,6 +108,9 @@ class Race:
 
     def _check(self, name: str, entrants: Sequence[Entrant]) -> None:
         """Run the entrants of a peer once each and compare with float64; all have to be right."""
+        on_host = entrants[0].library is Library.HOST
+        if on_host and self.chain:
+            raise AbsentError("runs on the CPU, between no two kernels")
         checked = [(entrant, self._checked(name, entrant)) for entrant in entrants]
         for entrant, found in checked:
             if found.status is Status.WRONG:
@@ -114,7 +118,10 @@ class Race:
                 self.found[name] = replace(found, note=which + found.note)
                 return
         self.found[name] = checked[0][1]
-        self.entrants[name] = checked
+        if on_host:
+            self.on_host.append((name, *checked[0]))
+        else:
+            self.entrants[name] = checked
 
     def _checked(self, name: str, entrant: Entrant) -> Finding:
         arena = self.arena
@@ -181,13 +188,17 @@ class Race:
                     starters += [self._starter(*checked) for checked in entrants]
                 except Exception as error:
                     self.found[name] = Finding(name, Status.ABSENT, note=first_line(error))
-            timings = self._take_turns([starter.replay for starter in starters])
+            samples = self._take_turns([starter.replay for starter in starters])
         fastest: dict[str, Finding] = {}
-        for starter, microseconds in zip(starters, timings, strict=True):
-            found = replace(starter.finding, microseconds=microseconds)
-            best = fastest.setdefault(found.peer, found).microseconds
-            if best is not None and microseconds < best:
+        for starter, seen in zip(starters, samples, strict=True):
+            found = starter.finding.timed(seen)
+            best = fastest.setdefault(found.peer, found)
+            if (found.microseconds or 0.0) < (best.microseconds or 0.0):
                 fastest[found.peer] = found
+        # The GPU rests while the CPU is timed: all that needs its clocks comes before.
+        for name, entrant, found in self.on_host:
+            calls = host_samples(entrant.launch, self.settings.seconds)
+            fastest[name] = replace(found, status=Status.HOST).timed(calls)
         return [fastest[LIMIT], *(fastest.get(name, found) for name, found in self.found.items())]
 
     def _starter(self, entrant: Entrant, found: Finding) -> Starter:
@@ -228,14 +239,14 @@ class Race:
         looked.sort(key=lambda seen: seen[0])
         return [starter for _, starter in looked[:SWEEPS]]
 
-    def _take_turns(self, replays: Sequence[Replay]) -> list[float]:
-        """Return the median microseconds of each; drift of the clocks meets all alike."""
+    def _take_turns(self, replays: Sequence[Replay]) -> list[list[float]]:
+        """Return the microseconds of each; drift of the clocks meets all alike."""
         samples: list[list[float]] = [[] for _ in replays]
         share = self.settings.seconds / ROUNDS
         for _ in range(ROUNDS):
             for replay, seen in zip(replays, samples, strict=True):
                 seen += self.arena.player.samples(replay, share, least=2)
-        return [statistics.median(seen) for seen in samples]
+        return samples
 
 
 def _reasons(left_out: Sequence[str]) -> str:

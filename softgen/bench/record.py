@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ class Status(str, Enum):
 
     TIMED = "timed"  # by graph replay
     EAGER = "eager"  # by events around a loop of calls: what could not be captured
+    HOST = "host"  # by the host's clock: what runs on the CPU
     ABSENT = "absent"  # not installed, or cannot run the shape
     WRONG = "wrong"  # too far from float64, hence not timed
 
@@ -58,13 +60,17 @@ class Record:
     """One competitor at one shape; times and rates are None where it was not timed.
 
     Attributes:
-        microseconds: median device time of a call; of a whole chain if `regime` is warm.
+        microseconds: median device time of a call; of a whole chain if `regime` is warm. On the CPU
+            the host's time.
         gigabytes_per_second: one read or write of every element of every array, over that time.
         ratio_to_limit: its time over that of the fastest copy of the same bytes, in its place; of
             the fastest read where no element is written.
         max_relative_error: against float64, over the rows that were checked; for logarithms
             relative to 1 + their size.
         note: the variant, why it is absent, or what else a reader has to know.
+        microseconds_p20: the 20% quantile of what `microseconds` is the median of: each a mean over
+            the launches of one replay, hence narrower than those of single launches.
+        microseconds_p80: the 80% quantile. Both are None in tables from before there were any.
     """
 
     suite: str
@@ -83,6 +89,8 @@ class Record:
     versions: str
     regime: Regime
     function: str
+    microseconds_p20: float | None = None
+    microseconds_p80: float | None = None
 
     @property
     def shape(self) -> tuple[str, str, int, int]:
@@ -116,13 +124,26 @@ class Record:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runner found of one competitor at one shape."""
+    """What the runner found of one competitor at one shape.
+
+    Attributes:
+        microseconds: the median time; None where it was not timed.
+        quantiles: the 20% and the 80% quantile of the times.
+    """
 
     peer: str
     status: Status
     microseconds: float | None = None
     error: float | None = None
     note: str = ""
+    quantiles: tuple[float, float] | None = None
+
+    def timed(self, samples: Sequence[float]) -> Finding:
+        """Return the finding with the median and the quantiles of its times, two or more."""
+        fifths = statistics.quantiles(samples, n=5, method="inclusive")
+        return replace(
+            self, microseconds=statistics.median(samples), quantiles=(fifths[0], fifths[-1])
+        )
 
 
 def records_of(
@@ -138,6 +159,7 @@ def records_of(
     records = []
     for found in findings:
         time = found.microseconds
+        low, high = found.quantiles or (None, None)
         records.append(
             Record(
                 suite=shape.suite,
@@ -154,6 +176,8 @@ def records_of(
                 **asdict(machine),
                 regime=regime,
                 function=shape.function.name,
+                microseconds_p20=round(low, 3) if low else None,
+                microseconds_p80=round(high, 3) if high else None,
             )
         )
     return records
@@ -169,8 +193,23 @@ COLUMNS = tuple(field.name for field in fields(Record))
 COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
 # Of those from before there were other functions: theirs is softmax.
 COLUMNS_WITHOUT_FUNCTION = COLUMNS[: COLUMNS.index("function")]
+# Of those from before the quantiles were kept: they have none.
+COLUMNS_WITHOUT_QUANTILES = COLUMNS[: COLUMNS.index("microseconds_p20")]
+_ACCEPTED = (
+    COLUMNS,
+    COLUMNS_WITHOUT_QUANTILES,
+    COLUMNS_WITHOUT_FUNCTION,
+    COLUMNS_WITHOUT_REGIME,
+)
 _INTEGERS = {"rows": MAX_ROWS, "cols": MAX_COLS}  # and the most of each
-_NUMBERS = ("microseconds", "gigabytes_per_second", "ratio_to_limit", "max_relative_error")
+_NUMBERS = (
+    "microseconds",
+    "gigabytes_per_second",
+    "ratio_to_limit",
+    "max_relative_error",
+    "microseconds_p20",
+    "microseconds_p80",
+)
 
 
 def to_csv(records: Iterable[Record]) -> str:
@@ -198,10 +237,11 @@ def read_csv(path: Path) -> list[Record]:
             f"{path} is no CSV; give a file that `softgen bench --csv` wrote"
         ) from error
     columns = tuple(lines[0][1]) if lines else ()
-    if columns not in (COLUMNS, COLUMNS_WITHOUT_FUNCTION, COLUMNS_WITHOUT_REGIME):
+    if columns not in _ACCEPTED:
         raise InvalidValueError(
             f"{path} is not a table of `softgen bench --csv`: its first line must be "
-            f"{','.join(COLUMNS_WITHOUT_REGIME)}, and may end with ,regime or ,regime,function"
+            f"{','.join(COLUMNS_WITHOUT_REGIME)}, and may end with ,regime or ,regime,function or "
+            f",{','.join(COLUMNS[len(COLUMNS_WITHOUT_REGIME) :])}"
         )
     records = []
     for number, line in lines[1:]:
@@ -227,7 +267,7 @@ def _record(cells: dict[str, str]) -> Record:
         if not 1 <= values[name] <= most:
             raise ValueError(f"{name} must be from 1 to {most}, got {cells[name]}")
     for name in _NUMBERS:
-        values[name] = _figure(name, cells[name]) if cells[name] else None
+        values[name] = _figure(name, cells[name]) if cells.get(name) else None
     return Record(**values)
 
 

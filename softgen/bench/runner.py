@@ -20,7 +20,7 @@ Report = Callable[[str], None]
 
 def run(
     shapes: Sequence[Shape],
-    peers_for: Callable[[str], Sequence[Peer]],
+    peers_for: Callable[[Shape], Sequence[Peer]],
     settings: Settings,
     report: Report = lambda message: None,
 ) -> Iterator[list[Record]]:
@@ -28,7 +28,7 @@ def run(
 
     Args:
         shapes: what to time.
-        peers_for: returns the peers for a suite's name.
+        peers_for: returns the peers for a shape.
         settings: how to time.
         report: told what is being done, in a few words.
 
@@ -37,7 +37,7 @@ def run(
     where = machine()
     spent: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for shape in shapes:
-        findings = _at(shape, peers_for(shape.suite), settings, spent[shape.suite], report)
+        findings = _at(shape, peers_for(shape), settings, spent[shape.suite], report)
         _give_memory_back()
         yield records_of(shape, findings, where, settings.regime)
 

@@ -152,6 +152,18 @@ SUITES = {
             _all(DType.FLOAT16, _each([49152], (2**i for i in range(5, 16)))),
         ),
         Suite(
+            "packs",
+            "the questions of an article on OneFlow's softmax: pack sizes and rows per access",
+            tuple(
+                case
+                for dtype in (DType.FLOAT32, DType.FLOAT16)
+                for case in _all(
+                    dtype,
+                    ((1024, 1024), (32, 16), *_each([49152], (2**i for i in range(5, 11)))),
+                )
+            ),
+        ),
+        Suite(
             "llm",
             "logits, vocabularies and attention scores of language models",
             _all(

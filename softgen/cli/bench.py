@@ -30,7 +30,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--suite",
-            help="triton, fastsoftmax, online, oneflow, llm, logsumexp or drawn; may be repeated.",
+            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp or drawn; may be "
+            "repeated.",
         ),
     ] = None,
     shape: Annotated[
@@ -43,9 +44,10 @@ def bench(
         str | None,
         typer.Option(
             "--peers",
-            help="Competitors, as torch,quack,ladder. softgen-again, softgen-exhaustive and "
-            "softgen-invariant judge a run. \\[default: all but these three; in suite drawn "
-            "softgen-again too]",
+            help="Competitors, as torch,quack,ladder,warp_p4_c32_g32_r1_b128: libraries, and any "
+            "variant by its name (docs/sources.md). softgen-again, softgen-exhaustive and "
+            "softgen-invariant judge a run. \\[default: softgen, its first guess, oneflow and the "
+            "libraries, with what belongs to a suite; in suite drawn softgen-again too]",
         ),
     ] = None,
     csv: Annotated[
@@ -139,12 +141,12 @@ def _shapes(
 
 
 def _names(peers: str | None) -> list[str] | None:
-    from softgen.bench.peers import peers_for
+    from softgen.bench.roster import named_peers
 
     if peers is None:
         return None
     names = [name.strip() for name in peers.split(",") if name.strip()]
-    peers_for("", names)  # refuses unknown names before anything is measured
+    named_peers(names)  # refuses unknown names before anything is measured
     return names
 
 
@@ -207,7 +209,7 @@ def _measure(
     """Return the records, and whether Ctrl-C came before the last."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-    from softgen.bench.peers import peers_for
+    from softgen.bench.roster import peers_for
     from softgen.bench.runner import run
 
     records: list[Record] = []

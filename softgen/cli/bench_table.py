@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 def own(record: Record) -> bool:
     """Whether a record is of a kernel of softgen's."""
-    from softgen.bench.libraries import library_peers
-    from softgen.bench.record import LIMIT
+    from softgen.bench.roster import others
 
-    return record.peer not in {LIMIT, *(peer.name for peer in library_peers())}
+    return record.peer not in others()
 
 
 def show(records: Sequence[Record]) -> None:
@@ -42,7 +41,10 @@ def _show_one(records: Sequence[Record]) -> None:
         for heads, *rows in narrow(lines, output.width()):
             output.table(heads, rows)
             output.result("")
-    output.result(f"time over that of {_limit_of(records)} (limit, in us); ~ is eager, - is absent")
+    output.result(
+        f"time over that of {_limit_of(records)} (limit, in us); ~ is eager, ^ on the CPU, "
+        "- is absent"
+    )
     for line in remarks(records):
         output.result(line)
 
@@ -74,7 +76,7 @@ def ratios(records: Sequence[Record]) -> list[list[str]]:
         found = {r.peer: r for r in records if r.contest == contest}
         shape, function, regime = contest
         limit = found[LIMIT].microseconds if LIMIT in found else None
-        others = [r.microseconds for r in found.values() if r.microseconds and not _ours(r)]
+        others = [r.microseconds for r in found.values() if r.microseconds and _competes(r)]
         mine = found[SOFTGEN].microseconds if SOFTGEN in found else None
         best = f"{mine / min(others):.2f}" if mine and others else "-"
         cells = [_cell(found.get(peer)) for peer in peers]
@@ -112,10 +114,11 @@ def narrow(lines: Sequence[Sequence[str]], width: int) -> list[list[list[str]]]:
     return [[list(line) for line in zip(*columns, strict=True)] for columns in tables]
 
 
-def _ours(record: Record) -> bool:
-    from softgen.bench.record import LIMIT
+def _competes(record: Record) -> bool:
+    """Whether a record is of another library's kernel on the GPU."""
+    from softgen.bench.record import LIMIT, Status
 
-    return record.peer == LIMIT or own(record)
+    return not (record.peer == LIMIT or record.status is Status.HOST or own(record))
 
 
 def _cell(record: Record | None) -> str:
@@ -126,7 +129,7 @@ def _cell(record: Record | None) -> str:
     if record.status is Status.WRONG:
         return "WRONG"
     ratio = f"{record.ratio_to_limit:.2f}" if record.ratio_to_limit else "?"
-    return f"~{ratio}" if record.status is Status.EAGER else ratio
+    return {Status.EAGER: "~", Status.HOST: "^"}.get(record.status, "") + ratio
 
 
 def remarks(records: Sequence[Record]) -> list[str]:

@@ -15,12 +15,11 @@ from softgen.bench.peers import (
     AbsentError,
     Entrant,
     Peer,
-    all_peers,
-    extra_peers,
     softgen_entrant,
 )
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
+from softgen.bench.roster import all_peers, extra_peers
 from softgen.bench.suites import Shape
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions

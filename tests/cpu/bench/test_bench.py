@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import hashlib
 import math
 import re
@@ -26,16 +27,14 @@ from softgen.bench.peers import (
     Field,
     Library,
     Peer,
-    all_peers,
     exhaustive_field,
-    extra_peers,
-    peers_for,
     softgen_entrant,
 )
 from softgen.bench.race import SETTINGS, Race, Settings, first_line
 from softgen.bench.record import (
     COLUMNS,
     COLUMNS_WITHOUT_FUNCTION,
+    COLUMNS_WITHOUT_QUANTILES,
     COLUMNS_WITHOUT_REGIME,
     Finding,
     Machine,
@@ -46,6 +45,7 @@ from softgen.bench.record import (
     records_of,
     to_csv,
 )
+from softgen.bench.roster import all_peers, extra_peers, peers_for
 from softgen.bench.suites import DRAWN_BYTES, SUITES, Shape, draw, shapes_of
 from softgen.errors import CompileError, InvalidValueError
 from softgen.spec import numerics
@@ -76,9 +76,12 @@ def test_the_suites_are_those_that_others_published() -> None:
     assert set(sizes("llm")) >= {(1, 128256), (4096, 50257), (256, 151937), *scores}
     types = {"triton": "float32", "fastsoftmax": "float32", "online": "float32"}
     types |= {"oneflow": "float16", "llm": "bfloat16"}
+    powers = [(49152, 2**i) for i in range(5, 11)]
+    assert sizes("packs") == [(1024, 1024), (32, 16), *powers] * 2
+    assert [each.dtype.value for each in shapes_of(["packs"])] == ["float32"] * 8 + ["float16"] * 8
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
-    assert [*SUITES] == [*types, "logsumexp", "drawn"]
+    assert {*SUITES} == {*types, "packs", "logsumexp", "drawn"}
 
 
 def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
@@ -138,13 +141,42 @@ SHAPE = Shape("custom", DType.FLOAT32, 1000, 1000)
 
 def sample() -> list[Record]:
     found = [
-        Finding("limit", Status.TIMED, 2.0, 0.0, "copy u4 b256 once"),
+        Finding("limit", Status.TIMED, 2.0, 0.0, "copy u4 b256 once", (1.9996, 2.5)),
         Finding("softgen", Status.TIMED, 2.125, 1.23456e-7, "block_p4, of 3"),
         Finding("cupyx", Status.EAGER, 10.0, 1e-6, 'eager, since "capture" failed'),
         Finding("liger", Status.ABSENT, note="liger_kernel is not installed"),
         Finding("bad", Status.WRONG, error=float("inf"), note="off by inf"),
     ]
     return records_of(SHAPE, found, HERE)
+
+
+def without_quantiles(records: list[Record]) -> list[Record]:
+    return [
+        dataclasses.replace(each, microseconds_p20=None, microseconds_p80=None) for each in records
+    ]
+
+
+def test_the_median_and_the_quantiles_are_those_of_the_times() -> None:
+    found = Finding("one", Status.TIMED, note="as it is").timed([5.0, 1.0, 2.0, 4.0, 3.0, 6.0])
+    assert (found.microseconds, found.quantiles, found.note) == (3.5, (2.0, 5.0), "as it is")
+    (record,) = records_of(SHAPE, [found], HERE)
+    assert (record.microseconds_p20, record.microseconds_p80) == (2.0, 5.0)
+    (limit, *_) = sample()
+    assert (limit.microseconds_p20, limit.microseconds_p80) == (2.0, 2.5)
+    assert sample()[1].microseconds_p20 is None
+
+
+def test_a_table_from_before_there_were_quantiles_has_none(tmp_path: Path) -> None:
+    path = tmp_path / "old.csv"
+    path.write_text(
+        "".join(line.rsplit(",", 2)[0] + "\n" for line in to_csv(sample()).splitlines())
+    )
+    assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_QUANTILES)
+    old = read_csv(path)
+    assert old == without_quantiles(sample()) != sample()
+    path.write_text(to_csv(old))  # written again they have empty cells, which are read as well
+    assert path.read_text().splitlines()[1].endswith(",cold,softmax,,")
+    assert read_csv(path) == old
 
 
 def test_rates_and_ratios_follow_from_the_times() -> None:
@@ -178,10 +210,10 @@ def test_the_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ("", "not a table of `softgen bench --csv`"),
         ("a,b\n1,2\n", "not a table of `softgen bench --csv`"),
-        ("a,b\n1,2\n", ",versions, and may end with ,regime or ,regime,function$"),
-        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 16"),
+        ("a,b\n1,2\n", ",regime,function or ,regime,function,microseconds_p20,microseconds_p80$"),
+        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 18"),
         (
-            to_csv(sample()).replace(",cold,softmax\n", ",cold,softmix\n", 1),
+            to_csv(sample()).replace(",cold,softmax,", ",cold,softmix,", 1),
             "line 2: unknown function 'softmix'; did you mean 'softmax'",
         ),
         (to_csv(sample()).replace(",1000,1000,", ",many,1000,"), "line 2: .*many"),
@@ -230,10 +262,10 @@ def test_the_line_of_a_table_with_lines_in_quotes(tmp_path: Path) -> None:
 def test_a_table_from_before_there_was_a_warm_regime_is_cold(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     lines = to_csv(sample()).splitlines()
-    assert lines[0] == ",".join([*COLUMNS_WITHOUT_REGIME, "regime", "function"])
-    path.write_text("".join(line.rsplit(",", 2)[0] + "\n" for line in lines))
+    assert lines[0].startswith(",".join([*COLUMNS_WITHOUT_REGIME, "regime", "function"]))
+    path.write_text("".join(line.rsplit(",", 4)[0] + "\n" for line in lines))
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_REGIME)
-    assert read_csv(path) == sample()
+    assert read_csv(path) == without_quantiles(sample())
     path.write_text(to_csv(sample()).replace(",cold", ",tepid"))
     with pytest.raises(InvalidValueError, match=r"line 2: .*tepid"):
         read_csv(path)
@@ -243,9 +275,9 @@ def test_a_table_from_before_there_were_other_functions_is_of_softmax(tmp_path: 
     path = tmp_path / "old.csv"
     found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
     warm = [*sample(), *records_of(SHAPE, found, HERE, Regime.WARM)]
-    path.write_text("".join(line.rpartition(",")[0] + "\n" for line in to_csv(warm).splitlines()))
+    path.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in to_csv(warm).splitlines()))
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_FUNCTION)
-    assert read_csv(path) == warm
+    assert read_csv(path) == without_quantiles(warm)
     assert {record.function for record in warm} == {"softmax"}
 
 
@@ -259,7 +291,7 @@ def test_the_records_of_a_function_say_so_and_count_its_bytes(tmp_path: Path) ->
     assert records[1].ratio_to_limit == 2
     path = tmp_path / "lse.csv"
     path.write_text(to_csv(records))
-    assert [line.rpartition(",")[2] for line in path.read_text().splitlines()] == [
+    assert [line.split(",")[-3] for line in path.read_text().splitlines()] == [
         "function",
         *["logsumexp"] * 2,
     ]
@@ -289,13 +321,21 @@ def test_a_warm_record_says_so() -> None:
 
 
 def test_peers_by_name() -> None:
-    assert [peer.name for peer in peers_for("llm", ["torch", "softgen"])] == ["torch", "softgen"]
-    assert [peer.name for peer in peers_for("llm", None)] == list(all_peers())
+    assert [peer.name for peer in peers_for(shapes_of(["llm"])[0], ["torch", "softgen"])] == [
+        "torch",
+        "softgen",
+    ]
+    assert [peer.name for peer in peers_for(shapes_of(["llm"])[0], None)] == list(all_peers())
     assert list(all_peers())[:3] == ["softgen", "softgen-untuned", "oneflow"]
-    assert [peer.name for peer in peers_for("drawn", None)] == [*all_peers(), "softgen-again"]
-    assert [peer.name for peer in peers_for("llm", [*extra_peers()])] == [*extra_peers()]
+    assert [peer.name for peer in peers_for(shapes_of(["drawn"])[0], None)] == [
+        *all_peers(),
+        "softgen-again",
+    ]
+    assert [peer.name for peer in peers_for(shapes_of(["llm"])[0], [*extra_peers()])] == [
+        *extra_peers()
+    ]
     with pytest.raises(InvalidValueError, match=r"'jax'; .* knows: softgen, .*quack.*ladder"):
-        peers_for("llm", ["jax"])
+        peers_for(shapes_of(["llm"])[0], ["jax"])
 
 
 def test_a_package_that_is_missing_is_the_reason() -> None:
@@ -873,7 +913,7 @@ def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
     monkeypatch.setattr(runner, "_give_memory_back", lambda: None)
     said: list[str] = []
     found = runner.run(
-        shapes_of(["online"]), lambda suite: [Peer("one", fine)], Settings(), said.append
+        shapes_of(["online"]), lambda shape: [Peer("one", fine)], Settings(), said.append
     )
     records = [record for shape in found for record in shape]
     assert [record.rows for record in records] == [rows for rows, _ in sizes("online")]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from softgen.bench.peers import Peer, peers_for
+from softgen.bench.peers import Peer
 from softgen.bench.race import Settings
 from softgen.bench.record import (
     Finding,
@@ -21,7 +21,8 @@ from softgen.bench.record import (
     records_of,
     to_csv,
 )
-from softgen.bench.suites import Shape
+from softgen.bench.roster import peers_for
+from softgen.bench.suites import Shape, shapes_of
 from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
@@ -37,7 +38,7 @@ needs_no_gpu = pytest.mark.skipif(unavailable_reason() is None, reason="there is
 
 def fake_run(
     shapes: Sequence[Shape],
-    peers_for: Callable[[str], Sequence[Peer]],
+    peers_for: Callable[[Shape], Sequence[Peer]],
     settings: Settings,
     report: Callable[[str], None],
 ) -> Iterator[list[Record]]:
@@ -46,7 +47,7 @@ def fake_run(
         if shape.cols == INTERRUPTING_COLS:
             raise KeyboardInterrupt
         found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
-        for number, peer in enumerate(peers_for(shape.suite)):
+        for number, peer in enumerate(peers_for(shape)):
             report(peer.name)
             found.append(Finding(peer.name, Status.TIMED, 3.0 + number, 1e-7))
         if shape.cols == WRONG_COLS:
@@ -206,7 +207,10 @@ def test_without_a_gpu_it_exits_with_3() -> None:
             ("--suite", "tritom"),
             "unknown suite 'tritom'; did you mean 'triton'. softgen knows: triton, fastsoftmax",
         ),
-        (("--peers", "torch,jax"), "unknown peer 'jax'; softgen knows: softgen, .*torch.compile"),
+        (
+            ("--peers", "torch,jax"),
+            "unknown peer 'jax'; softgen knows: softgen, .*torch.compile.*and any variant",
+        ),
         (
             ("--function", "logsumexpp"),
             "unknown function 'logsumexpp'; did you mean 'logsumexp'. softgen knows: finish",
@@ -261,10 +265,12 @@ def test_the_help_names_the_judges_that_are_not_run_by_default() -> None:
     told = " ".join(ok("bench", "--help").stdout.replace("│", " ").split())
     judges = ("softgen-again", "softgen-exhaustive", "softgen-invariant")
     assert all(judge in told for judge in judges)
-    assert "all but these three; in suite drawn softgen-again too" in told
-    default = {peer.name for peer in peers_for("llm", None)}
+    assert "with what belongs to a suite; in suite drawn softgen-again too" in told
+    default = {peer.name for peer in peers_for(shapes_of(["llm"])[0], None)}
     assert not default.intersection(judges)
-    assert {peer.name for peer in peers_for("drawn", None)} - default == {"softgen-again"}
+    assert {peer.name for peer in peers_for(shapes_of(["drawn"])[0], None)} - default == {
+        "softgen-again"
+    }
 
 
 def table_of(**findings: Any) -> list[Record]:

@@ -196,7 +196,7 @@ def test_lessons_are_candidates_only_by_name() -> None:
         (Threepass(1, 1, True, False, 96), "block_size that is a power of two"),
         (Threepass(4, 1, True, False, 1024), "a tree and packs spill with 1024 threads"),
         (Threepass(8, 1, True, True, 128), "a pack is at most 16 bytes: 4 elements of float32"),
-        (Threepass(1, 3, True, True, 128), "unroll must be 1, 2 or 4"),
+        (Threepass(1, 9, True, True, 128), "unroll must be from 1 to 8"),
         (Serial(33), "block_size must be a multiple of 32"),
         (Recurrence(0), "block_size must be a multiple of 32"),
     ],
