@@ -134,10 +134,11 @@ def softgen_entrant(
             variant=variant,
             batch_invariant=batch_invariant,
         ).loaded
-    return _entrant_of(arena.kernels[key], arena)
+    return entrant_of(arena.kernels[key], arena)
 
 
-def _entrant_of(kernel: LoadedKernel, arena: Arena) -> Entrant:
+def entrant_of(kernel: LoadedKernel, arena: Arena) -> Entrant:
+    """Return a compiled kernel of softgen's as a competitor; its setting is the note."""
     launch = launch_over(arena.buffers, kernel, arena.player)
     return Entrant(launch, note=kernel.variant.strategy.label)
 
@@ -167,7 +168,7 @@ def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
         elif made.local_bytes:
             left_out.append(AbsentError("spills registers"))
         else:
-            settings.append(_entrant_of(made, arena))
+            settings.append(entrant_of(made, arena))
     return Field(tuple(settings), tuple(left_out))
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from softgen.bench.heat import heat_figure
 from softgen.bench.panels import Line, Panel, panels
 from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime
+from softgen.bench.suites import GRID
 from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError, MissingDependencyError
 
@@ -38,17 +39,34 @@ MARKERS = "osD^vP*Xhd"
 MOST_MARKERS = 30  # of a line, before they run into one another
 
 
-_LOOKS = {
-    peer: (colour, MARKERS[number % len(MARKERS)])
-    for number, (peer, colour) in enumerate(COLOURS.items())
-}
+# Those that have no colour of their own, as steps of a ladder, take these in turn: Paul Tol's muted
+# scheme, for the colour-blind too. Their lines are dashed, and dotted when all have been taken.
+OTHERS = (
+    *("#332288", "#88ccee", "#117733", "#999933", "#cc6677"),
+    *("#882255", "#44aa99", "#ddcc77", "#aa4499"),
+)
+DASHES = ((0, (4, 1.5)), (0, (1, 1)))
+# Rates of one shape that differ by more are on a logarithmic axis: one that began at 0 would have
+# the slow ones on top of each other at its foot.
+LINEAR_WITHIN = 30.0
+
+Look = dict[str, Any]
 
 
-def _look_of_a_stranger(peer: str) -> tuple[str, str]:
-    """Return colour and marker of a competitor that has none of its own: a step of a ladder."""
-    number = zlib.crc32(peer.encode())  # the same in every run, as hash() is not
-    grey = 90 + number % 100
-    return f"#{grey:02x}{grey:02x}{grey + 25:02x}", MARKERS[number % len(MARKERS)]
+def looks_of(peers: Sequence[str]) -> dict[str, Look]:
+    """Return colour, marker and line style of each competitor, no two alike up to 18 others."""
+    known = {peer: number for number, peer in enumerate(COLOURS)}
+    others = [peer for peer in dict.fromkeys(peers) if peer not in known]
+    looks: dict[str, Look] = {}
+    for peer in dict.fromkeys(peers):
+        if peer in known:
+            look: Look = {"color": COLOURS[peer], "marker": MARKERS[known[peer] % len(MARKERS)]}
+        else:
+            turn, number = divmod(others.index(peer), len(OTHERS))
+            look = {"color": OTHERS[number], "marker": MARKERS[number % len(MARKERS)]}
+            look["linestyle"] = DASHES[turn % len(DASHES)]
+        looks[peer] = look
+    return looks
 
 
 def require_matplotlib() -> None:
@@ -74,8 +92,18 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
 
 def figure_of(records: Sequence[Record]) -> Any:
-    """Return the plot as a matplotlib Figure: one pair of axes a panel, one beneath the other."""
+    """Return the plot as a matplotlib Figure: one pair of axes a panel, one beneath the other.
+
+    Records of searches give heat maps; InvalidValueError where there are others beside them.
+    """
     require_matplotlib()
+    searches = sum(record.suite == GRID for record in records)
+    if searches and searches < len(records):
+        raise InvalidValueError(
+            f"suite {GRID} is drawn as heat maps, in a file of its own; choose by --suite"
+        )
+    if any(record.microseconds for record in records) and searches:
+        return heat_figure(records)
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -88,21 +116,29 @@ def figure_of(records: Sequence[Record]) -> Any:
     )
     figure = Figure(figsize=(WIDTH, height), facecolor="white", layout=above_foot)
     axes = figure.subplots(len(found), 1, squeeze=False)[:, 0]
+    looks = looks_of([line.peer for panel in found for line in panel.lines if line.peer != LIMIT])
     for panel, axis in zip(found, axes, strict=True):
-        _draw_panel(panel, axis)
+        _draw_panel(panel, axis, looks)
     figure.text(0.012, 0.09 / height, _origin(records), fontsize=6.5, color=INK, va="bottom")
     return figure
 
 
-def _draw_panel(panel: Panel, axis: Any) -> None:
+def _draw_panel(panel: Panel, axis: Any, looks: dict[str, Look]) -> None:
     widths = sorted({x for line in panel.lines for x, _ in line.points})
     for line in _emphasis_last(panel.lines):
         points = list(line.points) if panel.places else _broken(line, widths)
-        axis.plot(*zip(*points, strict=True), **_style(line, bool(panel.places)))
+        axis.plot(*zip(*points, strict=True), **_style(line, looks, bool(panel.places)))
     _label_columns(panel, axis)
     axis.set_title(panel.title, loc="left", fontsize=9, fontweight="bold", color=INK)
     axis.set_ylabel("GB/s", fontsize=8, color=INK)
-    axis.set_ylim(bottom=0)
+    rates: dict[float, list[float]] = {}
+    for x, rate in (point for line in panel.lines for point in line.points):
+        rates.setdefault(x, []).append(rate)
+    if any(max(each) > LINEAR_WITHIN * min(each) for each in rates.values()):
+        axis.set_yscale("log")
+        axis.yaxis.set_major_formatter("{x:g}")
+    else:
+        axis.set_ylim(bottom=0)
     axis.tick_params(labelsize=7.5, colors=INK)
     axis.grid(visible=True, color="#e4e4e4", linewidth=0.6)
     axis.set_axisbelow(True)
@@ -137,15 +173,13 @@ def _name(line: Line) -> str:
     return f"{line.peer} (eager)" if line.eager else line.peer
 
 
-def _style(line: Line, places: bool) -> dict[str, Any]:
+def _style(line: Line, looks: dict[str, Look], places: bool) -> dict[str, Any]:
     """Return how to draw a line; shapes without an order get markers only."""
-    colour, marker = _LOOKS.get(line.peer) or _look_of_a_stranger(line.peer)
     style: dict[str, Any] = {
         "label": _name(line),
-        "color": colour,
         "linewidth": 1.1,
-        "marker": marker,
         "markersize": 5 if places else 2.8,
+        **looks.get(line.peer, {}),
     }
     if line.peer == LIMIT:
         style |= {"color": INK, "linestyle": "--", "marker": "_" if places else ""}

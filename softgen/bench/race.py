@@ -179,6 +179,15 @@ class Race:
             self.torch_player = TorchPlayer(self.arena.torch_stream)
         return self.torch_player
 
+    def look_at(self, name: str, entrant: Entrant) -> Finding:
+        """Check an entrant and time it by itself, now; nothing of it is kept."""
+        found = self._checked(name, entrant)
+        if found.status is not Status.TIMED:
+            return found
+        player = self.arena.player
+        replay = player.sized(self._capture(entrant), self.arena.pairs)
+        return found.timed(player.samples(replay, self.settings.seconds))
+
     def findings(self) -> list[Finding]:
         """Time whoever was admitted, and return what was found of every peer, the limit first."""
         starters = self._sweeps()

@@ -16,6 +16,7 @@ from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import Problem
 
 CUSTOM = "custom"
+GRID = "grid"  # of searches, whose competitors are the labels of settings
 
 Case = tuple[DType, int, int]  # of a suite: the element type, rows, columns
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from softgen.cli import bench_table, options, output
+from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.tune import parse_shape
 from softgen.errors import InvalidValueError
@@ -61,7 +61,11 @@ def bench(
     ] = None,
     source: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="Measure nothing: report on a file of --csv; may be repeated."),
+        typer.Option(
+            "--from",
+            help="Measure nothing: report on a file of --csv, or of `tune --grid`; may be "
+            "repeated.",
+        ),
     ] = None,
     seconds: Annotated[
         float, typer.Option("--seconds", min=0.001, help="Time a competitor and shape is timed.")
@@ -161,10 +165,10 @@ def _read(
     paths: Sequence[Path], suites: list[str] | None, function: Function | None
 ) -> list[Record]:
     from softgen.bench.record import read_csv
-    from softgen.bench.suites import CUSTOM, suite_named
+    from softgen.bench.suites import CUSTOM, GRID, suite_named
 
     for name in suites or []:
-        if name != CUSTOM:
+        if name not in (CUSTOM, GRID):
             suite_named(name)  # refuses an unknown one
     records = _once([record for path in paths for record in read_csv(path)])
     if function is not None:
@@ -244,6 +248,7 @@ def _write(csv: Path, records: list[Record]) -> None:
 
 def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:
     from softgen.bench.record import Status
+    from softgen.bench.suites import GRID
 
     if plot is not None and (records or not interrupted):
         from softgen.bench.plot import draw
@@ -253,7 +258,12 @@ def _report(records: list[Record], plot: Path | None, json: bool, interrupted: b
     if json:
         output.document([record.as_document() for record in records])
     else:
-        bench_table.show(records)
+        searched = [record for record in records if record.suite == GRID]
+        others = [record for record in records if record.suite != GRID]
+        if others or not searched:
+            bench_table.show(others)
+        if searched:
+            grid.show(searched)
     wrong = sorted(
         {
             f"{r.peer}{r.of_function}"

@@ -10,6 +10,7 @@ import typer
 
 from softgen.bench.suites import shapes_of
 from softgen.cli import candidates, options, output
+from softgen.cli.grid import require_search, search_all
 from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
@@ -53,6 +54,18 @@ def tune(
             help="Print of each shape what every candidate took and was expected to.",
         ),
     ] = False,
+    strategy: Annotated[
+        str | None,
+        typer.Option("--strategy", help="With --grid: the strategy to search; lessons as well."),
+    ] = None,
+    grid: Annotated[
+        Path | None,
+        typer.Option(
+            "--grid",
+            help="Remember nothing: time every legal setting of --strategy, write the figures to "
+            "this CSV file and a heat map beside it.",
+        ),
+    ] = None,
     json: options.JsonOption = False,
 ) -> None:
     """Time the candidates for each shape on this GPU and remember the winners.
@@ -71,7 +84,10 @@ def tune(
         (Problem.of(each, kind, cols, out_dtype=out_dtype), rows)
         for each, kind, rows, cols in wanted
     ]
+    searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)
     options.require_gpu()
+    if searched is not None and grid is not None:
+        return search_all(wanted, searched, grid, json)
 
     finished: list[Entry] = []
     interrupted = False

@@ -84,6 +84,11 @@ def test_who_was_not_timed_has_no_line_and_who_was_eager_says_so() -> None:
     assert [line.peer for line in panel.lines if line.eager] == ["cupyx"]
 
 
+def test_what_ran_on_the_cpu_has_no_line() -> None:
+    (panel,) = panels(suites("oneflow", status=Status.HOST))
+    assert [line.peer for line in panel.lines] == list(PEERS)
+
+
 def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from softgen.bench.plot import figure_of
 
@@ -140,6 +145,43 @@ class TestDrawing:
         assert list(lines)[-1] == "softgen"  # drawn over the others
         assert lines["limit"].get_linestyle() == "--"
         assert len({line.get_color() for line in lines.values()}) == len(lines)
+
+    def test_every_step_of_the_ladder_has_a_look_of_its_own(self) -> None:
+        from softgen.bench.plot import figure_of
+        from softgen.bench.roster import peers_for
+
+        peers = [peer.name for peer in peers_for(shapes_of(["fastsoftmax"])[0], None)]
+        found = [Finding(peer, Status.TIMED, 2.0 + i) for i, peer in enumerate(["limit", *peers])]
+        records = [
+            r for shape in shapes_of(["fastsoftmax"]) for r in records_of(shape, found, HERE)
+        ]
+        (axis,) = figure_of(records).axes
+        lines = {line.get_label(): line for line in axis.lines}
+        assert {*lines} == {"limit", *peers}
+        assert len({line.get_color() for line in lines.values()}) == len(lines)
+        red_green_blue = [line.get_color()[1:] for name, line in lines.items() if "best" in name]
+        parts = [[int(c[i : i + 2], 16) for i in (0, 2, 4)] for c in red_green_blue]
+        apart = [
+            sum(abs(a - b) for a, b in zip(one, other, strict=True))
+            for number, one in enumerate(parts)
+            for other in parts[:number]
+        ]
+        assert min(apart) > 80
+        assert all(line.get_linestyle() == "--" for name, line in lines.items() if "best" in name)
+        assert lines["torch"].get_linestyle() == "-"
+
+    @pytest.mark.parametrize(("slowest", "scale"), [(50.0, "linear"), (70.0, "log")])
+    def test_rates_that_are_far_apart_are_on_a_log_axis(self, slowest: float, scale: str) -> None:
+        from softgen.bench.plot import figure_of
+
+        found = [Finding("limit", Status.TIMED, 2.0), Finding("naive", Status.TIMED, slowest)]
+        shapes = shapes_of(["fastsoftmax"])
+        records = [record for shape in shapes for record in records_of(shape, found, HERE)]
+        (axis,) = figure_of(records).axes
+        assert axis.get_yscale() == scale
+        figure_of(records).canvas.draw()
+        if scale == "linear":
+            assert axis.get_ylim()[0] == 0
 
     def test_columns_are_on_a_log_axis_and_the_machine_is_named(self) -> None:
         from softgen.bench.plot import figure_of
