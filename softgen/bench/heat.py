@@ -14,6 +14,7 @@ AXES = ("block_size", "unroll")  # where a strategy has both: FastSoftmax's sear
 MOST_MAPS = 8  # of one shape; where there would be more, a cell is the fastest of the other knobs
 COLUMNS = 2
 WIDTH, MAP_HEIGHT, HEAD = 9.6, 3.0, 0.6  # inches
+RATIOS = (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100)  # that are marked beside the colours
 
 Knobs = dict[str, int | bool]
 
@@ -87,12 +88,13 @@ def _axes(values: dict[str, tuple[int, ...]]) -> tuple[str, str]:
 
 
 def heat_figure(records: Sequence[Record]) -> Any:
-    """Return the heat maps as a matplotlib Figure; nothing of it says where it was measured.
+    """Return the heat maps as a matplotlib Figure.
 
     A cell has its microseconds, and its colour their ratio to the fastest of its shape.
     """
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
+    from matplotlib.ticker import NullFormatter
 
     found = heat_maps(records)
     lines = -(-len(found) // COLUMNS)
@@ -118,7 +120,12 @@ def heat_figure(records: Sequence[Record]) -> Any:
         axis.set_visible(False)
     bar = figure.colorbar(image, ax=list(axes), shrink=0.6, pad=0.02)
     bar.set_label("time / fastest", fontsize=8)
-    bar.ax.tick_params(labelsize=7, which="both")
+    marked = [each for each in RATIOS if each <= slowest]
+    bar.set_ticks(marked, labels=[f"{each:g}" for each in marked])
+    bar.ax.yaxis.set_minor_formatter(NullFormatter())
+    bar.ax.tick_params(labelsize=7)
+    origins = dict.fromkeys(record.origin for record in records)
+    figure.suptitle("; ".join(origins), x=0.01, ha="left", fontsize=7)
     return figure
 
 

@@ -19,7 +19,7 @@ from softgen.bench.peers import (
 )
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
-from softgen.bench.roster import all_peers, extra_peers
+from softgen.bench.roster import all_peers, extra_peers, named_peers, peers_of_suites
 from softgen.bench.suites import Shape
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
@@ -167,6 +167,57 @@ def test_the_same_kernel_again_and_every_setting_are_timed() -> None:
         assert (finding.microseconds or 0) > 0
     assert found["softgen-again"].note == found["softgen"].note
     assert ", the fastest of " in found["softgen-exhaustive"].note
+
+
+@pytest.mark.parametrize(
+    ("suite", "dtype", "rows", "cols"),
+    [
+        ("triton", DType.FLOAT32, 4096, 384),
+        ("fastsoftmax", DType.FLOAT32, 128, 1024),
+        ("packs", DType.FLOAT32, 32, 16),
+        ("packs", DType.FLOAT16, 49152, 64),
+        ("online", DType.FLOAT32, 2000, 5000),
+    ],
+)
+def test_the_kernels_of_the_published_pieces_are_verified_and_timed(
+    suite: str, dtype: DType, rows: int, cols: int
+) -> None:
+    peers = peers_of_suites()[suite]
+    found = race_of(Shape(suite, dtype, rows, cols), *peers)
+    for peer in peers:
+        finding = found[peer.name]
+        print(finding)
+        if peer.missing():
+            assert finding.status is Status.ABSENT
+        elif peer.name.startswith("pack8") and dtype is DType.FLOAT32:
+            assert "a pack is at most 16 bytes" in finding.note
+        else:
+            on_host = peer.name.startswith("numpy")
+            assert finding.status is (Status.HOST if on_host else Status.TIMED), finding
+            assert finding.microseconds is not None
+            low, high = finding.quantiles or (0.0, 0.0)
+            assert 0 < low <= finding.microseconds <= high
+
+
+@pytest.mark.parametrize("strategy", ["threepass", "recurrence", "cluster"])
+def test_a_search_times_every_setting(strategy: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.csv"
+    words = ("tune", "--strategy", strategy, "--shape", "128x4096", "--grid", path, "--json")
+    lines = document(ok(*words))
+    assert lines == [record.as_document() for record in read_csv(path)]
+    assert lines[0]["peer"] == "limit"
+    for line in lines:
+        assert line["status"] == "timed" or line["note"] == "spills registers", line
+        assert line["status"] == "absent" or line["microseconds"] > 0
+
+
+def test_any_variant_is_timed_by_its_name() -> None:
+    names = ("softmax_f32_1024_online_p4_u8_b64", "threepass_p4_u8_co_sh_b64", "tree")
+    found = race_of(SHAPE, *named_peers(names))
+    assert [found[name].status for name in names] == [Status.TIMED] * 3
+    assert found[names[0]].note == "online_p4_u8_b64"
+    other = race_of(Shape("custom", DType.FLOAT32, 1000, 512), *named_peers(names[:1]))
+    assert "computes softmax of float32 with 1024 columns" in other[names[0]].note
 
 
 def test_a_chain_takes_its_three_kernels_and_hands_over_the_data() -> None:
