@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from softgen.bench.host import numpy_peers
@@ -73,9 +74,11 @@ def peers_of_suites() -> dict[str, list[Peer]]:
     }
 
 
-def others() -> set[str]:
+@functools.cache
+def others() -> frozenset[str]:
     """Return the names of the peers that run nothing of softgen's, and of the limit."""
-    return {LIMIT, *(peer.name for peer in (*library_peers(), *lesson_peers(), *numpy_peers()))}
+    peers = (*library_peers(), *lesson_peers(), *numpy_peers())
+    return frozenset({LIMIT, *(peer.name for peer in peers)})
 
 
 def named_peers(names: Sequence[str]) -> list[Peer]:
