@@ -123,8 +123,8 @@ def hundredths(number: float | None) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     """Return the lines of a Markdown table."""
-    lines = [heads, ["---"] * len(heads), *rows]
-    return [f"| {' | '.join(line)} |" for line in lines]
+    lines = [f"| {' | '.join(line)} |" for line in (heads, *rows)]
+    return [lines[0], "|" + "---|" * len(heads), *lines[1:]]
 
 
 def spread(ratios: Iterable[float | None]) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softgen.bench.arena import Arena
+from softgen.bench.knobs import every_variant
 from softgen.bench.machine import machine
 from softgen.bench.peers import entrant_of
 from softgen.bench.race import Race, Settings, first_line
@@ -14,7 +15,6 @@ from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, InvalidValueError
 from softgen.source.render import render
-from softgen.strategies.grid import every_variant
 
 SECONDS = 0.03  # that each setting is timed for, and the copies together four times that
 

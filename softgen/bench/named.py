@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from softgen.bench.arena import Arena
+from softgen.bench.knobs import around
 from softgen.bench.peers import (
     Entrant,
     Field,
@@ -11,7 +12,6 @@ from softgen.bench.peers import (
     field_of,
     softgen_entrant,
 )
-from softgen.strategies.grid import around
 from softgen.strategies.lessons.ladder import LADDER, step
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import NAMED

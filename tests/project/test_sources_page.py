@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from softgen.bench.knobs import every_variant
 from softgen.bench.record import Finding, Machine, Record, Status, records_of, to_csv
 from softgen.bench.roster import peers_for
 from softgen.bench.suites import Shape, shapes_of
 from softgen.cli import group
 from softgen.spec.arch import arch_named
-from softgen.strategies.grid import every_variant
 from tests.helpers.cli_helpers import ROOT, refused
 from tests.sources_page import BENCHMARK, SECTIONS, rendered
 

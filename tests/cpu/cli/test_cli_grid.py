@@ -12,6 +12,7 @@ import pytest
 
 from softgen.bench import grid
 from softgen.bench.heat import heat_maps
+from softgen.bench.knobs import every_variant
 from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of
 from softgen.bench.suites import Shape
 from softgen.cli import group
@@ -19,7 +20,6 @@ from softgen.errors import CompileError
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.grid import every_variant
 from tests.helpers.cli_helpers import cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import Job, build
+from softgen.devices.emulator import Job, build, run
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
 from softgen.spec.arch import KNOWN, Arch, arch_named
@@ -188,6 +188,15 @@ def test_lessons_are_candidates_only_by_name() -> None:
             variant.check(H200)
 
 
+@pytest.mark.parametrize("setting", [Threepass(4, 7, True, True, 32), Online(4, 8, 32)], ids=repr)
+def test_up_to_eight_packs_at_once_agree_with_float64(setting: Threepass | Online) -> None:
+    """2001 columns: two steps of all packs, some single ones, and the ends of an odd row."""
+    problem = Problem.of("softmax", "float32", 2001)
+    x = encode(np.random.default_rng(0).standard_normal((3, 2001)) * 4, DType.FLOAT32)
+    found = check(run(render(Variant(problem, setting)), x), x, problem)
+    assert found.ok, found.message
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -207,3 +216,14 @@ def test_a_broken_rule_names_what_is_accepted(
 ) -> None:
     with pytest.raises(IllegalVariantError, match=message):
         setting.check(KIBI, H200)
+
+
+def test_rows_that_start_anywhere_leave_fewer_registers_beside_1024_threads() -> None:
+    """Such a float32 kernel spilled 8 bytes on sm_90 with 5 packs at once, an aligned one none."""
+    aligned, odd = (Problem.of("softmax", "float32", cols) for cols in (32768, 32769))
+    for setting in (Threepass(4, 5, True, True, 1024), Threepass(4, 6, True, True, 1024)):
+        setting.check(aligned, H200)
+        with pytest.raises(IllegalVariantError, match="registers of elements; at most 16 do not"):
+            setting.check(odd, H200)
+    Threepass(4, 4, True, True, 1024).check(odd, H200)
+    Threepass(4, 8, True, True, 512).check(odd, H200)

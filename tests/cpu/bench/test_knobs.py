@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from softgen.bench.knobs import around, every_variant
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.grid import around, every_variant
 from softgen.strategies.lessons.ladder import LADDER, step
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
