@@ -65,7 +65,7 @@ def prepared(peer: Peer, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> list[
         ("article_online", "recurrence_b128"),
         ("article_online_b512", "recurrence_b512"),
         ("article_safe_b512", "safe_b512"),
-        ("safe", "safe_b256"),
+        ("safe", "safe_b256_pdl1"),
     ],
 )
 def test_any_variant_is_a_peer_by_its_name(
