@@ -23,20 +23,25 @@ class Arena:
     Launch i of a competitor reads input i and writes output i, the first operand and the first
     result of set i; the numbers wrap around, as they do for the tuner (`measure.Rotation`).
 
-    Raises InvalidValueError if one set does not fit in half of the free memory.
+    Chained, input i + 1 is output i.
+
+    Raises InvalidValueError if one set does not fit in half of the free memory, or if launches of
+    the function cannot be chained.
 
     Attributes:
         problem: what is computed of the operands.
         kernels: those of softgen's that were chosen so far, by the arguments of the choice.
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, *, chained: bool = False) -> None:
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()
         self.kernels: dict[tuple[str | None, str | None, bool], LoadedKernel] = {}
         self.problem = shape.problem
         self.buffers = Buffers.allocate(self.problem, shape.rows, whole=True)
+        if chained:
+            self.buffers = self.buffers.chained(self.problem)
         self.buffers.chill(self.player)
         self._fill_other_inputs()
         # The buffers were filled on another stream, and this one waits for none.

@@ -14,8 +14,10 @@ from typing import Any
 
 from softgen.bench.arena import Arena
 from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
 from softgen.spec.arch import Arch
+from softgen.strategies.launch import Launch as Shape
 
 PACK_BYTES = 16
 UNROLLS = (1, 2, 4, 8)  # few in flight win where there are few bytes, many where there are many
@@ -76,7 +78,7 @@ __device__ void step(const uint4* from, uint4* to, long long left, uint4& sum) {
 }}
 
 extern "C" __global__ void {name}(const char* x, char* y, long long bytes) {{
-  const uint4* from = reinterpret_cast<const uint4*>(x);
+{wait}  const uint4* from = reinterpret_cast<const uint4*>(x);
   uint4* to = reinterpret_cast<uint4*>(y);
   const long long packs = bytes / 16;
   const long long tile = static_cast<long long>(blockDim.x) * kUnroll;
@@ -154,21 +156,31 @@ def settings(writes: bool) -> Iterator[Sweep]:
                     yield Sweep(unroll, block_size, evict_first, 1, writes)
 
 
-def source(unroll: int, evict_first: bool, writes: bool) -> str:
-    """Return the CUDA text of a kernel, which is called "copy" or "read"."""
+# The arrays pass through the wait, so that no load moves above.
+WAIT = '  asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(y) : : "memory");\n'
+
+
+def source(unroll: int, evict_first: bool, writes: bool, waits: bool = False) -> str:
+    """Return the CUDA text of a kernel, which is called "copy" or "read".
+
+    One that waits for the launch before may be launched before that has ended (sm_90).
+    """
     return _SOURCE.format(
         unroll=unroll,
         hint=".cs" if evict_first else "",
         writes=str(writes).lower(),
         name="copy" if writes else "read",
         never=NEVER,
+        wait=WAIT if waits else "",
     )
 
 
 @functools.cache
-def _function(unroll: int, evict_first: bool, writes: bool, device: int) -> Any:
+def _function(
+    unroll: int, evict_first: bool, writes: bool, device: int, waits: bool = False
+) -> Any:
     cupy = require_device()
-    module = cupy.RawModule(code=source(unroll, evict_first, writes), backend="nvrtc")
+    module = cupy.RawModule(code=source(unroll, evict_first, writes, waits), backend="nvrtc")
     return module.get_function("copy" if writes else "read").kernel
 
 
@@ -193,5 +205,27 @@ def launch_of(sweep: Sweep, arena: Arena) -> Launch:
 
     def launch(i: int) -> None:
         enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])
+
+    return launch
+
+
+def dependent_launch_of(sweep: Sweep, arena: Arena) -> Launch:
+    """Return the same by launches that may start before the launch before has ended."""
+    device = int(arena.player.cupy.cuda.runtime.getDevice())
+    function = _function(sweep.unroll, sweep.evict_first, sweep.writes, device, waits=True)
+    shape = Shape(
+        sweep.block_size,
+        rows_per_block=sweep.unroll * sweep.block_size * PACK_BYTES,
+        static_shared_bytes=0,
+        most_blocks=sweep.grid(arena.bytes, arena.arch),
+        dependent=True,
+    )
+    # The kernel's rows are bytes.
+    launcher = Launcher(function, 2, shape, arena.bytes, device, 0)
+    buffers, stream = arena.buffers, arena.player.stream.ptr
+    pairs = list(zip(buffers.inputs, buffers.outputs, strict=True))
+
+    def launch(i: int) -> None:
+        launcher(pairs[i % len(pairs)], stream)
 
     return launch

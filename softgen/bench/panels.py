@@ -64,6 +64,8 @@ def _of_suite(records: Sequence[Record], where: str) -> Iterator[Panel]:
     title = f"{records[0].suite}: {function}{records[0].dtype}"
     if records[0].regime is Regime.WARM:
         title += ", between two copies"
+    elif records[0].regime is Regime.CHAINED:
+        title += ", chained"
     for rows, cols in widths.items():
         if len(cols) >= LEAST_WIDTHS:
             mine = [record for record in records if record.rows == rows]

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 
+from softgen.bench import limit
 from softgen.bench.arena import Arena
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
 from softgen.errors import CompileError, IllegalVariantError
+from softgen.spec.arch import capability_name
 from softgen.spec.functions.base import Function
+from softgen.strategies.base import PDL_NEEDS
 from softgen.strategies.variants import Variant, candidates
 from softgen.tuning.measure import launch_over
 
@@ -115,6 +118,7 @@ def softgen_entrant(
     tune: str | None = None,
     variant: str | None = None,
     batch_invariant: bool = False,
+    pdl: bool = True,
 ) -> Entrant:
     """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`.
 
@@ -134,12 +138,12 @@ def softgen_entrant(
             variant=variant,
             batch_invariant=batch_invariant,
         ).loaded
-    return entrant_of(arena.kernels[key], arena)
+    return entrant_of(arena.kernels[key], arena, pdl=pdl)
 
 
-def entrant_of(kernel: LoadedKernel, arena: Arena) -> Entrant:
+def entrant_of(kernel: LoadedKernel, arena: Arena, *, pdl: bool = True) -> Entrant:
     """Return a compiled kernel of softgen's as a competitor; its setting is the note."""
-    launch = launch_over(arena.buffers, kernel, arena.player)
+    launch = launch_over(arena.buffers, kernel, arena.player, pdl=pdl)
     return Entrant(launch, note=kernel.variant.strategy.label)
 
 
@@ -170,6 +174,15 @@ def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
         else:
             settings.append(entrant_of(made, arena))
     return Field(tuple(settings), tuple(left_out))
+
+
+def dependent_copies(arena: Arena) -> Field:
+    """Return copies, or reads if no element is written, each launched before the last has ended."""
+    if arena.arch.compute_capability < PDL_NEEDS:
+        raise AbsentError(f"needs {capability_name(PDL_NEEDS)} or later")
+    sweeps = limit.settings(arena.problem.writes_elements)
+    entrants = [Entrant(limit.dependent_launch_of(s, arena), note=s.label) for s in sweeps]
+    return Field(tuple(entrants), ())
 
 
 def exhaustive_field(arena: Arena) -> Field:

@@ -236,4 +236,6 @@ def _origin(records: Sequence[Record]) -> str:
             "Between two copies: one writes the input just before, one reads the output, and the "
             "time is that of all three."
         )
+    if any(record.regime is Regime.CHAINED for record in records):
+        lines.append("Chained: each launch reads what the launch before it has written.")
     return "\n".join(wrapped for line in lines for wrapped in textwrap.wrap(line, 170))

@@ -37,7 +37,8 @@ class Settings:
         seconds: host time that each competitor is timed for at each shape.
         setup_seconds: host time that a peer which compiles for every shape may spend on that in one
             suite; it is absent from the shapes that are left then.
-        regime: whether inputs are in memory, or where a kernel has just put them.
+        regime: whether inputs are in memory, where a kernel has just put them, or where the
+            competitor itself has.
     """
 
     seconds: float = DEFAULT_SECONDS
@@ -111,6 +112,8 @@ class Race:
         on_host = entrants[0].library is Library.HOST
         if on_host and self.chain:
             raise AbsentError("runs on the CPU, between no two kernels")
+        if entrants[0].result is not None and self.settings.regime is Regime.CHAINED:
+            raise AbsentError("chooses its own memory, so its launches cannot be chained")
         checked = [(entrant, self._checked(name, entrant)) for entrant in entrants]
         for entrant, found in checked:
             if found.status is Status.WRONG:

@@ -37,6 +37,7 @@ class Regime(str, Enum):
     """Where a competitor finds its input, and what its time is."""
 
     COLD = "cold"  # in memory: the time is that of the competitor alone
+    CHAINED = "chained"  # where its own launch before has put it, over a ring of buffers
     WARM = "warm"  # where a kernel has just put it: the time is that of a chain, see chain.py
 
 

@@ -14,7 +14,7 @@ from softgen.bench.named import (
     searched_ladder,
     variant_peer,
 )
-from softgen.bench.peers import Peer, exhaustive_field, softgen_entrant
+from softgen.bench.peers import Peer, dependent_copies, exhaustive_field, softgen_entrant
 from softgen.bench.record import LIMIT
 from softgen.bench.suites import Shape
 from softgen.errors import InvalidValueError
@@ -23,6 +23,8 @@ from softgen.names import unknown
 AGAIN = "softgen-again"
 EXHAUSTIVE = "softgen-exhaustive"
 INVARIANT = "softgen-invariant"
+PLAIN = "softgen-plain"
+DEPENDENT_COPY = "copy-dependent"
 
 # Groups of peers by one name, as --peers takes it.
 GROUPS = {"ladder": ladder_peers, "ladder-best": searched_ladder}
@@ -45,12 +47,15 @@ def extra_peers() -> dict[str, Peer]:
 
     `softgen-again` is the kernel of `softgen`, timed once more: what its time differs by is the
     noise of the run. `softgen-exhaustive` is the best of all settings, whatever the tuner chose.
-    `softgen-invariant` is what a call with batch_invariant=True runs.
+    `softgen-invariant` is what a call with batch_invariant=True runs, `softgen-plain` the kernel of
+    `softgen` by plain launches. `copy-dependent` is the fastest copy, or read, by dependent ones.
     """
     peers = (
         Peer(AGAIN, softgen_entrant),
         Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
         Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True)),
+        Peer(PLAIN, lambda arena: softgen_entrant(arena, pdl=False)),
+        Peer(DEPENDENT_COPY, dependent_copies),
     )
     return {peer.name: peer for peer in peers}
 
@@ -70,6 +75,7 @@ def peers_of_suites() -> dict[str, list[Peer]]:
         "fastsoftmax": searched_ladder(),
         "online": [*article_peers(), *numpy_peers()],
         "packs": pack_peers(),
+        "short": [extra_peers()[name] for name in (PLAIN, DEPENDENT_COPY, AGAIN)],
         "drawn": [extra_peers()[AGAIN]],
     }
 

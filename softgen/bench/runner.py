@@ -10,7 +10,7 @@ from softgen.bench.arena import Arena
 from softgen.bench.machine import machine
 from softgen.bench.peers import Peer
 from softgen.bench.race import Race, Settings
-from softgen.bench.record import Finding, Record, Status, records_of
+from softgen.bench.record import Finding, Record, Regime, Status, records_of
 from softgen.bench.suites import Shape
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
@@ -50,8 +50,8 @@ def _at(
     report: Report,
 ) -> list[Finding]:
     try:
-        arena = Arena(shape)
-    except InvalidValueError as error:  # too large for this GPU
+        arena = Arena(shape, chained=settings.regime is Regime.CHAINED)
+    except InvalidValueError as error:  # too large for this GPU, or no chain
         reason = str(error)
         return [Finding(peer.name, Status.ABSENT, note=reason) for peer in peers]
     race = Race(arena, settings, spent)

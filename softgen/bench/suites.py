@@ -188,6 +188,14 @@ SUITES = {
             ),
             function=LogSumExp(),
         ),
+        Suite(
+            "short",
+            "calls of a few microseconds, where the launch is what is left",
+            (
+                *_all(DType.FLOAT32, ((8, 1024), (128, 1024), (128, 4096))),
+                *_all(DType.BFLOAT16, ((1, 128256), (8, 128256))),
+            ),
+        ),
         Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
     )
 }

@@ -88,6 +88,12 @@ def bench(
             help="Time each between a kernel that writes its input and one that reads its output.",
         ),
     ] = False,
+    chained: Annotated[
+        bool,
+        typer.Option(
+            "--chained", help="Time chains: each launch reads what the launch before has written."
+        ),
+    ] = False,
     json: options.JsonOption = False,
 ) -> None:
     """Time softgen against every other softmax that is installed, and against the fastest copy.
@@ -106,7 +112,7 @@ def bench(
             raise typer.BadParameter(f"{plot} is no .png file, and plots are PNG")
         require_matplotlib()
     if source:
-        if shape or dtype or peers or quick or warm:
+        if shape or dtype or peers or quick or warm or chained:
             raise typer.BadParameter(
                 "--from measures nothing: it goes with --suite, --function, --csv, --plot, --json"
             )
@@ -114,10 +120,13 @@ def bench(
         if csv is not None:
             _write(csv, records)
     else:
+        if warm and chained:
+            raise typer.BadParameter("give --warm or --chained: each is a regime of its own")
         wanted = _shapes(suite, shape, dtype, function, quick)
         names = _names(peers)
         options.require_gpu()
-        records, interrupted = _measure(wanted, names, _settings(seconds, setup_seconds, warm), csv)
+        how = _settings(seconds, setup_seconds, warm, chained)
+        records, interrupted = _measure(wanted, names, how, csv)
     _report(records, plot, json, interrupted)
 
 
@@ -154,11 +163,12 @@ def _names(peers: str | None) -> list[str] | None:
     return names
 
 
-def _settings(seconds: float, setup_seconds: float, warm: bool) -> Settings:
+def _settings(seconds: float, setup_seconds: float, warm: bool, chained: bool) -> Settings:
     from softgen.bench.race import Settings
     from softgen.bench.record import Regime
 
-    return Settings(seconds, setup_seconds, Regime.WARM if warm else Regime.COLD)
+    regime = Regime.WARM if warm else Regime.CHAINED if chained else Regime.COLD
+    return Settings(seconds, setup_seconds, regime)
 
 
 def _read(

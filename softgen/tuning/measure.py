@@ -8,7 +8,7 @@ launches left to be written back.
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from softgen.devices.gpu.device import require_device
@@ -139,6 +139,20 @@ class Buffers:
         results = tuple(i for i, operand in enumerate(problem.operands) if operand.result)
         return cls(rows, tuple(zip(*addresses, strict=True)), results, tuple(owners), rest)
 
+    def chained(self, problem: Problem) -> Buffers:
+        """Return the same memory as a ring: launch i reads what launch i - 1 has written.
+
+        Raises InvalidValueError for a function whose result cannot be the next one's input.
+        """
+        first, *others = problem.operands
+        if len(others) != 1 or (others[0].extent, others[0].dtype) != (first.extent, first.dtype):
+            raise InvalidValueError(
+                f"launches of {problem.computed} cannot be chained: the result of one is no input "
+                "of the next"
+            )
+        ring = [address for pair in self.arguments for address in pair]
+        return replace(self, arguments=tuple(zip(ring, ring[1:] + ring[:1], strict=True)))
+
     def chill(self, player: Player) -> None:
         """Have the player write the rest between the runs that it times."""
         if self.rest is None:
@@ -215,7 +229,9 @@ class Stopwatch:
         return self._player.samples(self._replay(kernel), seconds, least)
 
 
-def launch_over(buffers: Buffers, kernel: LoadedKernel, player: Player) -> Launch:
+def launch_over(
+    buffers: Buffers, kernel: LoadedKernel, player: Player, *, pdl: bool = True
+) -> Launch:
     """Return the launches of a kernel: number i on pair i, on the player's stream.
 
     They share one workspace, as launches on one stream do. Asked for in the capture, each would
@@ -225,7 +241,8 @@ def launch_over(buffers: Buffers, kernel: LoadedKernel, player: Player) -> Launc
     workspace = memory(size) if size else None
     if workspace is not None:
         player.cupy.cuda.runtime.memsetAsync(workspace.data.ptr, 0, size, player.stream.ptr)
-    launcher = kernel.launcher(buffers.rows, workspace.data.ptr if workspace is not None else None)
+    scratch = workspace.data.ptr if workspace is not None else None
+    launcher = kernel.launcher(buffers.rows, scratch, pdl=pdl)
     stream, pairs = player.stream.ptr, len(buffers.arguments)
 
     def launch(i: int, _keeps: Any = workspace) -> None:

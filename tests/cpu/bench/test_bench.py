@@ -81,7 +81,8 @@ def test_the_suites_are_those_that_others_published() -> None:
     assert [each.dtype.value for each in shapes_of(["packs"])] == ["float32"] * 8 + ["float16"] * 8
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
-    assert {*SUITES} == {*types, "packs", "logsumexp", "drawn"}
+    assert sizes("short") == [(8, 1024), (128, 1024), (128, 4096), (1, 128256), (8, 128256)]
+    assert {*SUITES} == {*types, "packs", "logsumexp", "short", "drawn"}
 
 
 def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
@@ -547,7 +548,7 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
                 yield SimpleNamespace(variant=source.variant, local_bytes=8 * (number == 2))
 
     monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
-    monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given: None)
+    monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given, pdl: None)
     arena: Any = SimpleNamespace(shape=SHAPE, problem=problem, arch=arch, buffers=None, player=None)
     field = exhaustive_field(arena)
     assert [entrant.note for entrant in field.settings] == [wanted[0], *wanted[3:]]
@@ -558,16 +559,16 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
 
 
 def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched: list[tuple[object, int, int]] = []
+    launched: list[tuple[object, int, int, bool]] = []
 
     def plan(function: Function, dtype: DType, cols: int, **options: object) -> Any:
         assert (function.name, dtype, cols) == ("softmax", SHAPE.dtype, SHAPE.cols)
         loaded = SimpleNamespace(variant=SimpleNamespace(strategy=SimpleNamespace(label="best")))
         return SimpleNamespace(loaded=loaded)
 
-    def launch_over(buffers: Any, kernel: object, player: object) -> Any:
+    def launch_over(buffers: Any, kernel: object, player: object, *, pdl: bool) -> Any:
         x, y = buffers.inputs, buffers.outputs
-        return lambda i: launched.append((kernel, x[i % 2], y[i % 2]))
+        return lambda i: launched.append((kernel, x[i % 2], y[i % 2], pdl))
 
     monkeypatch.setattr("softgen.call.plan.plan", plan)
     monkeypatch.setattr("softgen.bench.peers.launch_over", launch_over)
@@ -575,12 +576,56 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
     arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))
     again = extra_peers()["softgen-again"].prepare(arena)
     assert isinstance(again, Entrant)
-    for entrant in (softgen_entrant(arena), again, softgen_entrant(arena, tune="off")):
+    plain = extra_peers()["softgen-plain"].prepare(arena)
+    assert isinstance(plain, Entrant)
+    for entrant in (softgen_entrant(arena), again, plain, softgen_entrant(arena, tune="off")):
         entrant.launch(3)
-    first, second, other = launched
+    first, second, third, other = launched
     assert first == second
-    assert first[1:] == other[1:] == (20, 40)
+    assert first[1:] == other[1:] == (20, 40, True)
+    assert third == (*first[:3], False)  # the same kernel, by a plain launch
     assert other[0] is not first[0]
+
+
+def test_what_chooses_its_own_memory_cannot_be_chained(arena: Any) -> None:
+    def elsewhere(arena: Any) -> Entrant:
+        return Entrant(lambda i: None, result=lambda i: 0)
+
+    race = Race(arena, Settings(regime=Regime.CHAINED), {})
+    race.admit(Peer("allocates", elsewhere))
+    race.admit(Peer("given", fine))
+    absent, timed = (race.findings()[i] for i in (1, 2))
+    assert (absent.status, timed.status) == (Status.ABSENT, Status.TIMED)
+    assert "cannot be chained" in absent.note
+
+
+def test_a_ring_reads_what_the_launch_before_has_written() -> None:
+    buffers = Buffers(4, ((1, 2), (3, 4), (5, 6)), (1,), (), None)
+    ring = buffers.chained(SHAPE.problem)
+    assert ring.arguments == ((1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 1))
+    assert ring.inputs[1:] == ring.outputs[:-1]
+    assert ring.outputs[-1] == ring.inputs[0]
+
+
+@pytest.mark.parametrize("function", ["logsumexp", "softmax_lse", "finish"])
+def test_a_function_whose_result_is_no_input_has_no_chain(function: str) -> None:
+    problem = Problem.of(function, "float32", 8)
+    with pytest.raises(InvalidValueError, match=r"cannot be chained: the result of one is no"):
+        Buffers(4, ((1, 2),), (1,), (), None).chained(problem)
+
+
+def test_dependent_copies_wait_and_pass_their_arrays_through() -> None:
+    waiting, plain = (limit.source(4, False, True, waits) for waits in (True, False))
+    assert limit.WAIT in waiting
+    assert waiting.replace(limit.WAIT, "") == plain
+    body = waiting[waiting.index("__global__") :]
+    assert body.index("griddepcontrol.wait") < body.index("reinterpret_cast")
+
+
+def test_dependent_copies_need_a_gpu_that_has_such_launches(arena: Any) -> None:
+    arena.arch = arch_named("sm_80")
+    with pytest.raises(AbsentError, match="needs sm_90 or later"):
+        extra_peers()["copy-dependent"].prepare(arena)
 
 
 @pytest.fixture
@@ -905,7 +950,7 @@ def test_peers_that_compile_are_kept_within_their_time(arena: Any) -> None:
 def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def no_room(shape: Shape) -> Any:
+    def no_room(shape: Shape, chained: bool) -> Any:
         raise InvalidValueError(f"{shape.rows} rows do not fit")
 
     monkeypatch.setattr(runner, "Arena", no_room)

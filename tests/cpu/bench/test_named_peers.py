@@ -47,7 +47,7 @@ def prepared(peer: Peer, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> list[
 
     monkeypatch.setattr("softgen.call.plan.plan", plan)
     monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
-    monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given: None)
+    monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given, pdl: None)
     arena: Any = SimpleNamespace(
         shape=shape, problem=shape.problem, arch=arch_named("sm_90"), buffers=None, player=None
     )

@@ -102,18 +102,19 @@ def test_the_drawn_suite_has_every_type_and_the_noise_beside_it() -> None:
 
 
 @pytest.mark.usefixtures("gpu")
-def test_a_warm_run_is_told_from_a_cold_one(tmp_path: Path) -> None:
-    cold, warm = tmp_path / "cold.csv", tmp_path / "warm.csv"
+@pytest.mark.parametrize("regime", ["warm", "chained"])
+def test_a_regime_is_told_from_the_cold_one(regime: str, tmp_path: Path) -> None:
+    cold, other = tmp_path / "cold.csv", tmp_path / "other.csv"
     words = ("bench", "--shape", "4x8", "--peers", "softgen", "--csv")
     assert "regime" not in ok(*words, cold).stdout
-    ok(*words, warm, "--warm")
-    joined = ok("bench", "--from", cold, "--from", warm)
+    ok(*words, other, f"--{regime}")
+    joined = ok("bench", "--from", cold, "--from", other)
     lines = [line.split() for line in joined.stdout.splitlines()]
     assert lines[1][:6] == ["suite", "dtype", "rows", "cols", "regime", "limit"]
-    for regime in ("cold", "warm"):
-        assert ["custom", "float32", "4", "8", regime, "2.00", "1.50", "-"] in lines
-    told = document(ok("bench", "--from", warm, "--json"))
-    assert [line["regime"] for line in told] == ["warm", "warm"]
+    for each in ("cold", regime):
+        assert ["custom", "float32", "4", "8", each, "2.00", "1.50", "-"] in lines
+    told = document(ok("bench", "--from", other, "--json"))
+    assert [line["regime"] for line in told] == [regime, regime]
 
 
 @pytest.mark.usefixtures("gpu")
@@ -224,6 +225,8 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         (("--csv", "/"), "--csv: / is a folder; give the path"),
         (("--from", "x.csv", "--quick"), "--from measures nothing"),
         (("--from", "x.csv", "--warm"), "--from measures nothing"),
+        (("--from", "x.csv", "--chained"), "--from measures nothing"),
+        (("--shape", "4x8", "--warm", "--chained"), "give --warm or --chained"),
         (("--from", "x.csv", "--suite", "tritom"), "unknown suite 'tritom'"),
         (("--from", "nowhere.csv"), "cannot read nowhere.csv"),
         (("--seconds", "0"), "--seconds"),

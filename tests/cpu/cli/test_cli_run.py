@@ -210,7 +210,10 @@ def test_other_bad_requests(tmp_path: Path) -> None:
             ("--cols", 8, "--variant", "softmax_f32_9_safe_b256_pdl1"),
             "is for --cols 9, and --cols 8 was",
         ),
-        (("--input", path, "--variant", "softmax_f32_9_safe_b256_pdl1"), "with 9 columns.*with 8 col"),
+        (
+            ("--input", path, "--variant", "softmax_f32_9_safe_b256_pdl1"),
+            "with 9 columns.*with 8 col",
+        ),
         (("--rows", 2**20, "--cols", 2**10), "too many for the CPU emulator"),
         (("--rows", 2**40, "--cols", 2**40), "too many: the most are 1099511627776"),
     ):
