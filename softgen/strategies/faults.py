@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parent
 # inside a module is copied with the module that one begins from.
 SHIPPED = frozenset(
     (
-        *("block", "cluster", "cooperative", "online", "recurrence", "safe", "serial", "shared"),
-        *("split", "threepass", "warp"),
+        *("block", "cluster", "cooperative", "oneflowblock", "oneflowwarp", "online"),
+        *("recurrence", "safe", "serial", "shared", "split", "threepass", "warp"),
         # What they consist of, and what chooses among them.
         *("base", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow", "registry"),
         *("select", "sliced", "variants", "walk", "winners"),

@@ -120,6 +120,8 @@ FUNCTIONS = (SOFTMAX, SOFTMAX_LSE)
 EXHIBITS = (
     Exhibit("ImageNet classes", SOFTMAX, "float32", 4096, 1000),
     Exhibit("ImageNet classes, as OneFlow does it", SOFTMAX, "float32", 4096, 1000, "oneflow"),
+    Exhibit("attention, 1024 keys, as OneFlow does it", SOFTMAX, "float16", 49152, 1024, "oneflow"),
+    Exhibit("Triton's widest, as OneFlow does it", SOFTMAX, "float32", 4096, 12672, "oneflow"),
     Exhibit("attention, 128 keys", SOFTMAX, "bfloat16", 65536, 128),
     Exhibit("attention, 512 keys", SOFTMAX, "float16", 16384, 512),
     Exhibit("attention, 1024 keys", SOFTMAX, "bfloat16", 32768, 1024),

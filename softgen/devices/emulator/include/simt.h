@@ -28,6 +28,9 @@
 // bounds the linker supplies. `used` keeps the compiler from reasoning that nobody else writes it.
 #define __shared__ static __attribute__((used, section(SIMT_SECTION)))
 
+// No kernel writes it.
+#define __constant__ static const
+
 // What unit.py puts behind each of them: a variable that is run over would not be noticed else.
 #define SIMT_GAP(name)                                                                     \
   static __attribute__((used, section(SIMT_SECTION))) unsigned long long name[simt::kGapWords] = { \

@@ -31,6 +31,9 @@ inline void await_launch_before(Arrays&...) {
 }
 inline void allow_next_launch() { simt::simt_allow_next_launch(); }
 
+inline float unflushed_exp2(float x) { return exp2f(x); }
+inline float quotient(float a, float b) { return a / b; }
+
 inline int cluster_rank() { return simt::simt_cluster_rank(); }
 inline void cluster_arrive(SIMT_SITE) { simt::simt_cluster_arrive(file, line); }
 inline void cluster_wait(SIMT_SITE) { simt::simt_cluster_wait(file, line); }
