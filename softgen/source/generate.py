@@ -51,7 +51,7 @@ def generate(
 
     Example:
         >>> generate("softmax", "float32", 1000, variant="oneflow").name
-        'softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128'
+        'softmax_f32_1000_oneflowwarp_p2_c32_g32_r1_pad_b128_n67584'
     """
     problem = Problem.of(
         *(function, dtype, cols),

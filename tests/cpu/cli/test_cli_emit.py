@@ -317,7 +317,7 @@ def test_a_narrow_list_of_long_names_keeps_the_sms(monkeypatch: pytest.MonkeyPat
 def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
     for choice, name in (
         ("safe", SAFE),
-        ("oneflow", "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"),
+        ("oneflow", "softmax_f32_1000_oneflowwarp_p2_c32_g32_r1_pad_b128_n67584"),
         ("softmax_f32_1000_safe_b512", "softmax_f32_1000_safe_b512"),
     ):
         listed = document(ok("list", "--cols", 1000, "--variant", choice, "--json"))

@@ -41,7 +41,7 @@ def test_names_types_and_objects_mean_the_same() -> None:
 
 def test_strategies_are_taken_by_name_and_by_value() -> None:
     assert softgen.generate("softmax", "float32", 1000, variant="oneflow").name == (
-        "softmax_f32_1000_warp_p2_c32_g32_r1_pad_b128"
+        "softmax_f32_1000_oneflowwarp_p2_c32_g32_r1_pad_b128_n67584"
     )
     setting = Online(pack_size=1, unroll=1, block_size=64)
     assert softgen.generate("softmax", "float32", 1000, variant=setting).variant.strategy is setting
@@ -52,7 +52,8 @@ def test_rows_move_oneflows_choice() -> None:
         softgen.generate("softmax", "float32", 8, variant="oneflow", rows=rows).name
         for rows in (3, 4)
     ]
-    assert names == ["softmax_f32_8_warp_p2_c2_g4_r1_b128", "softmax_f32_8_warp_p2_c2_g4_r2_b128"]
+    kernel = "softmax_f32_8_oneflowwarp_p2_c2_g4"
+    assert names == [f"{kernel}_r1_b128_n67584", f"{kernel}_r2_b128_n67584"]
 
 
 def test_alignment_is_part_of_the_name() -> None:

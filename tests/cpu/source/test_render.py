@@ -267,11 +267,11 @@ def test_only_the_algorithm_that_is_asked_for_is_pasted() -> None:
         softmax = Problem.of("softmax", dtype, 1000)
         log_softmax = Problem.of("log_softmax", dtype, 1000)
         for problem, inside, outside in (
-            (softmax, ["// softmax: exp(x", "return kept * factor;"], ["log_softmax", "log("]),
+            (softmax, ["// softmax: exp(x"], ["log_softmax", "log(", "logf(", "kept -"]),
             (
                 log_softmax,
                 ["// log_softmax: (x", "return kept - factor;"],
-                ["kept *", "// softmax"],
+                ["kept *", "quotient", "// softmax"],
             ),
         ):
             for variant in firsts_of_strategies(problem, H200):

@@ -30,7 +30,7 @@ from tests.helpers.single import BOTH, check
 H200 = arch_named("sm_90")
 EVERY = (*LADDER, *ARTICLES)
 KIBI = Problem.of("softmax", "float32", 1024)
-LESSONS = {"recurrence", "serial", "threepass"}
+LESSONS = {"oneflowblock", "oneflowwarp", "recurrence", "serial", "threepass"}
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,11 @@ import pytest
 from softgen.errors import IllegalVariantError, InvalidTypeError, InvalidValueError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
+from softgen.strategies.oneflow import oneflow_dispatch
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.select import select
-from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.variants import Variant, best_guess
-from softgen.strategies.warp import Warp
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -31,11 +30,15 @@ def test_a_strategy_means_its_best_guess() -> None:
 
 
 def test_oneflow_is_its_dispatch() -> None:
-    assert select(THOUSAND, 4096, H200, "oneflow").strategy == Warp(2, 32, 32, 1, True, 128)
-    wide = Problem.of("softmax", "float32", 2000)
-    assert select(wide, 4096, H200, "oneflow").strategy == Shared(2, 128, PLAIN, 1, 0)
-    wider = Problem.of("softmax", "float32", 20000)
-    assert select(wider, 4096, H200, "oneflow").strategy == Safe(1024)
+    for problem, label in (
+        (THOUSAND, "oneflowwarp_p2_c32_g32_r1_pad_b128_n67584"),
+        (Problem.of("softmax", "float32", 2000), "oneflowblock_p2_st_b128_n67584"),
+        (Problem.of("softmax", "float32", 20000), "oneflowblock_p2_b1024_n8448"),
+    ):
+        chosen = select(problem, 4096, H200, "oneflow")
+        assert chosen == Variant(problem, oneflow_dispatch(problem, 4096, H200))
+        assert chosen.strategy.label == label
+        assert select(problem, 4096, H200, label) == chosen
 
 
 def test_a_full_name_is_that_variant() -> None:
