@@ -115,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   extern __shared__ __align__(16) unsigned char memory[];
   // The first elements of all packs, then their second ones.
   Compute* staged = reinterpret_cast<Compute*>(memory);
-  // Two arrays: a thread may still read one result where another is already on its way.
+  // One would do, but OneFlow's reductions have their own.
   alignas(16) __shared__ Compute maxima[kSlots];
   alignas(16) __shared__ Compute sums[kSlots];
   const Col thread = threadIdx.x;

@@ -134,7 +134,7 @@ __device__ Compute reduce_block(Compute value, Compute (&slots)[kSlots]) {
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize)
     softmax_f32_12672_oneflowblock_p2_b1024_n8448(const X* x, Y* y, long long rows) {
-  // Two arrays: a thread may still read one result where another is already on its way.
+  // One would do, but OneFlow's reductions have their own.
   alignas(16) __shared__ Compute maxima[kSlots];
   alignas(16) __shared__ Compute sums[kSlots];
   const Col thread = threadIdx.x;
