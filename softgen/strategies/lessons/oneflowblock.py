@@ -24,9 +24,9 @@ UNSTAGED_BLOCK_SIZE = 1024
 # 13.0 compiles it: what its two reductions need.
 REDUCTION_BYTES = {128: 64, 256: 96, 512: 176, 1024: 336}
 
-SLOT_BYTES = 16  # beside a slot a warp: the result, on the boundary of an access
 PACK_SIZES = (1, 2)
-WAVES = 32  # a grid has this many times the blocks of which an SM holds as many as it has threads
+SLOTS = 4  # of a reduction, beside one a warp: the result, in whole accesses of 16 bytes
+WAVES = 32  # that a grid has at most: as many threads as the device holds at once, so many times
 
 
 def waves(block_size: int, arch: Arch) -> int:
@@ -110,7 +110,7 @@ class OneflowBlock(Lesson):
         return Launch(
             self.block_size,
             1,
-            static_shared_bytes=2 * (warps + 4) * compute,
+            static_shared_bytes=2 * (warps + SLOTS) * compute,
             dynamic_shared_bytes=problem.cols * compute if self.staged else 0,
             most_blocks=self.blocks,
         )
