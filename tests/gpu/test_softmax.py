@@ -83,6 +83,20 @@ def test_result_dtype(dtype: str, out: str, strategy: str, algorithm: Function) 
 
 
 @pytest.mark.parametrize("algorithm", list(BOTH), ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "rows", "cols"),
+    [("bfloat16", 300_001, 100), ("float16", 70_001, 1026), ("float32", 9001, 12674)],
+)
+def test_oneflows_blocks_stride_over_more_rows_than_32_waves(
+    dtype: str, rows: int, cols: int, algorithm: Function
+) -> None:
+    """Its three kernels, on a GPU of up to 132 SMs."""
+    x = device_normal(rows, cols, DType(dtype))
+    y = CALLS[algorithm](x, variant="oneflow")
+    assert error_over_bound(y, x, algorithm, DType(dtype)) <= 1.0
+
+
+@pytest.mark.parametrize("algorithm", list(BOTH), ids=str)
 @pytest.mark.parametrize("cols", [100, 1000, 12671, 50257, 131072, 1_000_001])
 def test_float64_of_wide_spreads(cols: int, algorithm: Function) -> None:
     """x - max is rounded here: in the other tests elements have no more bits than float32's."""
