@@ -51,6 +51,7 @@ class Entrant:
             chose its own memory.
         result: returns the device address of the result of launch i, after it, if the competitor
             chose its own memory; None if that is output i.
+        computes: whether it computes the function; what only moves its bytes has no error.
     """
 
     launch: Launch
@@ -58,6 +59,7 @@ class Entrant:
     note: str = ""
     collect: Callable[[], None] = _nothing
     result: Callable[[int], int] | None = None
+    computes: bool = True
 
 
 @dataclass(frozen=True)
@@ -181,8 +183,13 @@ def dependent_copies(arena: Arena) -> Field:
     if arena.arch.compute_capability < PDL_NEEDS:
         raise AbsentError(f"needs {capability_name(PDL_NEEDS)} or later")
     sweeps = limit.settings(arena.problem.writes_elements)
-    entrants = [Entrant(limit.dependent_launch_of(s, arena), note=s.label) for s in sweeps]
-    return Field(tuple(entrants), ())
+    return Field(
+        tuple(
+            Entrant(limit.dependent_launch_of(sweep, arena), note=sweep.label, computes=False)
+            for sweep in sweeps
+        ),
+        (),
+    )
 
 
 def exhaustive_field(arena: Arena) -> Field:

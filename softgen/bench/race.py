@@ -133,6 +133,8 @@ class Race:
             entrant.launch(0)
             entrant.collect()
         arena.player.stream.synchronize()
+        if not entrant.computes:
+            return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
         found = check.furthest(arena.problem, arena.sets[0])
         if found.error <= found.bound:
             return Finding(name, Status.TIMED, error=found.error, note=entrant.note)

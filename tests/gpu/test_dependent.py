@@ -18,6 +18,7 @@ from softgen.devices.gpu.launcher import COOPERATIVE, DEPENDENT, STREAM
 from softgen.source.render import render
 from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL, PDL_NEEDS, TRIGGERS, WAITS
+from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant, best_guess
 
 pytestmark = pytest.mark.gpu
@@ -43,13 +44,13 @@ def needs_such_launches() -> None:
         pytest.skip("needs sm_90 or later")
 
 
-def kernel_of(name: str, pdl: int = WAITS) -> Kernel | None:
-    """Return the strategy's best guess at its shape, or None if it has no such setting."""
+def kernel_of(name: str, pdl: int = WAITS) -> Kernel:
+    """Return the strategy's best guess at its shape."""
     dtype, rows, cols = SHAPES[name]
     guess = best_guess(Problem.of("softmax", dtype, cols), rows, current_arch(), name.split()[0])
     variant = Variant(guess.problem, dataclasses.replace(guess.strategy, pdl=pdl))
-    legal = variant.strategy.is_legal(variant.problem, current_arch())
-    return Kernel(compile_source(render(variant))) if legal else None
+    variant.check(current_arch())
+    return Kernel(compile_source(render(variant)))
 
 
 def start_of(name: str) -> Any:
@@ -70,20 +71,17 @@ def both_ways(kernel: Kernel, work: Callable[[Kernel], Any]) -> tuple[Any, Any]:
     return found[0], found[1]
 
 
-CASES = [(name, pdl) for name in SHAPES for pdl in (WAITS, TRIGGERS)]
-
-
-def each_case(name: str, pdl: int) -> Kernel:
-    kernel = kernel_of(name, pdl)
-    if kernel is None:
-        assert pdl == TRIGGERS
-        pytest.skip(f"{name} has no place from where the next launch may start")
-    return kernel
+CASES = [
+    (name, pdl)
+    for name in SHAPES
+    for pdl in (WAITS, TRIGGERS)
+    if pdl == WAITS or strategy_named(name.split()[0]).triggers
+]
 
 
 @pytest.mark.parametrize(("name", "pdl"), CASES)
 def test_chains_with_copies_memsets_and_other_kernels_between(name: str, pdl: int) -> None:
-    kernel, x = each_case(name, pdl), start_of(name)
+    kernel, x = kernel_of(name, pdl), start_of(name)
     cupy = require_device()
 
     def work(kernel: Kernel) -> Any:
@@ -111,7 +109,7 @@ def test_chains_with_copies_memsets_and_other_kernels_between(name: str, pdl: in
 
 @pytest.mark.parametrize(("name", "pdl"), CASES)
 def test_graphs_of_chains(name: str, pdl: int) -> None:
-    kernel, x = each_case(name, pdl), start_of(name)
+    kernel, x = kernel_of(name, pdl), start_of(name)
     cupy = require_device()
 
     def work(kernel: Kernel) -> Any:
@@ -138,7 +136,7 @@ def test_graphs_of_chains(name: str, pdl: int) -> None:
 @pytest.mark.parametrize("pdl", [WAITS, TRIGGERS])
 def test_a_hundred_thousand_launches_in_place(pdl: int) -> None:
     """Each multiplies its input into the next; one that saw too old an input changes all after."""
-    kernel, x = each_case("block", pdl), start_of("block")
+    kernel, x = kernel_of("block", pdl), start_of("block")
     cupy = require_device()
 
     def work(kernel: Kernel) -> Any:
@@ -193,7 +191,7 @@ def test_graphs_of_pytorch() -> None:
 
 def test_two_streams_that_wait_for_each_other() -> None:
     cupy = require_device()
-    kernel, x = each_case("block", TRIGGERS), start_of("block")
+    kernel, x = kernel_of("block", TRIGGERS), start_of("block")
 
     def work(kernel: Kernel) -> Any:
         a, b = x.copy(), cupy.empty_like(x)
@@ -216,7 +214,7 @@ def test_two_streams_that_wait_for_each_other() -> None:
 def test_two_threads_that_launch_one_kernel() -> None:
     """A launch's configuration is its own: two threads may be between its making and its launch."""
     cupy = require_device()
-    kernel, x = each_case("block", WAITS), start_of("block")
+    kernel, x = kernel_of("block", WAITS), start_of("block")
     wanted = x.copy()
     for _ in range(LAUNCHES):
         kernel(wanted, wanted)
@@ -251,9 +249,6 @@ def kinds(kernel: Kernel, **options: bool) -> list[int]:
 def test_the_attribute_is_set_where_the_text_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     waiting, plain = kernel_of("block"), kernel_of("block", NO_PDL)
     together = kernel_of("cooperative")
-    assert waiting is not None
-    assert plain is not None
-    assert together is not None
     assert kinds(waiting) == [DEPENDENT]
     assert kinds(together) == [COOPERATIVE, DEPENDENT]
     assert kinds(plain) == []
@@ -267,7 +262,7 @@ def test_a_driver_that_takes_no_such_launch_gets_plain_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is asked once; a launch that it refuses, here of too large a block, breaks nothing."""
-    kernel, x = each_case("block", WAITS), start_of("block")
+    kernel, x = kernel_of("block", WAITS), start_of("block")
     monkeypatch.setattr(dependent, "_known", {})
     monkeypatch.setattr("softgen.devices.gpu.launcher.DEPENDENT", 10_000)  # no attribute
     assert kinds(kernel) == []
@@ -279,7 +274,7 @@ def test_a_driver_that_takes_no_such_launch_gets_plain_ones(
 def test_a_planned_kernel_may_be_met_first_in_a_capture() -> None:
     """Asking the driver captures on another stream, and must not end the caller's."""
     cupy = require_device()
-    kernel, x = each_case("block", WAITS), start_of("block")
+    kernel, x = kernel_of("block", WAITS), start_of("block")
     wanted, y = kernel(x), cupy.zeros_like(x)
     fresh = Kernel(kernel.loaded)
     dependent._known.clear()

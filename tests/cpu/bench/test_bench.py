@@ -614,6 +614,14 @@ def test_a_function_whose_result_is_no_input_has_no_chain(function: str) -> None
         Buffers(4, ((1, 2),), (1,), (), None).chained(problem)
 
 
+def test_what_only_moves_bytes_is_timed_and_has_no_error(arena: Any) -> None:
+    arena.error = 0.5  # of what computes
+    race = Race(arena, Settings(), {})
+    race.admit(Peer("copies", lambda arena: Entrant(lambda i: None, computes=False)))
+    found = race.findings()[1]
+    assert (found.status, found.error) == (Status.TIMED, 0.0)
+
+
 def test_dependent_copies_wait_and_pass_their_arrays_through() -> None:
     waiting, plain = (limit.source(4, False, True, waits) for waits in (True, False))
     assert limit.WAIT in waiting
