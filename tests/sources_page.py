@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from softgen.bench.named import PACKS, ROWS_PER_ACCESS, pack_name
@@ -381,12 +381,16 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
 }
 
 
-def rendered(page: str, benchmark: Path = BENCHMARK) -> str:
+def rendered(
+    page: str,
+    benchmark: Path = BENCHMARK,
+    sections: Mapping[str, Callable[[Path], list[str]]] = SECTIONS,
+) -> str:
     """Return the page with every section's lines between its markers, as the files have them.
 
     Raises ValueError where a marker is missing.
     """
-    for name, section in SECTIONS.items():
+    for name, section in sections.items():
         first, last = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         between = re.compile(f"{re.escape(first)}.*?{re.escape(last)}", re.DOTALL)
         if len(between.findall(page)) != 1:

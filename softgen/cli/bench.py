@@ -30,7 +30,7 @@ def bench(
         list[str] | None,
         typer.Option(
             "--suite",
-            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp or drawn; may be "
+            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short or drawn; may be "
             "repeated.",
         ),
     ] = None,

@@ -1,0 +1,115 @@
+"""The tables of docs/performance.md that the committed CSV files of whole suites hold.
+
+`python -m tests.performance_page docs/performance.md` renders them anew, between the markers of the
+page; tests/project/test_performance_page.py compares. What no file holds yet is a dash.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from softgen.bench.record import LIMIT, SOFTGEN
+from softgen.bench.roster import DEPENDENT_COPY, PLAIN, others
+from softgen.bench.suites import shapes_of
+from tests.sources_page import DASH, Size, Table, hundredths, microseconds, rendered, table
+
+UNTUNED = "softgen-untuned"
+
+
+def fastest_other(found: Table, size: Size) -> str | None:
+    """Return the name of the fastest competitor that is no softgen's, if any was timed."""
+    rivals = (others() - {LIMIT}) & found.timed.get(size, {}).keys()
+    return min(rivals, key=lambda peer: found.time(size, peer) or 0.0, default=None)
+
+
+def of_suite(benchmark: Path, suite: str, file: str = "") -> list[str]:
+    """Return a line a shape, of a suite of many the landmarks."""
+    found = Table(benchmark / f"{file or suite}.csv")
+    rows = []
+    for shape in shapes_of([suite]):
+        size = (shape.dtype.value, shape.rows, shape.cols)
+        if not shape.landmark:
+            continue
+        winner, other = found.record(size, SOFTGEN), fastest_other(found, size)
+        of_other = f"{other} {microseconds(found.time(size, other))}" if other else DASH
+        rows.append(
+            (
+                *(size[0], f"{size[1]} x {size[2]}", microseconds(found.time(size, LIMIT))),
+                f"`{winner.note}`" if winner else DASH,
+                microseconds(found.time(size, SOFTGEN)),
+                hundredths(found.ratio(size, SOFTGEN, LIMIT)),
+                hundredths(found.ratio(size, UNTUNED, SOFTGEN)),
+                of_other,
+                hundredths(found.ratio(size, SOFTGEN, other or "")),
+            )
+        )
+    heads = (
+        *("dtype", "rows x cols", "limit", "winner", "time", "time / limit"),
+        *("first guess / time", "fastest other", "time / other"),
+    )
+    return table(heads, rows)
+
+
+def of_launches(benchmark: Path, file: str) -> list[str]:
+    """Return dependent launches against plain ones, of softgen's kernel and of the copy."""
+    found = Table(benchmark / f"{file}.csv")
+    rows = []
+    for shape in shapes_of(["short"]):
+        size = (shape.dtype.value, shape.rows, shape.cols)
+        other = fastest_other(found, size)
+        times = (found.time(size, peer) for peer in (LIMIT, DEPENDENT_COPY, PLAIN, SOFTGEN))
+        rows.append(
+            (
+                *(size[0], f"{size[1]} x {size[2]}", *map(microseconds, times)),
+                hundredths(found.ratio(size, PLAIN, SOFTGEN)),
+                f"{other} {microseconds(found.time(size, other))}" if other else DASH,
+                hundredths(found.ratio(size, other or "", SOFTGEN)),
+            )
+        )
+    heads = (
+        *("dtype", "rows x cols", "copy", "dependent copy", "softgen, plain", "softgen"),
+        *("plain / softgen", "fastest other", "other / softgen"),
+    )
+    return table(heads, rows)
+
+
+def of_matmuls(benchmark: Path) -> list[str]:
+    """Return a step between two matrix products, and what is left of it without them."""
+    path = benchmark / "between_matmuls.csv"
+    with path.open(newline="") as file:
+        steps = list(csv.DictReader(file))
+    rows = []
+    for step in steps:
+        times = [float(step[name]) for name in ("gap", "torch", "softgen_plain", "softgen")]
+        gap, torch, plain, softgen = times
+        rows.append(
+            (
+                *(step["where"], step["dtype"], f"{step['rows']} x {step['cols']}"),
+                *map(microseconds, times),
+                hundredths((torch - gap) / (softgen - gap)),
+                hundredths((plain - gap) / (softgen - gap)),
+            )
+        )
+    heads = (
+        *("", "dtype", "rows x cols", "without softmax", "torch.softmax", "softgen, plain"),
+        *("softgen", "torch / softgen", "plain / softgen"),
+    )
+    return table(heads, rows)
+
+
+SUITES = ("llm", "online", "triton", "fastsoftmax", "oneflow", "logsumexp")
+SECTIONS: dict[str, Callable[[Path], list[str]]] = {
+    **{suite: functools.partial(of_suite, suite=suite) for suite in SUITES},
+    "short": functools.partial(of_launches, file="short"),
+    "matmuls": of_matmuls,
+    "chained": functools.partial(of_launches, file="chained"),
+}
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(rendered(path.read_text(), sections=SECTIONS))
