@@ -19,7 +19,7 @@ SHIPPED = frozenset(
         *("recurrence", "safe", "serial", "shared", "split", "threepass", "warp"),
         # What they consist of, and what chooses among them.
         *("base", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow", "registry"),
-        *("select", "sliced", "variants", "walk", "winners"),
+        *("select", "sliced", "slips", "variants", "walk", "winners"),
     )
 )
 

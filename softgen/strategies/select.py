@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.names import likely, unknown
+from softgen.names import unknown
 from softgen.spec.arch import Arch
 from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
@@ -15,7 +15,7 @@ from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.oneflow import oneflow_dispatch
 from softgen.strategies.registry import all_strategies, require_sound
-from softgen.strategies.variants import Variant, best_guess, parse_label, parse_name
+from softgen.strategies.variants import Variant, best_guess, is_full_name, parse_label, parse_name
 
 
 def _step(name: str, problem: Problem, rows: int, arch: Arch) -> Strategy:
@@ -124,10 +124,9 @@ def _named(problem: Problem, rows: int, arch: Arch, choice: object, names: list[
     require_sound(name)
     if knobs and name in names:
         return Variant(problem, parse_label(choice))
-    # Most of the other names with an underscore are full ones; a few are slips of named choices.
-    if not knobs or likely(choice, NAMED):
-        raise _unknown(choice, names)
-    return parse_name(choice)
+    if is_full_name(choice):
+        return parse_name(choice)
+    raise _unknown(choice, names)
 
 
 def require_known(choice: str) -> None:

@@ -209,18 +209,26 @@ def parse_name(name: str) -> Variant:
             fixed_order=match["fixed"] is not None,
             hooks=match["hooks"].split("_")[1:],
         )
-        setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
+        try:
+            setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
+        except InvalidValueError:
+            setting = None  # it may be a misspelt hook that stands there
         if setting is not None and Variant(problem, setting).name == name:
             return Variant(problem, setting)
-    raise InvalidValueError(
-        f"{name!r} is not the name of a variant; `softgen list` prints names, for example "
-        "softmax_f32_1000_online_p4_u2_b128"
-    )
+    from softgen.strategies.slips import slip  # it imports this module, for parse_label
+
+    example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
+    raise InvalidValueError(f"{name!r} is not the name of a variant: {slip(name) or example}")
+
+
+# No setting and no named choice has a dtype and a number in a row.
+_PROBLEM = re.compile(rf"_(?:{'|'.join(d.short for d in DType)})(?:_to_[a-z]+\d+)?_\d")
 
 
 def is_full_name(text: str) -> bool:
-    """Whether `text` begins as the name of a variant does: with what its problem computes."""
-    return text.startswith(tuple(f"{function.name}_" for function in all_functions()))
+    """Whether `text` is meant as the name of a variant: it may have slips."""
+    begins = tuple(f"{function.name}_" for function in all_functions())
+    return text.startswith(begins) or _PROBLEM.search(text) is not None
 
 
 def parse_label(label: str) -> Strategy:

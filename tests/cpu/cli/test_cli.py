@@ -77,6 +77,15 @@ def test_no_arguments_show_the_help() -> None:
         (("show",), "give --cols, or the full name of a variant"),
         (("show", "nope"), "unknown variant 'nope'; softgen knows: .*settings such as"),
         (("show", "onlin"), "unknown variant 'onlin'; did you mean 'online'"),
+        (("show", "softmx_f32_1000_safe_b256"), "function 'softmx'; did you mean 'softmax'"),
+        (
+            ("emit", "--variant", "softmx_f32_1000_safe_b256"),
+            "unknown function 'softmx'; did you mean 'softmax'",
+        ),
+        (
+            ("emit", "--variant", "softmax_f32_1000_scal_block_p4_c8_g128_b128_m1"),
+            "unknown hook or modifier 'scal'; did you mean 'scale'",
+        ),
         (("show", "online"), "give --cols, or the full name of a variant"),
         (("show", "online_p4_u2_b128"), "give --cols, or the full name of a variant"),
         (("show", "naive"), "give --cols, or the full name of a variant"),

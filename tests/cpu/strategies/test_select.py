@@ -72,9 +72,17 @@ def test_an_unknown_strategy_lists_the_known_ones() -> None:
         select(THOUSAND, 4096, H200, "teleport")
 
 
-def test_a_misspelt_name_shows_a_good_one() -> None:
-    with pytest.raises(InvalidValueError, match=r"not the name of a variant.*for example"):
-        select(THOUSAND, 4096, H200, "softmax_f32_1000_online_p4_u2")
+@pytest.mark.parametrize(
+    ("misspelt", "message"),
+    [
+        ("softmax_f32_1000_online_p4_u2", "'online_p4_u2' is no setting of online, .* b block"),
+        ("softmx_f32_1000_online_p4_u2_b128", "unknown function 'softmx'; .* 'softmax'"),
+        ("onlin_p4_u2_b128", "unknown variant 'onlin_p4_u2_b128'; .* settings such as online_p4"),
+    ],
+)
+def test_a_misspelt_name_is_told_which_part_is_wrong(misspelt: str, message: str) -> None:
+    with pytest.raises(InvalidValueError, match=message):
+        select(THOUSAND, 4096, H200, misspelt)
 
 
 def test_a_strategy_without_a_legal_setting_says_so() -> None:

@@ -73,6 +73,7 @@ def test_spelling(variant: Variant, name: str) -> None:
 
 
 GOOD = "softmax_f32_1000_warp_p4_c32_g32_r1_pad_b128"
+BLOCK = "block_p4_c8_g128_b128_m1"
 
 
 @pytest.mark.parametrize(
@@ -104,7 +105,7 @@ GOOD = "softmax_f32_1000_warp_p4_c32_g32_r1_pad_b128"
     ],
 )
 def test_other_names_are_refused(bad: str) -> None:
-    with pytest.raises(InvalidValueError, match=r"is not the name of a variant.*for example"):
+    with pytest.raises(InvalidValueError, match=r"is not the name of a variant: "):
         parse_name(bad)
 
 
@@ -123,6 +124,22 @@ def test_other_labels_are_refused(bad: str) -> None:
     ("bad", "message"),
     [
         ("softmax_f32_1000_best_b256", "unknown strategy 'best'; softgen knows: .*online.*safe"),
+        ("softmax_f32_1000_sfe_b256", "unknown strategy 'sfe'; did you mean 'safe'"),
+        ("softmx_f32_1000_safe_b256", "unknown function 'softmx'; did you mean 'softmax'"),
+        ("softmax_lsee_f32_8_safe_b256", "unknown function 'softmax_lsee'; .* 'softmax_lse'"),
+        ("log_sofmax_bf16_to_f32_8_safe_b256", "unknown function 'log_sofmax'; .* 'log_softmax'"),
+        ("softmax_f33_1000_safe_b256", "unknown dtype 'f33'; did you mean 'f32'"),
+        ("softmax_f32_to_f3_8_safe_b256", "unknown dtype 'f3'; did you mean 'f32'"),
+        ("softmax_f32_10k_safe_b256", "'10k' stands where the number of columns should"),
+        (f"softmax_f32_1024_scal_{BLOCK}", "modifier 'scal'; did you mean 'scale'"),
+        ("softmax_f32_1024_scal_blok_p4", "modifier 'scal'; did you mean 'scale'"),
+        (f"softmax_f32_1024_fixd_scale_{BLOCK}", "modifier 'fixd'; did you mean 'fixed'"),
+        (f"softmax_f32_1024_align2_what_{BLOCK}", "modifier 'what'; softgen knows: align, fixed"),
+        ("softmax_f32_1000_scale_sfe_b256", "unknown strategy 'sfe'; did you mean 'safe'"),
+        ("softmax_f32_1000_safe_c256", "'safe_c256' is no setting of safe, .* b block_size"),
+        ("softmax_f32_1000_align4_safe_b256", "a variant: `softgen list` prints names"),
+        ("softmax_f32_1000_scale", "it names no strategy"),
+        ("softmax_f32", "it ends too soon"),
         ("softmax_f32_0_safe_b256", "cols must be from 1"),
         ("softmax_f32_1000_align3_safe_b256", "power of two"),
         ("softmax_f32_1000_align0_safe_b256", "power of two"),

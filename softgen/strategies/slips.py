@@ -1,0 +1,64 @@
+"""Which part of a full name is not known, for a message to whoever misspelt it."""
+
+from __future__ import annotations
+
+from softgen.errors import InvalidValueError
+from softgen.names import likely, unknown
+from softgen.spec.dtypes import DType
+from softgen.spec.functions import all_functions
+from softgen.spec.hooks import HOOKS
+from softgen.strategies.registry import all_strategies, require_sound
+from softgen.strategies.variants import parse_label
+
+
+def slip(name: str) -> str:
+    """Return what is wrong with `name`, which no variant has; empty where no part explains it.
+
+    A full name is FUNCTION_DTYPE[_to_DTYPE]_COLS[_alignN][_fixed][_HOOK...]_STRATEGY_KNOBS, and the
+    first part that is not known counts.
+
+    Raises StrategyError for a strategy that was added and is left out.
+    """
+    functions = [function.name for function in all_functions()]
+    types = [dtype.short for dtype in DType]
+    parts = name.split("_")
+    of_type = next((i for i, part in enumerate(parts) if part in types), None)
+    if of_type is None:  # the longest function: softmax_lse begins with softmax
+        begun = [each for each in functions if name.startswith(f"{each}_")]
+        function = max(begun, key=len, default=parts[0])
+        of_type = function.count("_") + 1
+    function = "_".join(parts[:of_type])
+    if function not in functions:
+        return unknown("function", function, functions)
+    rest = parts[of_type:]
+    wanted = [rest[:1], rest[2:3]] if rest[1:2] == ["to"] else [rest[:1]]
+    for given in wanted:
+        if given and given[0] not in types:
+            return unknown("dtype", given[0], types)
+    cols, *setting = rest[2 * len(wanted) - 1 :] or [""]
+    if not (cols.isascii() and cols.isdigit()):
+        return f"{cols!r} stands where the number of columns should" if cols else "it ends too soon"
+    return _slip_of_setting(setting)
+
+
+def _slip_of_setting(parts: list[str]) -> str:
+    """Return what is wrong in the parts behind the columns."""
+    modifiers = ["align", "fixed", *(hook.name for hook in HOOKS)]
+    strategies = [kind.name for kind in all_strategies()]
+    for i, part in enumerate(parts):
+        if part in modifiers or (part.startswith("align") and part[5:].isdigit()):
+            continue
+        if part in strategies:
+            try:
+                parse_label("_".join(parts[i:]))
+            except InvalidValueError as error:
+                return str(error)
+            return ""
+        meant = likely(part, [*modifiers, *strategies])
+        if any(later in strategies for later in parts[i + 1 :]) or (
+            meant and meant == likely(part, modifiers)
+        ):
+            return unknown("hook or modifier", part, modifiers)
+        require_sound(part)
+        return unknown("strategy", part, strategies)
+    return "it names no strategy"
