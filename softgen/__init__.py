@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         NotSupportedError,
         SoftgenError,
         StrategyError,
+        StrategyWarning,
         VerificationError,
     )
     from softgen.source.generate import generate
@@ -53,6 +54,7 @@ __all__ = [
     "Problem",
     "SoftgenError",
     "StrategyError",
+    "StrategyWarning",
     "VerificationError",
     "__version__",
     "finish",

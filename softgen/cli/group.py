@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from softgen.cli.output import document, fail
+from softgen.cli.output import document, fail, hold, release
 from softgen.errors import (
     IllegalVariantError,
     InvalidTypeError,
     InvalidValueError,
     NoDeviceError,
     SoftgenError,
+    StrategyWarning,
     VerificationError,
 )
 
@@ -73,13 +77,14 @@ class Commands(TyperGroup):
         words = list(sys.argv[1:] if args is None else args)
         if not standalone_mode:
             return super().main(words, prog_name, complete_var, standalone_mode=False, **extra)
-        if asks_for_json(words):
-            sys.exit(self._main_with_json(words, prog_name, complete_var, extra))
-        try:
-            return super().main(words, prog_name, complete_var, **extra)
-        except (SoftgenError, OSError) as error:
-            fail(message_of(error))
-            sys.exit(code_of(error))
+        with _warnings_in_lines():
+            if asks_for_json(words):
+                sys.exit(self._main_with_json(words, prog_name, complete_var, extra))
+            try:
+                return super().main(words, prog_name, complete_var, **extra)
+            except (SoftgenError, OSError) as error:
+                fail(message_of(error))
+                sys.exit(code_of(error))
 
     def _main_with_json(
         self,
@@ -104,6 +109,25 @@ class Commands(TyperGroup):
                 traceback.print_exc()
             document(failure(message_of(error), type(error).__name__))
             return code_of(error)
+
+
+@contextlib.contextmanager
+def _warnings_in_lines() -> Iterator[None]:
+    """Show what is wrong with strategies of the user's own in a line, without softgen's code."""
+    otherwise = warnings.showwarning
+
+    def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
+        if issubclass(category, StrategyWarning):
+            hold(str(message))
+        else:
+            otherwise(message, category, *where, **more)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = otherwise
+        release()
 
 
 def asks_for_json(words: list[str]) -> bool:

@@ -44,8 +44,25 @@ def console(stderr: bool = True) -> Console:
     return made
 
 
+_held: dict[str, None] = {}  # warnings, which an error may say as well
+
+
+def hold(message: str) -> None:
+    """Print a warning before what is printed next, unless that is an error of the same words."""
+    _held[message] = None
+
+
+def release() -> None:
+    """Print the warnings that are held."""
+    while _held:
+        message = next(iter(_held))
+        del _held[message]
+        warn(message)
+
+
 def _print(message: str, stderr: bool = True, prefix: str = "", style: str = "") -> None:
     """Print a message without markup: as wide as a terminal, in whole words, else as it is."""
+    release()
     made = console(stderr)
     lines = (prefix + printable(message, keep="\n\t")).split("\n")
     if made.is_terminal:
@@ -74,6 +91,7 @@ def warn(message: str) -> None:
 
 def fail(message: str) -> None:
     """Print an error on stderr."""
+    _held.pop(message, None)
     _print(message, prefix="error: ", style="bold red")
 
 
@@ -82,6 +100,7 @@ def working(message: str, quiet: bool) -> AbstractContextManager[object]:
 
     A terminal gets a spinner, and what is no terminal one line, or none if `quiet`.
     """
+    release()
     made = console()
     if made.is_terminal:
         return made.status(Text(message))

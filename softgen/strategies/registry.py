@@ -13,7 +13,7 @@ import importlib
 import os
 import warnings
 
-from softgen.errors import InvalidValueError, StrategyError
+from softgen.errors import InvalidValueError, StrategyError, StrategyWarning
 from softgen.names import unknown
 from softgen.strategies.base import Strategy
 from softgen.strategies.faults import PACKAGES, SHIPPED, fault
@@ -42,7 +42,7 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
             advice = f"`python -c 'import {path}'` shows the traceback; the others work"
             broken[name] = failure = fault(name, error, advice)
             failure.__cause__ = error
-            warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
+            warnings.warn(str(failure), StrategyWarning, stacklevel=2)
             continue
         for value in list(contents.values()):
             if not (isinstance(value, type) and issubclass(value, Strategy)):
@@ -51,9 +51,10 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
                 continue
             if objection := _objection(value, found):
                 failure = StrategyError(f"{contents['__file__']}: {objection}; the others work")
-                broken[name] = failure
+                if name not in broken:  # a class that is derived has the same fault
+                    warnings.warn(str(failure), StrategyWarning, stacklevel=2)
+                broken.setdefault(name, failure)
                 broken.setdefault(value.name, failure)
-                warnings.warn(str(failure), RuntimeWarning, stacklevel=2)
                 continue
             found[value.name] = value
     return dict(sorted(found.items())), broken
