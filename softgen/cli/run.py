@@ -129,11 +129,11 @@ def run(
             f"the memory of this machine or of its GPU is too small for that input ({error}); use "
             "fewer rows or columns"
         ) from error
-    wrong = report.pop("wrong")
+    wrong, widened = report.pop("wrong"), report.pop("widened")
     if json:
         output.document(report | (failure(wrong, "VerificationError") if wrong else {}))
     else:
-        _print(report)
+        _print(report, widened)
         if wrong:
             output.fail(wrong)
     if wrong:
@@ -194,14 +194,18 @@ def _run(
         ]
         report |= describe(made, problem, x.shape[0])
     report |= accuracy.to_json()
-    first = Problem.of(function, x_type, max(1, cols)).results[0]
+    operands = Problem.of(function, x_type, max(1, cols), out_dtype=y_type).results
+    first = operands[0]
     log_form = first.measure is Measure.LOGARITHM
     report["relative_to"] = f"1 + |{first.name}|" if log_form else ""
-    for path, array in zip(files.results, arrays, strict=True):
+    report["files"] = {}
+    for operand, path, array in zip(operands, files.results, arrays, strict=True):
         if path is not None:
             save_npy(path, array)
+            report["files"][operand.name] = str(path)
     if files.results[0] is not None:
         report["output"] = str(files.results[0])
+    report["widened"] = [each.name for each in operands if each.dtype is DType.BFLOAT16]
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
@@ -306,7 +310,8 @@ def spell_error(report: dict[str, Any]) -> str:
     )
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: dict[str, Any], widened: list[str]) -> None:
+    """Print a report, and each file that was written; `widened` are the results of bfloat16."""
     types = report["dtype"]
     if report["out_dtype"] != types:
         types += f" to {report['out_dtype']}"
@@ -314,6 +319,8 @@ def _print(report: dict[str, Any]) -> None:
     output.result(f"{report['function']} of {types}, {shape}, on {report['device']}")
     if 0 in report["shape"]:
         output.result("no elements: nothing was launched")
+        if report["source"]:
+            output.result(f"source      {report['source']}")
     else:
         output.result(f"variant     {report['variant']}")
         output.result(f"parameters  {spell(report['parameters'])}")
@@ -323,6 +330,9 @@ def _print(report: dict[str, Any]) -> None:
     if "microseconds" in report:
         rate = report["gigabytes_per_second"]
         output.result(f"time        {report['microseconds']:.2f} us, {rate:.0f} GB/s")
-    if "output" in report:
-        saved = " (bfloat16 saved as float32)" if report["out_dtype"] == "bfloat16" else ""
-        output.result(f"output      {report['output']}{saved}")
+    for name, path in report["files"].items():
+        saved = " (bfloat16 saved as float32)" if name in widened else ""
+        if path == report.get("output"):
+            output.result(f"output      {path}{saved}")
+        else:
+            output.result(f"result      {name}={path}{saved}")
