@@ -31,7 +31,11 @@ LISTED = 30  # files named one by one; --all writes hundreds
 def emit(
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="Folder to write into. \\[default: generated]"),
+        typer.Option(
+            "--out",
+            help="Folder to write into, made if it is not there. \\[default: generated, in the "
+            "current folder]",
+        ),
     ] = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,
@@ -78,6 +82,8 @@ def emit(
         _check(out or DEFAULT_FOLDER, sources, of, json)
     else:
         _write(out or DEFAULT_FOLDER, sources, of, json, wanted.unasked())
+        if out is None and not json:
+            output.note(f"they are in {DEFAULT_FOLDER.absolute()}; --out names another folder")
 
 
 class Selection:
