@@ -27,7 +27,6 @@ from softgen.devices.emulator.unit import unit_text
 from softgen.errors import CompileError, EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
 from softgen.source.whence import whence
-from softgen.spec.arch import MAX_GRID
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import storage_dtype
 from softgen.spec.operands import Extent, Operand
@@ -92,11 +91,8 @@ class Job:
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         launch = self.source.variant.launch
-        least = MAX_GRID if launch.workspace_bytes_per_row else launch.grid(len(self.x))
-        if self.grid is not None and not launch.strides and self.grid < least:
-            raise InvalidValueError(
-                f"the blocks of {self.source.name} do not stride: grid may not be smaller"
-            )
+        if self.grid is not None and not launch.strides:
+            self._require_grid(self.grid)
         if (self.dynamic_shared or launch.dynamic_shared_bytes) > _MOST_SHARED:
             raise InvalidValueError(f"a block has at most {_MOST_SHARED} bytes of shared memory")
         if launch.cooperative and launch.cluster_size > 1:
@@ -111,6 +107,22 @@ class Job:
                     f"the row behind first_row must be the first of a block, which has "
                     f"{launch.rows_per_block}"
                 )
+
+    def _require_grid(self, grid: int) -> None:
+        """Raise InvalidValueError for a grid that blocks which do not stride cannot have."""
+        name, launch, rows = self.source.name, self.source.variant.launch, len(self.x)
+        wanted = launch.grid(rows)
+        # A block more would use a part of the workspace that is not there.
+        if launch.workspace_bytes_per_row and grid != wanted:
+            raise InvalidValueError(
+                f"grid is {grid}, and {name} has a workspace, so that its grid is fixed: {rows} "
+                f"rows take {wanted}; leave grid out"
+            )
+        if grid < wanted:
+            raise InvalidValueError(
+                f"grid is {grid}, and the blocks of {name} do not stride: {rows} rows take "
+                f"{wanted} or more"
+            )
 
     def message(self, index: int) -> bytes:
         """Return the job as host/job.h describes it, followed by x."""

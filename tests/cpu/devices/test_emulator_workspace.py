@@ -11,7 +11,7 @@ from softgen.source.render import Source, render
 from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
-from softgen.strategies.variants import Variant
+from softgen.strategies.variants import Variant, parse_name
 from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
 from tests.helpers.single import check
 
@@ -122,9 +122,23 @@ def test_an_atomic_anywhere_else() -> None:
     assert "outside of the workspace" in text
 
 
-def test_the_grid_of_a_kernel_that_does_not_stride_is_fixed() -> None:
-    with pytest.raises(InvalidValueError, match="do not stride"):
-        run_rows(split(), 2, grid=2)
+def test_the_grid_of_a_kernel_with_a_workspace_is_fixed() -> None:
+    wanted = split().variant.launch.grid(2)
+    for grid in (2, wanted - 1, wanted + 1, 10 * wanted):
+        message = f"grid is {grid}, .* has a workspace, .* is fixed: 2 rows take {wanted}; leave"
+        with pytest.raises(InvalidValueError, match=message):
+            run_rows(split(), 2, grid=grid)
+    assert np.array_equal(run_rows(split(), 2, grid=wanted), run_rows(split(), 2))
+
+
+def test_the_grid_of_blocks_without_rows_of_their_own_may_be_larger() -> None:
+    source = render(parse_name("softmax_f32_100_warp_p4_c4_g32_r1_b128"))
+    assert not source.variant.launch.strides
+    with pytest.raises(
+        InvalidValueError, match=r"grid is 1, .* not stride: 5 rows take 2 or more$"
+    ):
+        run_rows(source, 5, grid=1)
+    assert np.array_equal(run_rows(source, 5, grid=3), run_rows(source, 5))
 
 
 def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
