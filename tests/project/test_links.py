@@ -1,0 +1,38 @@
+"""Links of the pages to files and headings, and what the README says of the environment."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchors(page: Path) -> set[str]:
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for path, anchor in LINK.findall(page.read_text()):
+        target = (page.parent / path).resolve() if path else page
+        assert target.exists(), f"{page.name} links to {path}"
+        if anchor:
+            assert anchor in anchors(target), f"{page.name} links to {path}#{anchor}"
+
+
+def test_the_readme_names_every_environment_variable() -> None:
+    read = re.compile(r"[\"'](SOFTGEN_[A-Z_]+)[\"']")
+    found = {
+        name for path in (ROOT / "softgen").rglob("*.py") for name in read.findall(path.read_text())
+    }
+    assert {"SOFTGEN_TUNE", "SOFTGEN_PDL", "SOFTGEN_CACHE_DIR"} <= found
+    told = set(re.findall(r"`(SOFTGEN_[A-Z_]+)(?:=[01])?`", (ROOT / "README.md").read_text()))
+    assert found <= told, f"README.md does not name {sorted(found - told)}"
