@@ -25,7 +25,7 @@ constexpr int kPackSize = 2;     // elements moved by one load or store
 constexpr int kBlockSize = 128;  // threads in a block
 
 // OneFlow's kernels take the width when they run, and its loads and stores take it once more each.
-// So no loop is unrolled for it, and each access computes its place, in elements and 64 bits.
+// So no loop is unrolled for it, and each access computes its place.
 __constant__ long long cols = kCols;
 __constant__ long long x_stride = kCols;
 __constant__ long long y_stride = kCols;

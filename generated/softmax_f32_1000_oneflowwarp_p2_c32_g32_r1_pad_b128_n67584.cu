@@ -29,10 +29,13 @@ constexpr int kRowsPerBlock = kBlockSize / 32 * kRowsPerWarp;
 static_assert(kPacks * kPackSize * kThreadGroupWidth >= kCols, "packs cover a row");
 
 // OneFlow's kernels take the width when they run, and its loads and stores take it once more each.
-// So no loop is unrolled for it, and each access computes its place, in elements and 64 bits.
-__constant__ long long cols = kCols;
-__constant__ long long x_stride = kCols;
-__constant__ long long y_stride = kCols;
+// So each access computes its place. Here the width is of a launch too: a grid of one dimension is 1
+// in the others, which the compiler does not know. From __constant__ memory it would come late.
+__device__ long long run_cols() {
+  return kCols + static_cast<long long>(gridDim.y) - static_cast<long long>(gridDim.z);
+}
+__device__ long long x_stride() { return kCols + 1 - static_cast<long long>(gridDim.y); }
+__device__ long long y_stride() { return kCols + 1 - static_cast<long long>(gridDim.z); }
 
 // A pack of x, and one of y.
 using Raw = uint2;
@@ -53,61 +56,34 @@ __device__ void store_pack(const Compute* from, Y* y, long long place) {
   reinterpret_cast<Result*>(y)[place / kPackSize] = raw;
 }
 
+// What __expf and __fdividef are without -ftz=true, as OneFlow compiles them.
+#ifndef SOFTGEN_EMULATOR
+__device__ Compute unflushed_exp2(Compute x) {
+  Compute y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ Compute quotient(Compute a, Compute b) {
+  Compute y;
+  asm("div.approx.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+#endif
+
+__device__ Compute exponential(Compute z) { return unflushed_exp2(z * 1.44269504f); }
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
-// What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
-__device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-// softmax: exp(x - max) / sum. x log2(e) - max log2(e) would cancel, so it is split: c = round(max
-// log2(e)) and k = round(x log2(e)) - c are exact, exp(x - max) = 2^k * 2^part, and part is small.
-struct Base {
-  Compute offset;  // 0, or max where |max| is so large that x - max is exact or the result 0
-  Compute zero;    // kOne - c
-  Compute rest;    // max log2(e) - c
-};
-constexpr Compute kLog2E = 1.44269502f, kLog2ERest = 1.92596299e-8f;
-constexpr Compute kLargest = 2097152;  // 2^21: up to here kOne - c is exact
-// Sums with 1.5 * 2^23 are whole. The low bits of kOne + k are 127 + k: 23 to the left, the 2^k's.
-constexpr Compute kOne = 12582912 + 127;
-constexpr Compute kLeast = 12582912 + 1;  // 2^-126: below are no normal numbers
-
-__device__ Base base_of(Compute m) {
-  const bool moderate = fabsf(m) < kLargest;
-  const Compute offset = moderate ? 0 : shift_of(m);
-  m = moderate ? m : 0;
-  const Compute c = fmaf(m, kLog2E, kOne) - kOne;
-  return {offset, kOne - c, fmaf(m, kLog2ERest, fmaf(m, kLog2E, -c))};
-}
-
-// Ten instructions with the sum. The largest x gives 1.
-__device__ Compute term(Compute x, const Base& base) {
-  const Compute power = fmaxf(fmaf(x, kLog2E, base.zero), kLeast);
-  const Compute part = fmaf(x, kLog2E, base.zero - power) + fmaf(x, kLog2ERest, -base.rest);
-  return exp2f(part) * __int_as_float(__float_as_int(power) << 23);
-}
-
-// Leaves exp(x - max) in the place of each x, and returns their sum.
-__device__ Compute sum_in_place(Compute (&values)[1], const Base& base) {
-  if (base.offset != 0) {
-#pragma unroll
-    for (Compute& value : values) value -= base.offset;
-  }
-  Compute sum = 0;
-#pragma unroll
-  for (Compute& value : values) sum += value = term(value, base);
-  return sum;
-}
-
-// A result is what was left times a factor of the row.
-__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
-__device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
+// softmax: exp(x - max) / sum.
+__device__ Compute base_of(Compute m) { return m; }
 
 // Leaves in the place of x what its result is made of, and returns what it adds to the sum.
-__device__ Compute term_of(Compute& value, const Base& base) {
-  Compute values[1] = {value};
-  const Compute term = sum_in_place(values, base);
-  value = values[0];
-  return term;
+__device__ Compute term_of(Compute& value, Compute base) {
+  return value = exponential(value - base);
 }
+
+__device__ Compute factor_of(Compute sum) { return sum; }
+__device__ Compute finish(Compute kept, Compute sum) { return quotient(kept, sum); }
 
 __device__ Compute maximum(Compute a, Compute b) { return max(a, b); }
 __device__ Compute add(Compute a, Compute b) { return a + b; }
@@ -133,8 +109,8 @@ __device__ void softmax_rows(const X* x, Y* y, long long row, int lane) {
     for (int p = 0; p < kPacks; ++p) {
       Compute* pack = values[r] + p * kPackSize;
       const int column = (p * kThreadGroupWidth + lane) * kPackSize;
-      if (column < cols) {
-        load_pack(x, (row + r) * x_stride + column, pack);
+      if (column < run_cols()) {
+        load_pack(x, (row + r) * x_stride() + column, pack);
 #pragma unroll
         for (int i = 0; i < kPackSize; ++i) m[r] = max(m[r], pack[i]);
       } else {
@@ -165,8 +141,8 @@ __device__ void softmax_rows(const X* x, Y* y, long long row, int lane) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const int column = (p * kThreadGroupWidth + lane) * kPackSize;
-      if (column < cols) {
-        store_pack(values[r] + p * kPackSize, y, (row + r) * y_stride + column);
+      if (column < run_cols()) {
+        store_pack(values[r] + p * kPackSize, y, (row + r) * y_stride() + column);
       }
     }
   }
@@ -177,11 +153,9 @@ __device__ void softmax_rows(const X* x, Y* y, long long row, int lane) {
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize)
     softmax_f32_1000_oneflowwarp_p2_c32_g32_r1_pad_b128_n67584(const X* x, Y* y, long long rows) {
-  const int warp = threadIdx.x / 32;
   const int lane = threadIdx.x % kThreadGroupWidth;
+  const int group = threadIdx.x / kThreadGroupWidth;
   const long long step = static_cast<long long>(gridDim.x) * kRowsPerBlock;
-  long long first = static_cast<long long>(blockIdx.x) * kRowsPerBlock + warp * kRowsPerWarp;
-  for (; first < rows; first += step) {
-    softmax_rows(x, y, first, lane);
-  }
+  long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + group * kRowsPerAccess;
+  for (; row < rows; row += step) softmax_rows(x, y, row, lane);
 }

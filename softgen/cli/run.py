@@ -185,7 +185,8 @@ def _run(
         x = numerics.encode(values.reshape(-1, cols), x_type)
         inputs = (x, *files.load_inputs(problem, x, random))
         made = compute(where, problem, inputs, choice)
-        accuracy = measure(problem, inputs, made.results)
+        exponent_error = made.variant.strategy.exponent_error(problem)
+        accuracy = measure(problem, inputs, made.results, exponent_error)
         arrays = [
             _for_people(numerics.decode(each, operand.dtype), operand.dtype).reshape(
                 values.shape if operand.extent is Extent.ELEMENT else values.shape[:-1]

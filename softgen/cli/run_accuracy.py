@@ -51,18 +51,24 @@ class Closeness:
 
 
 def measure(
-    problem: Problem, inputs: Sequence[NDArray[Any]], results: Sequence[NDArray[Any]]
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    results: Sequence[NDArray[Any]],
+    exponent_error: float,
 ) -> Closeness:
-    """Compare results with float64's, all in storage form and in operands' order."""
+    """Compare results with float64's, all in storage form and in operands' order.
+
+    `exponent_error` is that of the strategy that computed them.
+    """
     from softgen.spec.numerics import check
 
     step = max(1, CHUNK // problem.cols)
     nothing = slice(0, 0)
-    worst = check(_rows(results, nothing), _rows(inputs, nothing), problem)
+    worst = check(_rows(results, nothing), _rows(inputs, nothing), problem, exponent_error)
     first_wrong, relative = "", 0.0
     for first in range(0, len(inputs[0]), step):
         rows = slice(first, first + step)
-        found = check(_rows(results, rows), _rows(inputs, rows), problem)
+        found = check(_rows(results, rows), _rows(inputs, rows), problem, exponent_error)
         worst = max(worst, found, key=lambda accuracy: accuracy.worst)
         if not found.ok and not first_wrong:
             start = f"from row {first}: " if first else ""

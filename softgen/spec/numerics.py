@@ -6,6 +6,7 @@ and float64 as themselves, bfloat16 as uint16 holding its bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -48,7 +49,8 @@ class Accuracy:
     Attributes:
         worst: the largest error, in `unit`; inf where NaN, infinity or an exact value is missed.
         bound: the largest error allowed.
-        unit: "relative" (log_softmax: to 1 + |y|; float64's softmax: to y (1 + |ln y| / 90)) or
+        unit: "relative" (log_softmax: to 1 + |y|; float64's softmax: to y (1 + |ln y| / 90);
+            float32's with an `exponent_error`: to y (1 + |x - max| exponent_error / 2e-6)) or
             "ulp".
         index: of the largest error, (row, col) or (row,); None for an empty result.
         ok: whether every element is within the bound.
@@ -159,8 +161,20 @@ def unit_of(dtype: DType) -> str:
     return "ulp" if dtype.itemsize == 2 else "relative"
 
 
-def check(results: Sequence[Storage], inputs: Sequence[Storage], problem: Problem) -> Accuracy:
+def check(
+    results: Sequence[Storage],
+    inputs: Sequence[Storage],
+    problem: Problem,
+    exponent_error: float = 0.0,
+) -> Accuracy:
     """Compare `results` with the reference of `inputs`, all in storage form, in operands' order.
+
+    Args:
+        results: what was computed.
+        inputs: of what.
+        problem: names their types.
+        exponent_error: by how much |x - max| = 1 adds to the allowed relative error of a softmax
+            result in float32: Strategy.exponent_error of what computed it.
 
     Returns the accuracy of the result that is the furthest from its bound.
     """
@@ -171,7 +185,7 @@ def check(results: Sequence[Storage], inputs: Sequence[Storage], problem: Proble
     with np.errstate(all="ignore"):
         sizes = problem.function.magnitudes(*exact_inputs)
     found = [
-        _check(*each, exact_inputs[0], problem)
+        _check(*each, exact_inputs[0], problem, exponent_error)
         for each in zip(problem.results, results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -184,6 +198,7 @@ def _check(
     size: Float64 | None,
     x: Float64,
     problem: Problem,
+    exponent_error: float,
 ) -> Accuracy:
     unit = unit_of(operand.dtype)
     bound = _ULPS if unit == "ulp" else _BOUND[operand.dtype]
@@ -195,7 +210,8 @@ def _check(
         if unit == "ulp":
             error = _ulp_error(operand, result, got, exact, size, problem.compute_dtype)
         else:
-            error = _relative_error(operand, got, exact, size)
+            more = exponent_error * _below_maximum(x) if exponent_error else 0.0
+            error = _relative_error(operand, got, exact, size, more)
         # What overflows the result's type is right as that type's infinity.
         error = np.where((got == rounded) & np.isinf(error), 0.0, error)
     error[np.isnan(exact) != np.isnan(got)] = np.inf
@@ -219,13 +235,22 @@ def _check(
 
 
 def _relative_error(
-    operand: Operand, got: Float64, exact: Float64, size: Float64 | None
+    operand: Operand,
+    got: Float64,
+    exact: Float64,
+    size: Float64 | None,
+    more: Float64 | float,
 ) -> Float64:
-    """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite."""
+    """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite.
+
+    `more` is allowed of a softmax result in float32 beside the bound.
+    """
     if operand.measure is Measure.VALUE:
         scale = np.maximum(np.abs(exact), _FLOOR[operand.dtype])
         if operand.dtype is DType.FLOAT64:
             scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP
+        elif operand.extent is Extent.ELEMENT:
+            scale *= 1 + more / _BOUND[operand.dtype]
     elif operand.measure is Measure.LOGARITHM:
         scale = 1 + np.abs(exact)
     elif size is not None:
@@ -234,6 +259,12 @@ def _relative_error(
         scale = np.zeros_like(exact)
     error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)
     return np.where(np.isnan(error), np.inf, error)
+
+
+def _below_maximum(x: Float64) -> Float64:
+    """Return z = max - x, up to where float32's floor is: from there on z e^-z falls below it."""
+    distance: Float64 = np.max(x, axis=1, keepdims=True) - x
+    return np.minimum(distance, -math.log(_FLOOR[DType.FLOAT32]))
 
 
 def _ulp_error(

@@ -127,6 +127,13 @@ class Strategy(abc.ABC):
         """Return whether one FMA, and not two instructions, makes the exponent of an element."""
         return False
 
+    def exponent_error(self, problem: Problem) -> float:
+        """Return by how much |x - max| = 1 adds to the allowed relative error of a softmax result.
+
+        0 unless a float32 exponent is rounded, as that of somebody's kernel may be (numerics.py).
+        """
+        return 0.0
+
     def part(self, problem: Problem) -> int:
         """Return the columns that a block reduces at once where several share a row, else 0."""
         return 0

@@ -277,7 +277,8 @@ def _bytes(arrays: Results) -> list[bytes]:
 
 
 def _judge(variant: Variant, inputs: Sequence[Storage], results: Results, how: str = "") -> Verdict:
-    accuracy = check(results, inputs, variant.problem)
+    error = variant.strategy.exponent_error(variant.problem)
+    accuracy = check(results, inputs, variant.problem, error)
     if accuracy.ok or accuracy.index is None:
         return Verdict(accuracy)
     regime = _input(variant)[1][accuracy.index[0]]

@@ -13,9 +13,9 @@ from softgen.spec.problem import Problem
 BOTH = (SOFTMAX, LOG_SOFTMAX)
 
 
-def check(y: Storage, x: Storage, problem: Problem) -> Accuracy:
+def check(y: Storage, x: Storage, problem: Problem, exponent_error: float = 0.0) -> Accuracy:
     """Compare the only result with the reference of the only input."""
-    return numerics.check((y,), (x,), problem)
+    return numerics.check((y,), (x,), problem, exponent_error)
 
 
 def reference(function: Function, x: Float64, out_dtype: DType | None = None) -> Float64:

@@ -24,6 +24,12 @@ UNSTAGED_BLOCK_SIZE = 1024
 # 13.0 compiles it: what its two reductions need.
 REDUCTION_BYTES = {128: 64, 256: 96, 512: 176, 1024: 336}
 
+# OneFlow's exponent is __expf(x - max). A relative error grows with z = x - max by three roundings:
+# of x - max and of its product with log2(e), 2^-24 each at most, and of log2(e), 1.3e-8. The first
+# two are not at their largest for one z: all stay below 2e-6 + 9e-8 |z| down to results of 1e-30,
+# with 4e-7 to spare for exp2 and the quotient.
+EXPONENT_ERROR = 9e-8
+
 PACK_SIZES = (1, 2)
 SLOTS = 4  # of a reduction, beside one a warp: the result, in whole accesses of 16 bytes
 WAVES = 32  # that a grid has at most: as many threads as the device holds at once, so many times
@@ -51,6 +57,11 @@ def require_one_of_its_packs(strategy: Strategy, size: int, problem: Problem) ->
         problem.cols % size == 0 and problem.alignment >= size,
         "packs of 2 are for even widths, and rows that start on their boundaries",
     )
+
+
+def exponent_error(problem: Problem) -> float:
+    """Return what OneFlow's exponent adds to the allowed error of a result where |z| = 1."""
+    return EXPONENT_ERROR if problem.compute_dtype is DType.FLOAT32 else 0.0
 
 
 def computes(problem: Problem) -> bool:
@@ -102,6 +113,10 @@ class OneflowBlock(Lesson):
             f"a block needs {launch.shared_bytes} bytes of shared memory, and OneFlow asks for no "
             f"more than {FREE_SHARED}",
         )
+
+    def exponent_error(self, problem: Problem) -> float:
+        """Return that of OneFlow's exponent."""
+        return exponent_error(problem)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, two reductions and a staged row."""

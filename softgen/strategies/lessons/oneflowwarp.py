@@ -17,6 +17,7 @@ from softgen.strategies.base import Lesson, Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.lessons.oneflowblock import (
     computes,
+    exponent_error,
     pack_size,
     require_one_of_its_packs,
     waves,
@@ -79,6 +80,10 @@ class OneflowWarp(Lesson):
         )
         self.require_block(self.block_size)
         require(1 <= self.blocks <= MAX_GRID, f"blocks must be from 1 to {MAX_GRID}")
+
+    def exponent_error(self, problem: Problem) -> float:
+        """Return that of OneFlow's exponent."""
+        return exponent_error(problem)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: as many thread groups as fit the block, no shared memory."""

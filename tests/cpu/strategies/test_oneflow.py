@@ -24,6 +24,7 @@ from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.oneflowblock import OneflowBlock
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.oneflow import oneflow_dispatch
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, parse_name
 from tests.helpers.emulator_helpers import broken, share_programs
@@ -245,9 +246,64 @@ def test_the_kernels_agree_with_float64_in_place_too() -> None:
     for job, y, again in zip(jobs[::2], results[::2], results[1::2], strict=True):
         assert not isinstance(y, EmulationError), y
         assert not isinstance(again, EmulationError), again
-        accuracy = check(y, job.x, job.source.variant.problem)
+        variant = job.source.variant
+        error = variant.strategy.exponent_error(variant.problem)
+        accuracy = check(y, job.x, variant.problem, error)
         assert accuracy.ok, f"{job.source.name}: {accuracy.message}"
         assert y.tobytes() == again.tobytes()
+
+
+# Maxima from which x - max is exact, and is not: around 64 the roundings add up most.
+MAXIMA = (0.0, 1.3, 3.7, 100.3)
+
+
+def far_rows() -> np.ndarray:
+    """Return float32 rows whose results reach down to 1e-33."""
+    below = np.random.default_rng(2).uniform(0, 76, (len(MAXIMA), 1000))
+    below[:, 0] = 0
+    return (np.array(MAXIMA)[:, None] - below).astype(np.float32)
+
+
+def test_float32_results_are_as_far_off_as_oneflows_exponent_makes_them() -> None:
+    """The worst is off by three times what others may be, and within 2e-6 + 9e-8 |x - max|."""
+    problem = Problem.of("softmax", "float32", 1000)
+    x = far_rows()
+    for strategy in (
+        OneflowWarp(2, 32, 32, 1, True, 64, 2),
+        OneflowBlock(2, True, 128, 2),
+        OneflowBlock(2, False, 128, 2),
+    ):
+        source = render(Variant(problem, strategy))
+        (y,) = build([source]).run_all([Job(source, x)])
+        assert not isinstance(y, EmulationError), y
+        assert check(y, x, problem).worst > 6e-6
+        assert check(y, x, problem, strategy.exponent_error(problem)).worst < 2e-6 - 1e-7
+
+
+def test_a_worse_exponent_is_found() -> None:
+    """1.442693 for log2(e) puts a result of 1e-29 off by 9e-5, of which 8e-6 are allowed."""
+    problem = Problem.of("softmax", "float32", 1000)
+    source = render(Variant(problem, OneflowBlock(2, True, 128, 2)))
+    damaged = broken(source, "1.44269504f", "1.442693f")
+    x = far_rows()
+    (y,) = build([damaged]).run_all([Job(damaged, x)])
+    assert not isinstance(y, EmulationError), y
+    assert not check(y, x, problem, source.variant.strategy.exponent_error(problem)).ok
+
+
+def test_no_other_strategy_may_be_further_off() -> None:
+    errors = {
+        (dtype, setting.name): setting.exponent_error(problem)
+        for dtype in ("float32", "float64")
+        for problem in (Problem.of("softmax", dtype, 1000), Problem.of("softmax", dtype, 50257))
+        for kind in all_strategies()
+        for setting in kind.candidates(problem, 64, H200)
+    }
+    assert {key: error for key, error in errors.items() if error} == {
+        ("float32", "oneflowwarp"): 9e-8,
+        ("float32", "oneflowblock"): 9e-8,
+    }
+    assert len(errors) > 20
 
 
 def test_loads_exchanges_and_barriers_are_as_many_as_oneflows() -> None:
@@ -287,7 +343,7 @@ LAST_BARRIER = "  __syncthreads();\n  return slots"
     ("kernel", "old", "new", "message"),
     [
         (KERNELS[1], PAST_THE_END, "true", "past the end of x"),
-        (KERNELS[0], "&& column < cols", "", "past the end of x"),
+        (KERNELS[0], "&& column < run_cols()", "", "past the end of x"),
         (KERNELS[4], BARRIER, BARRIER.partition("\n")[2], "race"),
         (KERNELS[7], LAST_BARRIER, LAST_BARRIER.partition("\n")[2], "race"),
     ],
