@@ -28,9 +28,9 @@ constexpr int kRowsPerWarp = 32 / kThreadGroupWidth * kRowsPerAccess;
 constexpr int kRowsPerBlock = kBlockSize / 32 * kRowsPerWarp;
 static_assert(kPacks * kPackSize * kThreadGroupWidth >= kCols, "packs cover a row");
 
-// OneFlow's kernels take the width when they run, and its loads and stores take it once more each.
-// So each access computes its place. Here the width is of a launch too: a grid of one dimension is 1
-// in the others, which the compiler does not know. From __constant__ memory it would come late.
+// OneFlow's kernels take the width when they run, and its loads and stores take it once more each,
+// so each access computes its place. Here it comes from the launch: gridDim.y and gridDim.z are 1,
+// which the compiler does not know. In __constant__ memory it would have to be read first.
 __device__ long long run_cols() {
   return kCols + static_cast<long long>(gridDim.y) - static_cast<long long>(gridDim.z);
 }
@@ -74,13 +74,8 @@ __device__ Compute quotient(Compute a, Compute b) {
 __device__ Compute exponential(Compute z) { return unflushed_exp2(z * 1.44269504f); }
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// softmax: exp(x - max) / sum.
-__device__ Compute base_of(Compute m) { return m; }
-
-// Leaves in the place of x what its result is made of, and returns what it adds to the sum.
-__device__ Compute term_of(Compute& value, Compute base) {
-  return value = exponential(value - base);
-}
+// softmax: exp(x - max) / sum. A term stays in the place of x.
+__device__ Compute term_of(Compute& value, Compute m) { return value = exponential(value - m); }
 
 __device__ Compute factor_of(Compute sum) { return sum; }
 __device__ Compute finish(Compute kept, Compute sum) { return quotient(kept, sum); }
@@ -125,10 +120,9 @@ __device__ void softmax_rows(const X* x, Y* y, long long row, int lane) {
   Compute sum[kRowsPerAccess];
 #pragma unroll
   for (int r = 0; r < kRowsPerAccess; ++r) {
-    const auto base = base_of(m[r]);
     sum[r] = 0;
 #pragma unroll
-    for (Compute& value : values[r]) sum[r] += term_of(value, base);
+    for (Compute& value : values[r]) sum[r] += term_of(value, m[r]);
   }
 #pragma unroll
   for (int r = 0; r < kRowsPerAccess; ++r) sum[r] = reduce_group<add>(sum[r]);

@@ -64,13 +64,8 @@ __device__ Compute quotient(Compute a, Compute b) {
 __device__ Compute exponential(Compute z) { return unflushed_exp2(z * 1.44269504f); }
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
-// softmax: exp(x - max) / sum.
-__device__ Compute base_of(Compute m) { return m; }
-
-// Leaves in the place of x what its result is made of, and returns what it adds to the sum.
-__device__ Compute term_of(Compute& value, Compute base) {
-  return value = exponential(value - base);
-}
+// softmax: exp(x - max) / sum. A term stays in the place of x.
+__device__ Compute term_of(Compute& value, Compute m) { return value = exponential(value - m); }
 
 __device__ Compute factor_of(Compute sum) { return sum; }
 __device__ Compute finish(Compute kept, Compute sum) { return quotient(kept, sum); }
@@ -123,14 +118,14 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
         m = max(m, values[i]);
       }
     }
-    const auto base = base_of(reduce_block<maximum>(m, maxima));
+    m = reduce_block<maximum>(m, maxima);
 
     Compute sum = 0;
     for (Col pack = thread; pack < packs; pack += kBlockSize) {
       Compute values[kPackSize];
       load_pack(x, row * x_stride + pack * kPackSize, values);
 #pragma unroll
-      for (int i = 0; i < kPackSize; ++i) sum += term_of(values[i], base);
+      for (int i = 0; i < kPackSize; ++i) sum += term_of(values[i], m);
     }
     const Compute factor = factor_of(reduce_block<add>(sum, sums));
 
@@ -139,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
       load_pack(x, row * x_stride + pack * kPackSize, values);
 #pragma unroll
       for (int i = 0; i < kPackSize; ++i) {
-        term_of(values[i], base);
+        term_of(values[i], m);
         values[i] = finish(values[i], factor);
       }
       store_pack(values, y, row * y_stride + pack * kPackSize);
