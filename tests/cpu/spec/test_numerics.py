@@ -286,3 +286,40 @@ def test_slices_leave_a_finite_element_in_narrow_rows(cols: int) -> None:
         assert np.isfinite(x).any(axis=1).all(), name
     assert REGIMES["one_column"].applies(cols) is (cols == 1)
     assert REGIMES["odd_cols"].applies(cols) is (cols % 2 == 1)
+
+
+@pytest.mark.parametrize(
+    ("below", "error", "ok"),
+    [
+        (0, 1.9e-6, True),
+        (0, 2.1e-6, False),
+        (10, 2.8e-6, True),  # of 2e-6 + 10 * 9e-8
+        (10, 3.0e-6, False),
+        (60, 7.3e-6, True),
+        (60, 7.5e-6, False),
+        # Below the floor 1e-30 the step there is an absolute one: 8.2e-36 of e^-80, 1.8e-35.
+        (80, 0.44, True),
+        (80, 0.48, False),
+    ],
+)
+def test_what_a_rounded_exponent_may_add(below: float, error: float, ok: bool) -> None:
+    problem = Problem.of("softmax", "float32", 2)
+    x = np.array([[0.0, -below]], np.float32)
+    y = reference(problem.function, x.astype(np.float64))
+    y[0, 1] *= 1 + error
+    assert check(encode(y, DType.FLOAT32), x, problem, 9e-8).ok == ok
+    assert check(encode(y, DType.FLOAT32), x, problem).ok == (error < 2e-6)
+
+
+def test_a_rounded_exponent_adds_nothing_to_other_results() -> None:
+    """An exponent error of 1 lets float32's softmax be anything, and nothing else."""
+    x = np.array([[0.0, -3.0]], np.float32)
+    for function, out in (
+        ("softmax", "float16"),
+        ("softmax", "float64"),
+        ("log_softmax", "float32"),
+    ):
+        problem = Problem.of(function, "float32", 2, out_dtype=out)
+        y = reference(problem.function, x.astype(np.float64), problem.out_dtype)
+        wrong = encode(y * 1.01, problem.out_dtype)
+        assert not check(wrong, x, problem, 1.0).ok
