@@ -169,6 +169,7 @@ def _run(
     cols = values.shape[-1] if values.ndim else 1  # a 0-d array is one row of one element
     report: dict[str, Any] = {"shape": list(values.shape), "function": function.name}
     report |= {"dtype": x_type.value, "out_dtype": y_type.value}
+    exponent_error = 0.0
     if cols == 0:
         arrays, accuracy = _of_nothing(function, values), Closeness()
         report |= {"variant": None, "strategy": None, "parameters": {}}
@@ -199,6 +200,9 @@ def _run(
     first = operands[0]
     log_form = first.measure is Measure.LOGARITHM
     report["relative_to"] = f"1 + |{first.name}|" if log_form else ""
+    if exponent_error and y_type is DType.FLOAT32 and not log_form:
+        step = exponent_error / accuracy.bound
+        report["relative_to"] = f"{first.name} (1 + {step:g} |x - max|)"
     report["files"] = {}
     for operand, path, array in zip(operands, files.results, arrays, strict=True):
         if path is not None:
