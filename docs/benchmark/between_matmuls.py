@@ -115,7 +115,7 @@ def main() -> None:
             print(lines[-1], flush=True)
     if len(sys.argv) > 1:
         with open(sys.argv[1], "w", newline="") as file:
-            writer = csv.DictWriter(file, lines[0])
+            writer = csv.DictWriter(file, lines[0], lineterminator="\n")
             writer.writeheader()
             writer.writerows(lines)
 

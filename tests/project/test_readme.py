@@ -151,6 +151,7 @@ def test_adding_a_strategy(checkout: Path) -> None:
 
 
 SUITES = ("triton", "fastsoftmax", "online", "oneflow", "llm")
+MORE = ("drawn", "short", "chained")
 Timed = dict[tuple[str, str, int, int], dict[str, Record]]
 
 
@@ -158,10 +159,11 @@ Timed = dict[tuple[str, str, int, int], dict[str, Record]]
 def timed() -> Timed:
     """Return what the committed tables hold, by shape and competitor."""
     found: Timed = {}
-    for name in (*SUITES, "drawn"):
+    for name in (*SUITES, *MORE):
         for record in read_csv(ROOT / "docs/benchmark" / f"{name}.csv"):
             if record.microseconds and record.status is not Status.HOST:
-                found.setdefault(record.shape, {})[record.peer] = record
+                shape = (name, *record.shape[1:])
+                found.setdefault(shape, {})[record.peer] = record
     return found
 
 
@@ -199,6 +201,17 @@ def test_the_first_figures_are_those_of_the_tables(timed: Timed) -> None:
         for peers in time.values()
     )
 
+    def lead(suite: str) -> str:
+        ratios = [
+            min(peers[name].microseconds or 0.0 for name in rivals & peers.keys())
+            / (peers["softgen"].microseconds or 0.0)
+            for shape, peers in timed.items()
+            if shape[0] == suite
+        ]
+        return f"{min(ratios):.2f} to {max(ratios):.2f}"
+
+    times = [p["softgen"].microseconds or 0.0 for s, p in timed.items() if s[0] == "short"]
+
     def spelled(shape: tuple[str, str, int, int]) -> str:
         return f"{shape[1]} {shape[2]} x {shape[3]}"
 
@@ -209,6 +222,9 @@ def test_the_first_figures_are_those_of_the_tables(timed: Timed) -> None:
         f"The slowest takes {ratio[slowest]:.2f}: {spelled(slowest)}.",
         f"of random shapes, the slowest takes {ratio[drawn]:.2f}: {spelled(drawn)}.",
         f"at most {(behind - 1) * 100:.1f}% behind the fastest other library.",
+        f"Calls of {min(times):.1f} to {max(times):.1f} us, whose launch is most of what they take, "
+        f"are {lead('short')} times as fast as the fastest other, and {lead('chained')} times in a "
+        "chain.",
         f"PyTorch was timed at all {count['torch']} of them, Liger at {count['liger']}, Triton at "
         f"{count['triton']}, CuPy at {count['cupyx']}, `torch.compile` at {count['torch.compile']} "
         f"and QuACK at {count['quack']}.",
