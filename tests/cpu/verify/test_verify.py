@@ -70,7 +70,7 @@ def test_a_wrong_kernel_is_reported_by_regime(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(verify_module, "render", finite_start)
     report = verify(variants=["safe"], dtypes=["float32"])
     assert report.failed == len(report.failures) == 2
-    assert report.failures[1].startswith("softmax_f32_100_safe_b256: regime ")
+    assert report.failures[1].startswith("softmax_f32_100_safe_b256_pdl1: regime ")
     assert "elements are off by more than 2e-06 (relative)" in report.failures[1]
     assert report.worst["float32"] == np.inf
 
