@@ -171,13 +171,13 @@ def test_every_template_but_tools_changes_a_digest(copy: Path) -> None:
     unused = ("tools", "sum")  # by kernels; as parts only functions of one's own have sums so far
     files = [path for path in (copy / "templates").rglob("*") if path.is_file()]
     assert len(files) >= 40
+    before = [now(variant) for variant in every]
     for path in files:
-        before = [now(variant) for variant in every]
         path.write_bytes(path.read_bytes() + b"\n")
         after = [now(variant) for variant in every]
         assert (before != after) == (not set(unused) & set(path.parts)), path
+        before = after
     name = copy / "templates" / "kernel.cu.j2"
-    before = [now(variant) for variant in every]
     name.rename(name.with_name("renamed.cu.j2"))
     assert not set(before) & {now(variant) for variant in every}
 
