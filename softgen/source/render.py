@@ -232,22 +232,41 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
 
 def _part_names(problem: Problem) -> dict[str, Any]:
     """Return what templates call the first input, the others, a part and a row's result."""
-    has_maximum = problem.function.part is MAX_SUM
+    part = problem.function.part
+    has_maximum = part is MAX_SUM
     first, *more = problem.element_inputs
     written = [o.name for o in problem.results if o.extent is Extent.ELEMENT]
 
     def more_elements(index: str) -> str:
         return "".join(f"{operand.name}_values[{index}], " for operand in more)
 
+    def more_parameters(count: str) -> list[str]:
+        return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
+
+    hooks = [hook.operand(problem.compute_dtype) for hook in problem.hooks]
+
     return {
         "x": first.name,
         "more_inputs": more,
+        "more_arrays": [f"const X* {operand.name}" for operand in more],
+        "more_filled": [f"Compute (&{operand.name}_values)[kColsPerThread]" for operand in more],
+        "more_declared": "".join(f", {operand.name}_values[kColsPerThread]" for operand in more),
+        "more_names": "".join(f", {operand.name}" for operand in more),
+        "more_row_parameters": "".join(f"const X* row_{operand.name}, " for operand in more),
+        "more_rows": "".join(f", row_{operand.name}" for operand in more),
         "more_values": "".join(f", {operand.name}_values" for operand in more),
+        "more_visited": "".join(f", auto& {operand.name}_values" for operand in more),
         "more_elements": more_elements,
+        "more_parameters": more_parameters,
+        "hook_parameters": [operand.parameter for operand in hooks],
+        "hook_arguments": "".join(f", {operand.name}" for operand in hooks),
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
-        "part": problem.function.part.cuda,
-        "whole": "whole.m, whole.d" if has_maximum else "whole",
+        "absent": "negative_infinity()" if has_maximum else "0",
+        "part": part.cuda,
+        "long_part": part.long_cuda,
+        "noun": part.noun,
+        "arguments": part.arguments,
     }
 
 

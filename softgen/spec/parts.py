@@ -16,13 +16,33 @@ class Part:
     Attributes:
         name: of its folder of templates.
         cuda: its C++ type.
+        long_cuda: the C++ type that a thread adds many elements to; its value() is a part.
+        noun: what comments call one.
+        plural: what descriptions call several.
         fill: what stands, on load, for columns that are not there, so that they add nothing.
+        members: of the C++ type, each one number; empty where the type is a number itself.
     """
 
     name: str
     cuda: str
+    long_cuda: str
+    noun: str
+    plural: str
     fill: float
+    members: tuple[str, ...] = ()
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers it consists of."""
+        return max(1, len(self.members))
+
+    def arguments(self, part: str) -> str:
+        """Return the numbers of `part`, an expression in C++, as arguments of a call."""
+        return ", ".join(f"{part}.{member}" for member in self.members) or part
 
 
-MAX_SUM = Part("max_sum", "MaxSum", float("-inf"))  # (max, sum of exp(x - max)), arXiv 1805.02867
-SUM = Part("sum", "Compute", 0.0)  # of terms that no maximum scales
+PAIRS = "(max, sum) pairs"
+
+# The pair (max, sum of exp(x - max)) of arXiv 1805.02867.
+MAX_SUM = Part("max_sum", "MaxSum", "LongMaxSum", "pair", PAIRS, float("-inf"), ("m", "d"))
+SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

@@ -142,6 +142,11 @@ class Problem:
         return sum(operand.bytes_per_row(self.cols) for operand in self.operands)
 
     @property
+    def part_bytes(self) -> int:
+        """The bytes of a part of a row."""
+        return self.function.part.numbers * self.compute_dtype.itemsize
+
+    @property
     def operands(self) -> tuple[Operand, ...]:
         """What the kernel takes, in the order of its signature: arrays, then what hooks take."""
         arrays = self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)

@@ -240,6 +240,19 @@ class Strategy(abc.ABC):
             "summation would depend on where a row lies",
         )
 
+    @staticmethod
+    def common_pack(problem: Problem) -> int:
+        """Return the elements of the widest access to all inputs: see `require_alike`."""
+        widest = problem.dtype.max_pack
+        return min(problem.alignment, widest) if len(problem.element_inputs) > 1 else widest
+
+    def require_alike(self, pack_size: int, problem: Problem) -> None:
+        """Raise IllegalVariantError if rows of several inputs may start differently in packs."""
+        self.require(
+            len(problem.element_inputs) == 1 or problem.alignment >= pack_size,
+            "rows of two inputs must start on packs: their bases may lie differently",
+        )
+
     def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:
         """Raise IllegalVariantError unless a thread holds whole packs, and at least one."""
         self.require(

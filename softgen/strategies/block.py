@@ -44,6 +44,7 @@ class Block(Sliced):
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
         require, width = self.require, self.thread_group_width
         self.require_pack(self.pack_size, problem)
+        self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
         require(width in WIDTHS, f"thread_group_width must be one of {WIDTHS}")
         require(
@@ -52,10 +53,6 @@ class Block(Sliced):
         )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_packable(problem, arch)
-        require(
-            len(problem.element_inputs) == 1 or self.aligned(problem),
-            "rows of two inputs must start on packs: their bases may lie differently",
-        )
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,
@@ -72,7 +69,8 @@ class Block(Sliced):
     def describe(self, problem: Problem) -> str:
         """Return how a row is held, for the header of a file."""
         warps = self.thread_group_width // WARP_SIZE
-        return f"a row in the registers of {warps} warps, one exchange of (max, sum) pairs"
+        parts = problem.function.part.plural
+        return f"a row in the registers of {warps} warps, one exchange of {parts}"
 
     @property
     def unnamed(self) -> tuple[str, ...]:
@@ -90,7 +88,7 @@ class Block(Sliced):
         return Launch(
             self.block_size,
             self.block_size // self.thread_group_width,
-            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+            static_shared_bytes=warps * problem.part_bytes,
             strides=False,
         )
 

@@ -33,7 +33,7 @@ class Cluster(Sliced):
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
     triggers = True
-    takes = frozenset({Feature.HOOKS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     block_size: int = knob("b", "threads in a block")
     cluster_size: int = knob("k", "blocks that share a row")
@@ -46,7 +46,8 @@ class Cluster(Sliced):
     def describe(self, problem: Problem) -> str:
         """Return how a row is held, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks"
-        return f"a row in the registers of {blocks}, pairs pushed to every block"
+        parts = f"{problem.function.part.noun}s"
+        return f"a row in the registers of {blocks}, {parts} pushed to every block"
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
@@ -56,6 +57,7 @@ class Cluster(Sliced):
             f"thread block clusters need sm_90, {arch.name} has none",
         )
         self.require_pack(self.pack_size, problem)
+        self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
         require(self.cluster_size in CLUSTER_SIZES, f"cluster_size must be one of {CLUSTER_SIZES}")
         require(
@@ -134,7 +136,7 @@ class Cluster(Sliced):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize + 8,
+            static_shared_bytes=warps * problem.part_bytes + 8,
             cluster_size=self.cluster_size,
             strides=False,
         )

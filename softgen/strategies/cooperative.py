@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
@@ -43,6 +43,7 @@ class Cooperative(Strategy):
 
     name = "cooperative"
     summary = "a row in the shared memory of resident blocks, the next rows on their way"
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a chunk held by one thread")
@@ -85,12 +86,14 @@ class Cooperative(Strategy):
         require(need <= limit, f"the ring needs {need} bytes of shared memory, of {limit}")
         require(self.held >= 0, "held must not be negative")
         require(self.held == 0 or self.block_size % 128 == 0, "held needs whole 128 threads")
+        inputs = len(problem.element_inputs)
+        require(self.held == 0 or inputs == 1, "chunks of two inputs are not held")
         again = self.loaded_again(problem)
         require(
             self.held == 0 or again >= 0,
             f"held must be at most {max(0, again + self.held)}, what the ring has no room for",
         )
-        values = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        values = inputs * self.cols_per_thread * problem.compute_dtype.itemsize // 4
         held = self.held * (self.cols_per_thread // self.pack_size) * 4
         # The unrolled writes overlap. Without room for that, bfloat16 spilled 8 to 32 bytes in
         # chunks of two packs, and float64 8 to 76 in those of four. So did 16-bit elements in
@@ -124,6 +127,10 @@ class Cooperative(Strategy):
         """Return the packs of a chunk, which is what a stage of the ring holds."""
         workers = self.block_size - self.helper_warps * WARP_SIZE
         return workers * (self.cols_per_thread // self.pack_size)
+
+    def stage_bytes(self, problem: Problem) -> int:
+        """Return the bytes of a stage: a chunk of each input."""
+        return len(problem.element_inputs) * self.chunk_packs() * MAX_PACK_BYTES
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a chunk."""
@@ -162,20 +169,20 @@ class Cooperative(Strategy):
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""
-        pair = 2 * problem.compute_dtype.itemsize
+        part = problem.part_bytes
         warps = self.block_size // WARP_SIZE - self.helper_warps
         depth = self.depth(problem)
-        beside_ring = (self.stages + depth) * BARRIERS + depth * (warps + 1) * pair
+        beside_ring = (self.stages + depth) * BARRIERS + depth * (warps + 1) * part
         return Launch(
             self.block_size,
             rows_per_block=1,
             static_shared_bytes=-(-beside_ring // 16) * 16,
-            dynamic_shared_bytes=self.stages * self.chunk_packs() * 16,
+            dynamic_shared_bytes=self.stages * self.stage_bytes(problem),
             blocks_per_row=self.group_size,
             most_blocks=self.group_size * self.groups,
             cooperative=True,
             workspace_bytes_per_row=LINE_BYTES
-            + -(-self.group_size * pair // LINE_BYTES) * LINE_BYTES,
+            + -(-self.group_size * part // LINE_BYTES) * LINE_BYTES,
             strides=False,
             multiprocessors=self.group_size * self.groups,
         )
@@ -188,7 +195,7 @@ class Cooperative(Strategy):
         128 x 262144 to 128 x 4194304.
         """
         processors = arch.multiprocessors
-        row_bytes = problem.cols * problem.dtype.itemsize
+        row_bytes = len(problem.element_inputs) * problem.cols * problem.dtype.itemsize
         long_slice = arch.shared_per_block * 3 // 4
         if row_bytes > processors * long_slice:
             yield from cls._beyond_the_ring(problem, arch)
@@ -230,7 +237,7 @@ class Cooperative(Strategy):
 
     def _with_full_ring(self, problem: Problem, arch: Arch) -> Cooperative:
         """Return this setting with as many stages as shared memory holds, at least 2."""
-        stages = max(2, arch.shared_per_block // (self.chunk_packs() * 16))
+        stages = max(2, arch.shared_per_block // self.stage_bytes(problem))
         ring = dataclasses.replace(self, stages=stages)
         while ring.stages > 2 and ring.launch(problem).shared_bytes > arch.shared_per_block:
             ring = dataclasses.replace(ring, stages=ring.stages - 1)
@@ -262,7 +269,7 @@ class Cooperative(Strategy):
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """A few percent above a copy where many rows overlap; two reads and a write beyond."""
-        row_bytes = problem.cols * problem.dtype.itemsize
+        row_bytes = len(problem.element_inputs) * problem.cols * problem.dtype.itemsize
         if row_bytes > arch.multiprocessors * arch.shared_per_block * 3 // 4:
             return 1.45
         # The first row of a group is only loaded, the last one only written.

@@ -23,7 +23,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset({Feature.GIVEN_PAIRS})
+    takes = frozenset(Feature)
 
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
@@ -33,22 +33,26 @@ class Online(Strategy):
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
 
+    def describe(self, problem: Problem) -> str:
+        """Return what the file of `problem` does, for its header."""
+        parts = problem.function.part.plural
+        return f"one block strides over a row, {parts}; any size and alignment"
+
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
         return ("unroll",) if self.unroll == 1 else ()
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: a row a block, one (m, d) pair per warp in shared memory."""
+        """Return the launch shape: a row a block, a part for each warp in shared memory."""
         warps = self.block_size // WARP_SIZE
-        return Launch(
-            self.block_size, 1, static_shared_bytes=2 * warps * problem.compute_dtype.itemsize
-        )
+        return Launch(self.block_size, 1, static_shared_bytes=warps * problem.part_bytes)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield the widest pack and half of it, from the block size that gives a thread 4 packs."""
-        packs = {problem.dtype.max_pack, max(1, problem.dtype.max_pack // 2)}
+        pack = cls.common_pack(problem)
+        packs = {pack, max(1, pack // 2)}
         found = [
             cls(pack, unroll, block)
             for pack in packs

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, MAX_GRID, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
 PLAIN, ASYNC, BULK = range(3)
@@ -35,6 +35,7 @@ class Shared(Strategy):
 
     name = "shared"
     summary = "a row in the shared memory of one block, in its own type"
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     pack_size: int = knob("p", "elements moved by one load or store")
     block_size: int = knob("b", "threads in a block")
@@ -51,6 +52,7 @@ class Shared(Strategy):
         """Raise IllegalVariantError unless the stages fit and the row can be copied this way."""
         require = self.require
         self.require_pack(self.pack_size, problem)
+        self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
         # 1024 threads have 64 registers each: packs of 4 or 8 spilled 8 to 448 bytes.
         require(
@@ -106,14 +108,15 @@ class Shared(Strategy):
         return ("stages",) if self.stages == 1 else ()
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: a row a block, one (m, d) pair per warp and the stages."""
+        """Return the launch shape: a row a block, a part for each warp and the stages."""
         warps = self.block_size // WARP_SIZE
-        row = _row_packs(problem, self.pack_size) * self.pack_size * problem.dtype.itemsize
+        elements = _row_packs(problem, self.pack_size) * self.pack_size
+        row = len(problem.element_inputs) * elements * problem.dtype.itemsize
         barriers = BARRIER_BYTES * self.stages if self.copy == BULK else 0
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=2 * warps * problem.compute_dtype.itemsize,
+            static_shared_bytes=warps * problem.part_bytes,
             dynamic_shared_bytes=self.stages * row + barriers,
             most_blocks=self._blocks or MAX_GRID,
             multiprocessors=self.multiprocessors,
@@ -122,7 +125,7 @@ class Shared(Strategy):
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield the two best block sizes for each way to load a row that is legal."""
-        pack = problem.dtype.max_pack
+        pack = cls.common_pack(problem)
         if problem.cols * problem.dtype.itemsize < SMALLEST_ROW:
             return
         found: list[Shared] = []
@@ -139,7 +142,7 @@ class Shared(Strategy):
     @classmethod
     def _filling(cls, problem: Problem, arch: Arch, block: int, copy: int, stages: int) -> Shared:
         """Return a setting with the widest pack; a ring with the blocks that fit the GPU."""
-        pack = problem.dtype.max_pack
+        pack = cls.common_pack(problem)
         if stages == 1:
             return cls(pack, block, copy, 1, 0)
         one = cls(pack, block, copy, stages, arch.multiprocessors)

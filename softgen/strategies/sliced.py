@@ -58,7 +58,7 @@ class Sliced(Strategy):
         """
         if problem.fixed_order and problem.dtype is DType.FLOAT64:
             return problem.alignment
-        return problem.dtype.max_pack
+        return Strategy.common_pack(problem)
 
     def aligned(self, problem: Problem) -> bool:
         """Return whether every row starts on a pack."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced
 
@@ -26,6 +26,7 @@ class Split(Sliced):
 
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
 
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
@@ -38,6 +39,7 @@ class Split(Sliced):
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
         require = self.require
         self.require_pack(self.pack_size, problem)
+        self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         if problem.compute_dtype is DType.FLOAT64:
@@ -90,13 +92,12 @@ class Split(Sliced):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a task a chunk to reduce, one to write, a block a task."""
         chunks = self.chunks(problem)
-        pairs = 2 * self.block_size // WARP_SIZE * problem.compute_dtype.itemsize
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=pairs,
+            static_shared_bytes=self.block_size // WARP_SIZE * problem.part_bytes,
             blocks_per_row=2 * chunks if problem.writes_elements else chunks,
-            workspace_bytes_per_row=COUNTER_BYTES + chunks * 2 * problem.compute_dtype.itemsize,
+            workspace_bytes_per_row=COUNTER_BYTES + chunks * problem.part_bytes,
             strides=False,
         )
 

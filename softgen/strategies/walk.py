@@ -15,9 +15,11 @@ def require_walk(
 ) -> None:
     """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
     strategy.require_pack(pack_size, problem)
+    strategy.require_alike(pack_size, problem)
     strategy.require(1 <= unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
     strategy.require_block(block_size)
-    held = pack_size * unroll * problem.compute_dtype.itemsize // 4
+    inputs = len(problem.element_inputs)
+    held = inputs * pack_size * unroll * problem.compute_dtype.itemsize // 4
     limit = _most_element_registers(problem, arch, block_size)
     strategy.require(
         held <= limit,

@@ -42,7 +42,7 @@ class Warp(Sliced):
     name = "warp"
     summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
     triggers = True
-    takes = frozenset({Feature.GIVEN_PAIRS})
+    takes = frozenset(Feature)
 
     thread_group_width: int = knob("g", "lanes that share a row")
     rows_per_access: int = knob("r", "rows that a thread group holds at once")
@@ -64,6 +64,7 @@ class Warp(Sliced):
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
         require, width = self.require, self.thread_group_width
         self.require_pack(self.pack_size, problem)
+        self.require_alike(self.pack_size, problem)
         require(width in (1, 2, 4, 8, 16, 32), "thread_group_width must be a power of two up to 32")
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
