@@ -1,4 +1,4 @@
-"""Functions added to a copy of the package, 1 + 1 files each: CONTRIBUTING.md's, and a gradient."""
+"""Functions added to a copy of the package, 1 + 1 files each: CONTRIBUTING.md's, two of sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
-GRADIENT = Path(__file__).parent / "own" / "softmax_backward"
+OWN = [Path(__file__).parent / "own" / name for name in ("softmax_backward", "half_centered")]
 
 
 @pytest.fixture
@@ -57,38 +57,73 @@ def test_the_example_works(checkout: Path) -> None:
     assert int(python(checkout, "-c", matrix)) > 0
 
 
+# Every way of every strategy to move a part, for sums of one input and of two; odd widths, the
+# narrow types, float64, results of other types, a fixed order, elements that are scaled.
+KERNELS = """
+softmax_backward_f32_7_warp_p1_c1_g8_r4_pad_b128
+softmax_backward_f16_100_warp_p4_c4_g32_r1_pad_b128_pdl2
+half_centered_f64_101_warp_p2_c8_g16_r2_pad_b128
+half_centered_f32_301_fixed_warp_p4_c12_g32_r1_pad_b128
+softmax_backward_bf16_to_f32_1000_block_p8_c8_g128_b128_m1
+half_centered_f32_301_block_p4_c4_g128_b128_m1
+softmax_backward_f32_1000_cluster_p4_c4_b64_k4_m1_pdl2
+softmax_backward_f64_300_cluster_p2_c2_b512_k4_m1
+half_centered_f32_301_fixed_cluster_p4_c4_b128_k8_m1
+softmax_backward_f32_7_online_p1_u2_b64
+softmax_backward_f16_1024_scale_online_p8_u2_b64
+half_centered_f32_301_online_p4_u2_b64
+softmax_backward_f32_7_shared_p1_b32_y0_s1_n0
+softmax_backward_bf16_512_shared_p8_b64_y1_s1_n0
+softmax_backward_f64_128_shared_p2_b64_y2_s1_n0
+softmax_backward_f32_256_shared_p4_b64_y2_s3_n2
+softmax_backward_f32_1000_split_p4_c8_b64_m1_rev
+half_centered_f16_1025_fixed_split_p8_c16_b32_m1
+softmax_backward_f32_1024_cooperative_p4_c4_b192_k2_n4_s4_f1_l1
+softmax_backward_f16_2048_scale_cooperative_p8_c8_b192_k2_n2_s2_f1_l2
+half_centered_f64_2048_cooperative_p2_c4_b128_k4_n2_s2_f1_l2_h1
+softmax_backward_f32_300_safe_b64
+"""
+
 VERIFY = """
+import sys
 from softgen.source.render import render
 from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
-from softgen.strategies.registry import all_strategies
-from softgen.strategies.variants import candidates
+from softgen.strategies.variants import parse_name
 from softgen.verify.verify import on_emulator
 
-sources = [
-    render(next(candidates(problem, 64, arch_named("sm_90"), kind.name)))
-    for dtype in DType
-    for cols in (7, 100, 1000, 2048)
-    for problem in [Problem.of("softmax_backward", dtype, cols)]
-    for kind in all_strategies()
-    if kind.computes(problem) and any(candidates(problem, 64, arch_named("sm_90"), kind.name))
-]
+variants = [parse_name(name) for name in sys.argv[1:]]
+for variant in variants:
+    variant.check(arch_named("sm_90"))
+sources = [render(variant) for variant in variants]
 for source, verdicts in zip(sources, on_emulator(sources), strict=True):
     print(source.name, len(verdicts), *[one.objection for one in verdicts if one.objection])
 """
 
 
-def test_a_function_of_two_inputs_whose_parts_are_sums(checkout: Path) -> None:
-    """softmax's gradient: every regime, out of place and with dx in place of dy, to the bit."""
-    shutil.copy(GRADIENT.with_suffix(".py"), checkout / "softgen/spec/functions")
-    shutil.copy(GRADIENT.with_suffix(".cuh.j2"), checkout / "templates/functions")
-    lines = python(checkout, "-c", VERIFY).splitlines()
-    assert {line.split("_")[4] for line in lines} == {"block", "safe"}, lines
-    assert len(lines) >= 25
-    assert all(line.endswith(" 2") for line in lines), lines  # two launches, and no objection
-    wrong = (checkout / "templates/functions/softmax_backward.cuh.j2").read_text()
-    wrong = wrong.replace("product - y * sum", "product - sum")
-    (checkout / "templates/functions/softmax_backward.cuh.j2").write_text(wrong)
-    for line in python(checkout, "-c", VERIFY).splitlines():
-        assert "dx[" in line, line
+def test_functions_whose_parts_are_sums(checkout: Path) -> None:
+    """Every regime, out of place and with the result in place of the first input, to the bit."""
+    for own in OWN:
+        shutil.copy(own.with_suffix(".py"), checkout / "softgen/spec/functions")
+        shutil.copy(own.with_suffix(".cuh.j2"), checkout / "templates/functions")
+    names = KERNELS.split()
+    lines = python(checkout, "-c", VERIFY, *names).splitlines()
+    assert [line.split()[0] for line in lines] == names
+    for line in lines:  # two launches, one where types allow none in place, and no objection
+        assert line.endswith(" 1" if "_to_" in line else (" 2", " 3")), line
+
+    def breaks(template: str, old: str, new: str, *strategies: str) -> None:
+        file = checkout / "templates" / template
+        right = file.read_text()
+        assert old in right, template
+        file.write_text(right.replace(old, new))
+        kernels = [next(name for name in names if f"_{each}_" in name) for each in strategies]
+        for line in python(checkout, "-c", VERIFY, *kernels).splitlines():
+            assert re.search(r"dx\[|race", line), line
+        file.write_text(right)
+
+    function = "functions/softmax_backward.cuh.j2"
+    breaks(function, "product - y * sum", "product - sum", "safe")
+    breaks("parts/sum/part.cuh.j2", "return a + b", "return a", "split")
+    breaks("parts/sum/combine_lanes.cuh.j2", "add_lanes(part)", "part", "cluster", "cooperative")
+    breaks("parts/sum/of_row.cuh.j2", '"add_lanes(" ~ sum ~ ")"', "sum", "warp")
+    breaks("lib/reduce/block_reduce.cuh.j2", "  __syncthreads();\n", "", "online")
