@@ -86,51 +86,6 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// A sum of many terms, one after another. A term below half a unit of the sum's last place would be
-// lost, so what rounding takes from the sum (Dekker's fast two-sum) is summed beside it.
-struct LongSum {
-  Compute sum = 0;
-  Compute lost = 0;
-
-  __device__ void operator+=(Compute term) {
-    const Compute before = sum;
-    sum += term;
-    lost += (before - sum) + term;
-  }
-  __device__ void operator*=(Compute factor) {
-    sum *= factor;
-    lost *= factor;
-  }
-  __device__ Compute value() const {
-    return sum == -negative_infinity() ? sum : sum + lost;  // inf - inf was lost
-  }
-};
-
-// A part to which a thread adds many elements.
-struct LongMaxSum {
-  Compute m = negative_infinity();
-  LongSum d;
-
-  __device__ MaxSum pair() const { return {m, d.value()}; }
-};
-
-// Adds elements. The branch skips the rescaling where no lane raises its maximum.
-template <int N>
-__device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < N; ++i) m = max(m, values[i]);
-  if (m > part.m) {
-    part.d *= exponential(part.m - m);
-    part.m = m;
-  }
-  const Compute shift = shift_of(part.m);
-  Compute sum = 0;
-#pragma unroll
-  for (int i = 0; i < N; ++i) sum += exponential(values[i] - shift);
-  part.d += sum;
-}
-
 // The largest m of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute m) {
 #if __CUDA_ARCH__ >= 800
@@ -177,6 +132,51 @@ __device__ void write_row(long long row, Compute m, Compute sum, Y* lse) {
   lse[row] = __float2bfloat16_rn(shift_of(m) + log(sum));
 }
 
+// A sum of many terms, one after another. A term below half a unit of the sum's last place would be
+// lost, so what rounding takes from the sum (Dekker's fast two-sum) is summed beside it.
+struct LongSum {
+  Compute sum = 0;
+  Compute lost = 0;
+
+  __device__ void operator+=(Compute term) {
+    const Compute before = sum;
+    sum += term;
+    lost += (before - sum) + term;
+  }
+  __device__ void operator*=(Compute factor) {
+    sum *= factor;
+    lost *= factor;
+  }
+  __device__ Compute value() const {
+    return sum == -negative_infinity() ? sum : sum + lost;  // inf - inf was lost
+  }
+};
+
+// A part to which a thread adds many elements.
+struct LongMaxSum {
+  Compute m = negative_infinity();
+  LongSum d;
+
+  __device__ MaxSum value() const { return {m, d.value()}; }
+};
+
+// Adds elements. The branch skips the rescaling where no lane raises its maximum.
+template <int N>
+__device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < N; ++i) m = max(m, values[i]);
+  if (m > part.m) {
+    part.d *= exponential(part.m - m);
+    part.m = m;
+  }
+  const Compute shift = shift_of(part.m);
+  Compute sum = 0;
+#pragma unroll
+  for (int i = 0; i < N; ++i) sum += exponential(values[i] - shift);
+  part.d += sum;
+}
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     LongMaxSum part;
     walk(row_x, [&](auto& values, Col) { absorb(part, values); });
-    const MaxSum whole = combine_block(part.pair(), slots);
+    const MaxSum whole = combine_block(part.value(), slots);
     if (threadIdx.x == 0) write_row(row, whole.m, whole.d, lse);
   }
 }

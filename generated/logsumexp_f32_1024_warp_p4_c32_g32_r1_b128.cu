@@ -106,8 +106,8 @@ __device__ MaxSum reduce_row(Compute (&values)[kColsPerThread]) {
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
   m = max_lanes(m);
-  const Compute sum = add_lanes(sum_in_place(values, base_of(m)));
-  return {m, sum};
+  const MaxSum whole = {m, add_lanes(sum_in_place(values, base_of(m)))};
+  return whole;
 }
 
 }  // namespace

@@ -107,19 +107,19 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   __shared__ Compute slots[kWarps];
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
-    const X* row_x = ms + row * kCols;
+    const X* row_ms = ms + row * kCols;
     const X* row_ds = ds + row * kCols;
 
     Compute m = negative_infinity();
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      m = max(m, row_x[col]);
+      m = max(m, row_ms[col]);
     }
     m = reduce_block<max_lanes>(m, slots, negative_infinity());
     const auto base = base_of(m);
 
     LongSum sum;
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      Compute values[1] = {row_x[col]};
+      Compute values[1] = {row_ms[col]};
       Compute ds_values[1] = {row_ds[col]};
       sum += sum_in_place(values, ds_values, base);
     }

@@ -92,22 +92,6 @@ struct MaxSum {
 
 __device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
-// Adds elements. The branch skips the rescaling where no lane raises its maximum.
-__device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
-  if (m > part.m) {
-    part.d *= exponential(part.m - m);
-    part.m = m;
-  }
-  const Compute shift = shift_of(part.m);
-  Compute sum = 0;
-#pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) sum += exponential(values[i] - shift);
-  part.d += sum;
-}
-
 // Barriers in shared memory that count arrivals and bytes, in PTX. A phase ends when all arrivals
 // and all expected bytes are there; the parity of phases is 0, 1, 0 and so on.
 #ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
@@ -206,19 +190,35 @@ __device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Compute base)
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
+// Adds elements. The branch skips the rescaling where no lane raises its maximum.
+__device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
+  if (m > part.m) {
+    part.d *= exponential(part.m - m);
+    part.m = m;
+  }
+  const Compute shift = shift_of(part.m);
+  Compute sum = 0;
+#pragma unroll
+  for (int i = 0; i < kColsPerThread; ++i) sum += exponential(values[i] - shift);
+  part.d += sum;
+}
+
 // A pair in the workspace, its bits complemented so that 0 means not posted yet, for each half by
 // itself. The data are their own flag, so no fence is needed. encode() replaces NaNs: that of all
 // ones would look like 0.
 using Bits = unsigned int;
 
-struct Slot {
-  Bits m, d;
-};
-
 __device__ Bits encode(Compute value) {
   if (value != value) value = __int_as_float(0x7fc00000);
   return ~static_cast<Bits>(__float_as_int(value));
 }
+
+struct Slot {
+  Bits m, d;
+};
 
 // Both halves in one access.
 __device__ void post(MaxSum part, Slot* to) {
@@ -235,7 +235,7 @@ __device__ bool is_there(Slot slot) { return slot.m != 0 && slot.d != 0; }
 
 __device__ MaxSum decode(Slot slot) { return {__int_as_float(~slot.m), __int_as_float(~slot.d)}; }
 
-__device__ MaxSum await_pair(const Slot* from) {
+__device__ MaxSum await_part(const Slot* from) {
   Slot slot = look_at(from);
   while (!is_there(slot)) slot = look_at(from);
   return decode(slot);
@@ -252,7 +252,7 @@ __device__ MaxSum await_pair(const Slot* from) {
 //                   arrive reduced[d] ====> wait reduced[d] ========================> wait
 //                   : meanwhile rows        read parts[d]                            reduced[d]
 //                   : before t are          arrive combined[d]
-//                   : written, and          post pairs[r] -----> await all pairs
+//                   : written, and          post parts[r] -----> await all parts
 //                   : later ones reduced                         zero them
 //                   :                                            post total -------> await total
 //                   :                                                                totals[d] =
@@ -343,9 +343,9 @@ __device__ void load(const X* x, const Portion& portion, Chunk* ring, Shared& sh
 }
 
 // What the blocks of a group tell each other about a row, in global memory. One block combines the
-// pairs and the others read one total: polls for all pairs would fill the queue of an L2 slice.
+// pairs and the others read one total: polls for all of them would fill the queue of an L2 slice.
 struct alignas(128) Mail {
-  Slot pairs[kGroupSize];
+  Slot parts[kGroupSize];
   alignas(128) Slot total;
   unsigned int readers;  // that have read the total
 };
@@ -365,8 +365,8 @@ __device__ void post_part(unsigned int t, int lane, Shared& shared, Slot* to) {
 __device__ void combine_parts(int lane, Mail& mail) {
   MaxSum part = nothing();
   if (lane < kGroupSize) {
-    part = await_pair(mail.pairs + lane);
-    mail.pairs[lane] = {0, 0};  // the workspace is left as it was found
+    part = await_part(mail.parts + lane);
+    mail.parts[lane] = {};  // the workspace is left as it was found
   }
   part = combine_lanes(part);
   if (lane == 0) post(part, &mail.total);
@@ -375,7 +375,7 @@ __device__ void combine_parts(int lane, Mail& mail) {
 // The last reader of a row's total leaves the workspace as it was found.
 __device__ void clear_if_last(Mail& mail, unsigned int readers_before) {
   if (readers_before != kGroupSize - 1) return;
-  mail.total = {0, 0};
+  mail.total = {};
   mail.readers = 0;
 }
 
@@ -389,14 +389,14 @@ __device__ void exchange(const Portion& portion, int lane, Shared& shared, Mail*
   unsigned int readers_before = 0;
   long long row = portion.first_row;
   for (; row < portion.end_row; row += portion.row_step, ++t) {
-    if constexpr (kRole == kPoster) post_part(t, lane, shared, mail[row].pairs + portion.rank);
+    if constexpr (kRole == kPoster) post_part(t, lane, shared, mail[row].parts + portion.rank);
     if (kRole == kCombiner && turn == portion.rank) combine_parts(lane, mail[row]);
     turn = turn + 1 < kGroupSize ? turn + 1 : 0;
     if (kRole == kReceiver && lane == 0) {
       // totals[t % kDepth] is free: all worker warps have reduced row t, so they have written row
       // t - kDepth.
       mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);
-      shared.totals[t % kDepth] = await_pair(&mail[row].total);
+      shared.totals[t % kDepth] = await_part(&mail[row].total);
       mbarrier_arrive(&shared.combined[t % kDepth]);
       // The result of atomicAdd is used one row later, so that its latency is hidden.
       if (t > 0) clear_if_last(mail[row - portion.row_step], readers_before);
@@ -499,7 +499,7 @@ __device__ void work(Y* y, const Portion& portion, int thread, Chunk* ring, Shar
   for (unsigned int t = 0; t < rows; ++t) {
     mbarrier_wait(&shared.combined[t % kDepth], t / kDepth % 2);
     const MaxSum total = shared.totals[t % kDepth];
-    const Base base = base_of(total.m);
+    const auto base = base_of(total.m);
     const Compute factor = factor_of(total.d);
     Y* row_y = y + (portion.first_row + t * portion.row_step) * kCols;
     for (int i = 0; i < kChunks; ++i) {

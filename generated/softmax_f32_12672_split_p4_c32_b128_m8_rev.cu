@@ -103,22 +103,6 @@ __device__ MaxSum combine(MaxSum a, MaxSum b) {
   return {high.m, high.d + low.d * exponential(low.m - shift_of(high.m))};
 }
 
-// Adds elements. The branch skips the rescaling where no lane raises its maximum.
-__device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
-  if (m > part.m) {
-    part.d *= exponential(part.m - m);
-    part.m = m;
-  }
-  const Compute shift = shift_of(part.m);
-  Compute sum = 0;
-#pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) sum += exponential(values[i] - shift);
-  part.d += sum;
-}
-
 // The largest m of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute m) {
 #if __CUDA_ARCH__ >= 800
@@ -204,19 +188,35 @@ __device__ Compute sum_in_place(Compute (&values)[kColsPerThread], const Base& b
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
+// Adds elements. The branch skips the rescaling where no lane raises its maximum.
+__device__ void absorb(MaxSum& part, const Compute (&values)[kColsPerThread]) {
+  Compute m = values[0];
+#pragma unroll
+  for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
+  if (m > part.m) {
+    part.d *= exponential(part.m - m);
+    part.m = m;
+  }
+  const Compute shift = shift_of(part.m);
+  Compute sum = 0;
+#pragma unroll
+  for (int i = 0; i < kColsPerThread; ++i) sum += exponential(values[i] - shift);
+  part.d += sum;
+}
+
 // A pair in the workspace, its bits complemented so that 0 means not posted yet, for each half by
 // itself. The data are their own flag, so no fence is needed. encode() replaces NaNs: that of all
 // ones would look like 0.
 using Bits = unsigned int;
 
-struct Slot {
-  Bits m, d;
-};
-
 __device__ Bits encode(Compute value) {
   if (value != value) value = __int_as_float(0x7fc00000);
   return ~static_cast<Bits>(__float_as_int(value));
 }
+
+struct Slot {
+  Bits m, d;
+};
 
 // Both halves in one access.
 __device__ void post(MaxSum part, Slot* to) {
@@ -233,7 +233,7 @@ __device__ bool is_there(Slot slot) { return slot.m != 0 && slot.d != 0; }
 
 __device__ MaxSum decode(Slot slot) { return {__int_as_float(~slot.m), __int_as_float(~slot.d)}; }
 
-__device__ MaxSum await_pair(const Slot* from) {
+__device__ MaxSum await_part(const Slot* from) {
   Slot slot = look_at(from);
   while (!is_there(slot)) slot = look_at(from);
   return decode(slot);
@@ -246,8 +246,8 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     softmax_f32_12672_split_p4_c32_b128_m8_rev(const X* x, Y* y, long long rows,
                                                unsigned char* workspace) {
   // All zero before the first launch, and left so: other shapes lay it out otherwise.
-  Slot* pairs = reinterpret_cast<Slot*>(workspace);
-  unsigned int* written = reinterpret_cast<unsigned int*>(pairs + rows * kChunks);
+  Slot* parts = reinterpret_cast<Slot*>(workspace);
+  unsigned int* written = reinterpret_cast<unsigned int*>(parts + rows * kChunks);
   __shared__ MaxSum slots[kWarps];
 
   // Tasks in the order of the blocks: reduce row 0; then chunk by chunk reduce row k + 1 and write
@@ -264,7 +264,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 
   const int thread = threadIdx.x;
   const X* row_x = x + row * kCols;
-  Slot* row_pairs = pairs + row * kChunks;
+  Slot* row_parts = parts + row * kChunks;
   const Col first_pack = static_cast<Col>(chunk) * kSlicePacks;
   Compute values[kColsPerThread];
   load_slice(row_x, thread, first_pack, values);
@@ -273,13 +273,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   if (reducing) {
     absorb(part, values);
     part = combine_block(part, slots);
-    if (thread == 0) post(part, row_pairs + chunk);
+    if (thread == 0) post(part, row_parts + chunk);
     return;
   }
 
   // Each writer combines all pairs, in the same order.
   for (int i = thread; i < kChunks; i += kBlockSize) {
-    part = combine(part, await_pair(row_pairs + i));
+    part = combine(part, await_part(row_parts + i));
   }
   part = combine_block(part, slots);
   const auto base = base_of(part.m);
@@ -294,6 +294,6 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   unsigned int before = 0;
   if (thread == 0) before = atomicAdd(written + row, 1u);
   if (__shfl_sync(0xffffffff, before, 0) != kChunks - 1) return;
-  for (int i = thread; i < kChunks; i += 32) row_pairs[i] = {0, 0};
+  for (int i = thread; i < kChunks; i += 32) row_parts[i] = {};
   if (thread == 0) written[row] = 0;
 }

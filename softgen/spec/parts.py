@@ -6,6 +6,7 @@ that take a kind of part move it, and do not know what is in it.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 
@@ -41,8 +42,6 @@ class Part:
         return ", ".join(f"{part}.{member}" for member in self.members) or part
 
 
-PAIRS = "(max, sum) pairs"
-
 # The pair (max, sum of exp(x - max)) of arXiv 1805.02867.
-MAX_SUM = Part("max_sum", "MaxSum", "LongMaxSum", "pair", PAIRS, float("-inf"), ("m", "d"))
+MAX_SUM = Part("max_sum", "MaxSum", "LongMaxSum", "pair", "(max, sum) pairs", -math.inf, ("m", "d"))
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

@@ -106,7 +106,7 @@ class Cluster(Sliced):
             # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
             # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
-            return 24 if cut and full else 16
+            return (24 if cut and full else 16) + self.input_registers(problem)
         # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
         return self.other_registers(problem) + 4 * cut
 

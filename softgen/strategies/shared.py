@@ -54,12 +54,12 @@ class Shared(Strategy):
         self.require_pack(self.pack_size, problem)
         self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
-        # 1024 threads have 64 registers each: packs of 4 or 8 spilled 8 to 448 bytes.
+        # 1024 threads have 64 registers each: packs of 4 or 8 float64 spilled 8 to 448 bytes, and
+        # packs of 4 of two float32 inputs 92.
+        wide = problem.compute_dtype is DType.FLOAT64 or len(problem.element_inputs) > 1
         require(
-            self.block_size <= 512
-            or self.pack_size <= 2
-            or problem.compute_dtype is not DType.FLOAT64,
-            "float64 in packs of more than 2 elements leaves room for 512 threads",
+            self.block_size <= 512 or self.pack_size <= 2 or not wide,
+            "float64, or two inputs, in packs of more than 2 elements leaves room for 512 threads",
         )
         require(self.copy in (PLAIN, ASYNC, BULK), "copy must be 0, 1 or 2")
         require(1 <= self.stages <= MOST_STAGES, f"stages must be from 1 to {MOST_STAGES}")

@@ -28,6 +28,11 @@ LARGEST_PACKED_BLOCK = 256
 # What the cut packs of rows that start anywhere cost.
 UNALIGNED_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 12}
 
+# What the addresses of one more input take, in packs and in single elements: with 8 there as well
+# the gradient of softmax spilled 8 to 64 bytes at bfloat16 40001 in `cluster` and `split`.
+INPUT_REGISTERS = 8
+SINGLE_INPUT_REGISTERS = 24
+
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
@@ -217,9 +222,15 @@ class Sliced(Strategy):
         held = problem.dtype if self.packed else problem.compute_dtype
         return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 
+    def input_registers(self, problem: Problem) -> int:
+        """Return what a thread needs for inputs beside the first, without their elements."""
+        each = SINGLE_INPUT_REGISTERS if self.pack_size == 1 else INPUT_REGISTERS
+        return each * (len(problem.element_inputs) - 1)
+
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
+        other += self.input_registers(problem)
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

@@ -7,6 +7,10 @@ from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 
+# What one more input takes beside its elements: without, the gradient of softmax spilled 12 to 44
+# bytes in float32 with 1024 threads and two packs at once.
+INPUT_REGISTERS = 16
+
 MOST_UNROLL = 8  # as far as FastSoftmax's search goes
 
 
@@ -21,6 +25,7 @@ def require_walk(
     inputs = len(problem.element_inputs)
     held = inputs * pack_size * unroll * problem.compute_dtype.itemsize // 4
     limit = _most_element_registers(problem, arch, block_size)
+    limit -= INPUT_REGISTERS * (inputs - 1)
     strategy.require(
         held <= limit,
         f"a thread would hold {held} registers of elements; at most {limit} do not spill",

@@ -64,7 +64,7 @@ def test_a_workspace_left_dirty() -> None:
 
 def test_a_missing_reset_of_the_pairs() -> None:
     source = split()
-    kept = broken(source, "row_pairs[i] = {0, 0};", "if (row != 1 || i) row_pairs[i] = {0, 0};")
+    kept = broken(source, "row_parts[i] = {};", "if (row != 1 || i) row_parts[i] = {};")
     text = report(kept)
     assert "the launch left its workspace dirty: 8 of 108 bytes are not zero" in text
     assert "the first is byte 32" in text
@@ -109,7 +109,7 @@ def test_a_spin_that_another_thread_of_the_block_ends() -> None:
 
 
 def test_accesses_outside_of_the_workspace() -> None:
-    counters = "reinterpret_cast<unsigned int*>(pairs + rows * kChunks)"
+    counters = "reinterpret_cast<unsigned int*>(parts + rows * kChunks)"
     text = report(broken(split(), counters, f"{counters} + rows"))
     assert "past the end of workspace, whose last element is workspace[byte 107]" in text
     before = report(broken(split(), counters, "reinterpret_cast<unsigned int*>(workspace) - 4"))

@@ -73,6 +73,7 @@ def test_scaled_elements_pass_every_regime(dtype: DType) -> None:
         parse_name(f"softmax_{short}_{cols}_scale_{setting}")
         for cols, setting in (
             (1024, f"shared_p{pack}_b64_y2_s2_n2"),
+            (1001, f"cluster_p{pack}_c{pack}_b64_k8_m1"),
             (1001, f"split_p{pack}_c{pack}_b64_m1_rev"),
             (256 * pack, f"cooperative_p{pack}_c{pack}_b192_k2_n2_s4_f1_l1"),
             (256 * pack, f"cooperative_p{pack}_c{pack}_b128_k2_n2_s2_f1_l1_h1"),
