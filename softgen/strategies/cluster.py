@@ -66,6 +66,11 @@ class Cluster(Sliced):
         )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_packable(problem, arch)
+        # 20 and 40 spilled 16 bytes at 40001 columns, however many registers there were.
+        require(
+            len(problem.element_inputs) == 1 or self.pack_size > 1 or self.cols_per_thread <= 16,
+            "a thread takes at most 16 single elements of each of two inputs",
+        )
         covered = self.cols_per_thread * self.block_size // self.pack_size
         need = self.slice_packs(problem)
         require(covered >= need, f"a block must cover {need} packs, it covers {covered}")

@@ -196,7 +196,7 @@ def test_a_total_that_is_written_while_it_is_read() -> None:
 
 
 def test_a_workspace_that_is_left_dirty() -> None:
-    text = report(broken(cooperative(), "  mail.total = {0, 0};\n", ""))
+    text = report(broken(cooperative(), "  mail.total = {};\n", ""))
     assert "left its workspace dirty" in text
 
 
