@@ -30,8 +30,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--suite",
-            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short or drawn; may be "
-            "repeated.",
+            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short or drawn; "
+            "may be repeated.",
         ),
     ] = None,
     shape: Annotated[

@@ -538,7 +538,7 @@ def test_a_setting_is_for_any_width() -> None:
 # What softgen ships
 
 
-TUNED = "softmax_bf16_4096_block_p8_c16_g256_b256_m5"
+TUNED = "softmax_bf16_4096_block_p8_c16_g256_b256_m5_pdl2"
 BF16 = ("--dtype", "bfloat16", "--cols", 4096, "--rows", 8192)
 
 
