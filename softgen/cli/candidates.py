@@ -70,5 +70,5 @@ def short(number: float | None) -> str:
 
 
 def _remark(variant: Variant, found: Explanation) -> str:
-    words = {"winner": found.winner, "guess": found.guess}
+    words = {"chosen": found.winner, "guess": found.guess}
     return ", ".join(word for word, other in words.items() if variant == other)

@@ -54,7 +54,10 @@ def why(choice: Choice, found: Explanation) -> str:
         guess = found.guess
         other = "" if guess == choice.variant else f" (the best guess is {guess.strategy.label})"
         return f"the fastest when {choice.tuned_on} was tuned{other}"
-    return "it comes first as a guess: nothing was timed here, and no winner is shipped"
+    return (
+        "it is the first guess of the strategy that is expected to be the fastest: nothing was "
+        "timed here, and no winner is shipped"
+    )
 
 
 def show(
@@ -176,10 +179,10 @@ def _show_strategies(found: Explanation) -> None:
 
 
 def _show_knobs(found: Explanation) -> None:
-    """Print the winner's knobs with the best time at each value; meanings where there is room."""
+    """Print the choice's knobs with the best time at each value; meanings where there is room."""
     columns = {
         "knob": [each.name for each in found.knobs],
-        "winner's": [_spell(each.value) for each in found.knobs],
+        "chosen": [_spell(each.value) for each in found.knobs],
         "best us at each value" if found.timed else "values": [
             "  ".join(
                 f"{_spell(value)}: {short(time)}" if found.timed else _spell(value)

@@ -149,7 +149,7 @@ def _print(report: Report) -> None:
     output.table(("strategy", "checked"), report.by_strategy.items())
     errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())
     if report.worst:
-        output.table(("dtype", "worst error"), errors)
+        output.table(("result dtype", "worst error"), errors)
     for line in grouped(report.failures):
         output.result(line)
     output.result(f"{report.checked} checked, {report.failed} failed")

@@ -222,9 +222,8 @@ def test_the_first_figures_are_those_of_the_tables(timed: Timed) -> None:
         f"The slowest takes {ratio[slowest]:.2f}: {spelled(slowest)}.",
         f"of random shapes, the slowest takes {ratio[drawn]:.2f}: {spelled(drawn)}.",
         f"at most {(behind - 1) * 100:.1f}% behind the fastest other library.",
-        f"Calls of {min(times):.1f} to {max(times):.1f} us, whose launch is most of what they take,"
-        f" are {lead('short')} times as fast as the fastest other, and {lead('chained')} times in "
-        "a chain.",
+        f"Calls of {min(times):.1f} to {max(times):.1f} us are {lead('short')} times as fast as "
+        f"the fastest other, and {lead('chained')} times in a chain.",
         f"PyTorch was timed at all {count['torch']} of them, Liger at {count['liger']}, Triton at "
         f"{count['triton']}, CuPy at {count['cupyx']}, `torch.compile` at {count['torch.compile']} "
         f"and QuACK at {count['quack']}.",

@@ -119,7 +119,8 @@ def test_a_best_guess_says_why_nothing_was_measured() -> None:
     told = lines("64", "x", "1000", "--dtype", "float16", "--function", "log_softmax")
     assert told["chosen"].endswith(": best guess for 64 rows")
     assert told["why"] == (
-        "it comes first as a guess: nothing was timed here, and no winner is shipped"
+        "it is the first guess of the strategy that is expected to be the fastest: nothing was "
+        "timed here, and no winner is shipped"
     )
     assert told["time"] == "not measured: no GPU can be used: there is none"
     assert told["roofline"].endswith(": less than a launch takes, about 1.8 us")
@@ -156,7 +157,7 @@ def test_what_a_tuning_found(h200: None) -> None:
     assert told["memory"] == "at least 83.05 us: 415.2 MB at 5000 GB/s"
     printed = ok("explain", "4096x12672").stdout
     assert re.search(
-        rf"^{WINNER.strategy.label} +\d\.\d\d +100\.0 +1\.000 +winner$",
+        rf"^{WINNER.strategy.label} +\d\.\d\d +100\.0 +1\.000 +chosen$",
         printed.replace(" \n", "\n"),
         re.MULTILINE,
     ), printed
