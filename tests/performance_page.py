@@ -79,7 +79,7 @@ def of_launches(benchmark: Path, file: str) -> list[str]:
 
 def of_matmuls(benchmark: Path) -> list[str]:
     """Return a step between two matrix products, and what is left of it without them."""
-    path = benchmark / "between_matmuls.csv"
+    path = benchmark.parent / "matmuls" / "between_matmuls.csv"
     with path.open(newline="") as file:
         steps = list(csv.DictReader(file))
     rows = []

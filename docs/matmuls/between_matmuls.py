@@ -1,6 +1,6 @@
 """Softmax between two matrix products of PyTorch's: what a dependent launch gains in a model.
 
-    python docs/benchmark/between_matmuls.py [FILE.csv]
+    python docs/matmuls/between_matmuls.py [FILE.csv]
 
 A step is softmax(q @ k) @ v. Times are of a step, in us, on the GPU: in a CUDA graph of 50 steps,
 and eagerly, where the GPU is held up at first so that the launches queue. All take turns in one
