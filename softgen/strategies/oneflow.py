@@ -9,13 +9,15 @@ from __future__ import annotations
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.operands import Measure
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.oneflowblock import OneflowBlock, computes
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 
-# The widest row that OneFlow gives to a warp: softmax of 1024 columns goes to a block already.
-MOST_WARP_COLS = {"softmax": 1023, "log_softmax": 1024}
+# The widest row that OneFlow gives to a warp. It asks `cols < 1024` where results are values, and
+# `cols <= 1024` where they are logarithms.
+MOST_WARP_COLS = {Measure.VALUE: 1023, Measure.LOGARITHM: 1024}
 
 
 def oneflow_dispatch(problem: Problem, rows: int, arch: Arch) -> Strategy:
@@ -32,6 +34,6 @@ def oneflow_dispatch(problem: Problem, rows: int, arch: Arch) -> Strategy:
             "choose another variant"
         )
     single = problem.compute_dtype is DType.FLOAT32
-    if single and problem.cols <= MOST_WARP_COLS[problem.function.name]:
+    if single and problem.cols <= MOST_WARP_COLS[problem.results[0].measure]:
         return OneflowWarp.chosen(problem, rows, arch)
     return OneflowBlock.chosen(problem, arch)

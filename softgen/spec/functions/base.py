@@ -52,6 +52,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def textbook(self) -> bool:
+        """Whether it is what other people's softmax kernels compute: y, or its logarithm, alone."""
+        return False
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return False

@@ -55,6 +55,11 @@ class Normalized(Function):
         return self.stem
 
     @property
+    def textbook(self) -> bool:
+        """Whether there is no lse."""
+        return not self.lse
+
+    @property
     def like(self) -> str:
         """softmax, whose bytes it moves with the same launch."""
         return "softmax"
