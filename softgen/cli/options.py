@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from softgen.errors import InvalidValueError, NoDeviceError
-from softgen.names import likely
 from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
@@ -23,7 +22,7 @@ def parse_dtype(text: str | DType) -> DType:
     """Return the dtype of that name; what Typer says of an Enum has no likely name."""
     names = [member.value for member in DType]
     if text not in names:
-        choices, hint = ", ".join(map(repr, names)), likely(text, names)
+        choices, hint = ", ".join(map(repr, names)), DType.likely(text)
         raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
     return DType(text)
 

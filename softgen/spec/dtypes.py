@@ -38,9 +38,15 @@ class DType(str, Enum):
         except ValueError:
             known = [member.value for member in cls]
             raise InvalidTypeError(
-                f"dtype {name!r} is not supported;{likely(name, known)} softgen computes "
+                f"dtype {name!r} is not supported;{cls.likely(name)} softgen computes "
                 f"{', '.join(known)}. Cast the input first, for example x.astype('float32')"
             ) from None
+
+    @classmethod
+    def likely(cls, name: str) -> str:
+        """Return " did you mean 'float32'?" for fp32 and for slips, or nothing."""
+        meant = _ALSO.get(name.lower())
+        return f" did you mean {meant.value!r}?" if meant else likely(name, [m.value for m in cls])
 
     @property
     def itemsize(self) -> int:
@@ -68,4 +74,12 @@ _FACTS = {
     DType.BFLOAT16: (2, "bf16", "__nv_bfloat16"),
     DType.FLOAT32: (4, "f32", "float"),
     DType.FLOAT64: (8, "f64", "double"),
+}
+
+# What the types are called elsewhere; "float" has 32 bits in PyTorch and 64 in NumPy.
+_ALSO = {
+    **dict.fromkeys(("f16", "fp16", "half"), DType.FLOAT16),
+    **dict.fromkeys(("bf16", "bfloat"), DType.BFLOAT16),
+    **dict.fromkeys(("f32", "fp32", "single"), DType.FLOAT32),
+    **dict.fromkeys(("f64", "fp64", "double"), DType.FLOAT64),
 }
