@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -42,7 +43,8 @@ def show(
     known = arch_named(arch, sms)
     if name is not None and variant is not None:
         raise typer.BadParameter("give VARIANT or --variant, not both")
-    choice = variant if name is None else name
+    # The path of an emitted file will do: it is called as its variant.
+    choice = variant if name is None else Path(name).stem if name.endswith(".cu") else name
     problem = options.problem_of(
         choice, cols, dtype, function, out_dtype, alignment, batch_invariant
     )

@@ -437,6 +437,10 @@ def test_show_tells_what_the_compiler_made_of_it() -> None:
     assert resources["occupancy"] == resources["blocks_per_multiprocessor"] * 256 / 2048
 
 
+def test_show_takes_the_path_of_an_emitted_file() -> None:
+    assert ok("show", f"generated/{SAFE}.cu").stdout == ok("show", SAFE).stdout
+
+
 def test_show_without_a_compiler_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*arguments: object) -> None:
         raise MissingDependencyError("NVRTC cannot be loaded; install it with pip")
