@@ -135,12 +135,14 @@ def _cache_folder() -> str:
 
 def _settings() -> str:
     """Read what decides how a call chooses; a value that cannot be read fails every call."""
+    from softgen.devices.gpu import dependent
     from softgen.tuning import policy
 
     mode, budget = policy.tune_mode(None), policy.tune_budget()
     invariant = ", batch-invariant" if policy.batch_invariant_default() else ""
+    plain = "" if dependent.is_wanted() else ", plain launches"
     told = ", choices told on stderr" if policy.debugging() else ""
-    return f"tuning {mode}, at most {budget:g} s{invariant}{told}"
+    return f"tuning {mode}, at most {budget:g} s{invariant}{plain}{told}"
 
 
 def _cupy_cache() -> str:

@@ -16,6 +16,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.variants import Variant, best_guess, candidates
+from softgen.switches import is_on
 from softgen.tuning import cache
 from softgen.tuning.entry import Entry, Key
 
@@ -56,19 +57,12 @@ def tune_budget() -> float:
 
 def batch_invariant_default() -> bool:
     """Whether SOFTGEN_BATCH_INVARIANT asks for the same bits of a row in any batch."""
-    return _switch("SOFTGEN_BATCH_INVARIANT")
+    return is_on("SOFTGEN_BATCH_INVARIANT")
 
 
 def debugging() -> bool:
     """Whether SOFTGEN_DEBUG asks for a line about each choice."""
-    return _switch("SOFTGEN_DEBUG")
-
-
-def _switch(name: str) -> bool:
-    text = os.environ.get(name, "0")
-    if text not in ("", "0", "1"):
-        raise InvalidValueError(f"the environment variable {name} must be 0 or 1, got {text!r}")
-    return text == "1"
+    return is_on("SOFTGEN_DEBUG")
 
 
 class Chosen(NamedTuple):

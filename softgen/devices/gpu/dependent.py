@@ -7,24 +7,23 @@ is launched with an attribute. Its blocks are then placed while that one ends, w
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import capturing_freely
+from softgen.errors import LaunchError
+from softgen.switches import is_on
 
 if TYPE_CHECKING:
     from softgen.devices.gpu.launcher import Launcher
-
-VARIABLE = "SOFTGEN_PDL"
 
 # By device, and whether the grid is cooperative: the driver was asked once.
 _known: dict[tuple[int, bool], bool] = {}
 
 
 def is_wanted() -> bool:
-    """Whether the environment lets kernels be launched so; looked at when a shape is first met."""
-    return os.environ.get(VARIABLE, "1").strip().lower() not in ("0", "off", "false", "no")
+    """Whether SOFTGEN_PDL lets kernels be launched so; looked at when a shape is first met."""
+    return is_on("SOFTGEN_PDL", default=True)
 
 
 def is_taken(device: int, cooperative: bool, launch: Launcher, arrays: int) -> bool:
@@ -38,7 +37,10 @@ def is_taken(device: int, cooperative: bool, launch: Launcher, arrays: int) -> b
     """
     key = (device, cooperative)
     if key not in _known:
-        _known[key] = _is_captured(launch, arrays)
+        try:
+            _known[key] = _is_captured(launch, arrays)
+        except LaunchError:  # too few SMs here, which says nothing of other streams
+            return False
     return _known[key]
 
 
