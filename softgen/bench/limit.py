@@ -196,20 +196,7 @@ def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, int], None]
     return enqueue
 
 
-def launch_of(sweep: Sweep, arena: Arena) -> Launch:
-    """Return the sweep as a competitor: it reads input i, and copies it to output i if it writes.
-
-    An output must be as large as an input where it writes.
-    """
-    enqueue, pairs = sweeper(sweep, arena, arena.bytes), arena.pairs
-
-    def launch(i: int) -> None:
-        enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])
-
-    return launch
-
-
-def dependent_launch_of(sweep: Sweep, arena: Arena) -> Launch:
+def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, int], None]:
     """Return the same by launches that may start before the launch before has ended."""
     device = int(arena.player.cupy.cuda.runtime.getDevice())
     function = _function(sweep.unroll, sweep.evict_first, sweep.writes, device, waits=True)
@@ -217,15 +204,27 @@ def dependent_launch_of(sweep: Sweep, arena: Arena) -> Launch:
         sweep.block_size,
         rows_per_block=sweep.unroll * sweep.block_size * PACK_BYTES,
         static_shared_bytes=0,
-        most_blocks=sweep.grid(arena.bytes, arena.arch),
+        most_blocks=sweep.grid(size, arena.arch),
         dependent=True,
     )
     # The kernel's rows are bytes.
-    launcher = Launcher(function, 2, shape, arena.bytes, device, 0)
-    buffers, stream = arena.buffers, arena.player.stream.ptr
-    pairs = list(zip(buffers.inputs, buffers.outputs, strict=True))
+    launcher = Launcher(function, 2, shape, size, device, 0)
+
+    def enqueue(x: int, y: int) -> None:
+        launcher((x, y), arena.player.stream.ptr)
+
+    return enqueue
+
+
+def launch_of(sweep: Sweep, arena: Arena, *, dependent: bool = False) -> Launch:
+    """Return the sweep as a competitor: it reads input i, and copies it to output i if it writes.
+
+    An output must be as large as an input where it writes.
+    """
+    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, arena, arena.bytes)
+    pairs = arena.pairs
 
     def launch(i: int) -> None:
-        launcher(pairs[i % len(pairs)], stream)
+        enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])
 
     return launch

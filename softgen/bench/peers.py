@@ -185,7 +185,7 @@ def dependent_copies(arena: Arena) -> Field:
     sweeps = limit.settings(arena.problem.writes_elements)
     return Field(
         tuple(
-            Entrant(limit.dependent_launch_of(sweep, arena), note=sweep.label, computes=False)
+            Entrant(limit.launch_of(sweep, arena, dependent=True), note=sweep.label, computes=False)
             for sweep in sweeps
         ),
         (),

@@ -171,10 +171,8 @@ class Strategy(abc.ABC):
     @classmethod
     def legend(cls) -> str:
         """Return what the letters of a label mean, for example p pack_size, b block_size."""
-        return ", ".join(
-            f"{each.metadata['short']} {each.name}".replace("pdl pdl", "pdl")
-            for each in cls.fields()
-        )
+        names = [(each.metadata["short"], each.name) for each in cls.fields()]
+        return ", ".join(name if short == name else f"{short} {name}" for short, name in names)
 
     @property
     def label(self) -> str:
