@@ -17,7 +17,9 @@ def test_every_strategy_passes(dtype: DType) -> None:
     report = verify(device="cuda", dtypes=[dtype])
     print(f"{dtype.value}: {report.checked} checked, {report.by_strategy}, worst {report.worst}")
     assert report.failures == []
-    assert set(report.by_strategy) == {kind.name for kind in all_strategies()}
+    # OneFlow holds no row of float64 in registers.
+    absent = {"oneflowwarp"} if dtype is DType.FLOAT64 else set()
+    assert set(report.by_strategy) == {kind.name for kind in all_strategies()} - absent
 
 
 def test_the_emulators_twins_are_what_the_ptx_does() -> None:

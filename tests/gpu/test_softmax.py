@@ -14,6 +14,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import numpy_dtype, reference
+from softgen.strategies.lessons.oneflowblock import EXPONENT_ERROR
 from tests.helpers.device_reference import device_normal, error_over_bound, in_float64
 from tests.helpers.single import BOTH
 
@@ -93,7 +94,9 @@ def test_oneflows_blocks_stride_over_more_rows_than_32_waves(
     """Its three kernels, on a GPU of up to 132 SMs."""
     x = device_normal(rows, cols, DType(dtype))
     y = CALLS[algorithm](x, variant="oneflow")
-    assert error_over_bound(y, x, algorithm, DType(dtype)) <= 1.0
+    rounded = algorithm == SOFTMAX and dtype == "float32"  # its exponent
+    more = EXPONENT_ERROR if rounded else 0.0
+    assert error_over_bound(y, x, algorithm, DType(dtype), more) <= 1.0
 
 
 @pytest.mark.parametrize("algorithm", list(BOTH), ids=str)
