@@ -224,7 +224,7 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
     """Return the shape of an operand, in words, and of a number what it may be."""
     accepted = {hook.name: hook.accepts for hook in problem.hooks}
     return {
-        Extent.ELEMENT: f"[rows][{problem.cols}], contiguous",
+        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
         Extent.ROW: "[rows], contiguous",
         Extent.NUMBER: f"number, {accepted.get(operand.name, '')}",
     }[operand.extent]

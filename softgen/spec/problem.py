@@ -11,6 +11,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
+from softgen.spec.layouts import ROWS, Layout
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
@@ -59,13 +60,14 @@ class Problem:
         function: what is computed of each row.
         dtype: element type of the input x.
         out_dtype: element type of the result that has a type of its own (see Function.operands).
-        cols: elements in a row; rows are contiguous and `cols` elements apart.
+        cols: elements in a row.
         alignment: every row of x and of y starts on a multiple of this many elements of its own
             type (of 16 bytes, where that is less). A power of two.
         fixed_order: whether the order in which a row is summed must not depend on where the row
             lies. False where rows are whole packs of 16 bytes, since every kernel has one order for
             those.
         hooks: what is done to elements on their way in, in this order.
+        layout: where the elements of a row lie; by default they are contiguous, and so are rows.
 
     `Problem.of` takes names and fills in the defaults.
     """
@@ -77,6 +79,7 @@ class Problem:
     alignment: int
     fixed_order: bool = False
     hooks: tuple[Hook, ...] = ()
+    layout: Layout = ROWS
 
     @classmethod
     def of(
@@ -89,6 +92,7 @@ class Problem:
         alignment: int | None = None,
         fixed_order: bool = False,
         hooks: Sequence[Hook | str] = (),
+        layout: Layout = ROWS,
     ) -> Problem:
         """Return the problem for the given names.
 
@@ -102,6 +106,7 @@ class Problem:
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
             hooks: what is done to elements on their way in, by name, for example ["scale"].
+            layout: where the elements of a row lie.
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
@@ -123,7 +128,10 @@ class Problem:
         chosen = tuple(map(Hook.of, hooks))
         if len(set(chosen)) < len(chosen):
             raise InvalidValueError(f"each hook at most once, got {', '.join(map(str, hooks))}")
-        return cls(Function.of(function), x_type, y_type, cols, alignment, fixed_order, chosen)
+        return cls(
+            *(Function.of(function), x_type, y_type, cols),
+            *(alignment, fixed_order, chosen, layout),
+        )
 
     @property
     def compute_dtype(self) -> DType:
@@ -199,6 +207,7 @@ class Problem:
             "alignment": self.alignment,
             "fixed_order": self.fixed_order,
             **({"hooks": [hook.name for hook in self.hooks]} if self.hooks else {}),
+            **({"layout": self.layout.label} if self.layout.label else {}),
         }
 
     @property
@@ -218,7 +227,7 @@ class Problem:
     @property
     def label(self) -> str:
         """Readable and unique: the first part of a variant's name."""
-        label = f"{self.stem}_{self.cols}"
+        label = "_".join(filter(None, [f"{self.stem}_{self.cols}", self.layout.label]))
         if self.alignment != natural_alignment(self.dtype, self.cols):
             label += f"_align{self.alignment}"
         if self.fixed_order:

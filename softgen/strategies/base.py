@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Layout, Rows
 from softgen.spec.parts import SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
@@ -84,6 +85,7 @@ class Strategy(abc.ABC):
     summary: ClassVar[str]
     tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
     takes: ClassVar[frozenset[Feature]] = frozenset()  # what its template has beyond the usual
+    layouts: ClassVar[tuple[type[Layout], ...]] = (Rows,)  # that its template knows
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
     # What all strategies have: by name only, and behind a strategy's own knobs in names.
@@ -192,7 +194,7 @@ class Strategy(abc.ABC):
 
         The usual is one input with an element a column, of which (max, sum) pairs are found.
         """
-        return features_of(problem) <= cls.takes
+        return features_of(problem) <= cls.takes and isinstance(problem.layout, cls.layouts)
 
     def is_legal(self, problem: Problem, arch: Arch) -> bool:
         """Whether these knobs can compute `problem` on `arch`."""
