@@ -78,7 +78,7 @@ def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
             found = _in_float64(results[number], index)
             worst[number] = max(worst[number], _error(operand, found, exact[number]))
     deviations = [
-        Deviation(operand.name, error, TOLERANCE[operand.dtype])
+        Deviation(operand.name, error, TOLERANCE[operand.float_type])
         for operand, error in zip(problem.results, worst, strict=True)
     ]
     return max(deviations, key=lambda each: each.error / each.bound)
@@ -105,7 +105,7 @@ def _error(operand: Operand, found: Any, exact: Any) -> float:
         if operand.measure is Measure.LOGARITHM:
             scale += 1
         else:
-            tiny = TINY[operand.dtype]
+            tiny = TINY[operand.float_type]
             scale[scale < tiny] = tiny
         error /= scale
     error[error != error] = float("inf")

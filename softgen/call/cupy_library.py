@@ -17,8 +17,11 @@ from softgen.call.warm_run import (
 )
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.storage import numpy_dtype
+
+# Their names
+_INTEGERS = frozenset(each.value for each in Integer)
 
 
 class CupyLibrary:
@@ -39,6 +42,11 @@ class CupyLibrary:
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
         return DType.of(x.dtype.name)
+
+    def element_type(self, x: Any) -> ElementType:
+        """Return the element type, also of integers and booleans; InvalidTypeError for others."""
+        name = x.dtype.name
+        return Integer(name) if name in _INTEGERS else DType.of(name)
 
     def device(self, x: Any) -> int:
         """Return the device number."""

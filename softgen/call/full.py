@@ -163,7 +163,7 @@ def other_inputs(
 def _overlap(library: Library, a: Any, b: Any) -> bool:
     """Whether two contiguous arrays share memory."""
     starts = [library.pointer(each) for each in (a, b)]
-    sizes = [math.prod(each.shape) * library.dtype(each).itemsize for each in (a, b)]
+    sizes = [math.prod(each.shape) * library.element_type(each).itemsize for each in (a, b)]
     return bool(starts[0] < starts[1] + sizes[1] and starts[1] < starts[0] + sizes[0])
 
 
@@ -186,10 +186,9 @@ def _other_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
     other, array = library_of(array)
     if other is not library or library.device(array) != library.device(x):
         raise InvalidValueError(f"{operand.name} must be of x's library and on its device")
-    if library.dtype(array) is not operand.dtype:
-        raise InvalidTypeError(
-            f"{operand.name} must be {operand.dtype.value}, got {library.dtype(array).value}"
-        )
+    found = library.element_type(array)
+    if found is not operand.dtype:
+        raise InvalidTypeError(f"{operand.name} must be {operand.dtype.value}, got {found.value}")
     row = operand.extent is Extent.ROW
     shape = tuple(x.shape[:-1] if row else x.shape)
     if tuple(array.shape) != shape:

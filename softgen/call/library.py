@@ -12,7 +12,7 @@ from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType
 from softgen.spec.operands import Extent, Operand
 
 ACCEPTED = (
@@ -42,6 +42,9 @@ class Library(Protocol):
 
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
+
+    def element_type(self, x: Any) -> ElementType:
+        """Return the element type, also of integers and booleans; InvalidTypeError for others."""
 
     def device(self, x: Any) -> int:
         """Return the device number."""

@@ -69,8 +69,8 @@ def resolve_outputs(library: Library, x: Any, out: Any, problem: Problem) -> lis
     """
     first, *more = problem.results
     return [
-        resolve_output(library, x, out, first.dtype, first.extent),
-        *(resolve_output(library, x, None, each.dtype, each.extent) for each in more),
+        resolve_output(library, x, out, first.float_type, first.extent),
+        *(resolve_output(library, x, None, each.float_type, each.extent) for each in more),
     ]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, look_up, never
 from softgen.devices.gpu.device import require_device
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType, Integer
 
 
 class TorchLibrary:
@@ -32,7 +32,13 @@ class TorchLibrary:
             self.torch.float32: DType.FLOAT32,
             self.torch.float64: DType.FLOAT64,
         }
-        self._torch_dtypes = {mine: theirs for theirs, mine in self._dtypes.items()}
+        self._integers = {
+            self.torch.bool: Integer.BOOL,
+            self.torch.int32: Integer.INT32,
+            self.torch.int64: Integer.INT64,
+        }
+        both: dict[Any, ElementType] = {**self._dtypes, **self._integers}
+        self._torch_dtypes = {mine: theirs for theirs, mine in both.items()}
 
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
@@ -42,6 +48,11 @@ class TorchLibrary:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
         found = self._dtypes.get(x.dtype)
         return found if found is not None else DType.of(x.dtype)
+
+    def element_type(self, x: Any) -> ElementType:
+        """Return the element type, also of integers and booleans; InvalidTypeError for others."""
+        found = self._integers.get(x.dtype)
+        return found if found is not None else self.dtype(x)
 
     def device(self, x: Any) -> int:
         """Return the device number."""

@@ -189,7 +189,7 @@ def _run(
         exponent_error = made.variant.strategy.exponent_error(problem)
         accuracy = measure(problem, inputs, made.results, exponent_error)
         arrays = [
-            _for_people(numerics.decode(each, operand.dtype), operand.dtype).reshape(
+            _for_people(numerics.decode(each, operand.dtype), operand.float_type).reshape(
                 values.shape if operand.extent is Extent.ELEMENT else values.shape[:-1]
             )
             for each, operand in zip(made.results, problem.results, strict=True)

@@ -283,7 +283,7 @@ def _dependent_names(variant: Variant) -> dict[str, Any]:
 
 def alignment_rule(problem: Problem) -> str:
     """Return what addresses have to be multiples of, in words."""
-    sizes = {o.name: aligned_bytes(problem, o.dtype) for o in problem.whole_rows}
+    sizes = {o.name: aligned_bytes(problem, o.float_type) for o in problem.whole_rows}
     rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
     if len(set(sizes.values())) == 1:
         return f"{' and '.join(sizes)} to {next(iter(sizes.values()))} bytes ({rows})"

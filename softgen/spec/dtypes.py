@@ -1,4 +1,4 @@
-"""The element types."""
+"""The element types, and the types of indices, counts and choices."""
 
 from __future__ import annotations
 
@@ -68,6 +68,38 @@ class DType(str, Enum):
         """Elements in the widest access of one thread."""
         return MAX_PACK_BYTES // self.itemsize
 
+
+class Integer(str, Enum):
+    """The type of an index, a count or a choice, by NumPy's name for it."""
+
+    BOOL = "bool"
+    INT32 = "int32"
+    INT64 = "int64"
+
+    @property
+    def itemsize(self) -> int:
+        """Size of one element in bytes."""
+        return _INTEGER_FACTS[self][0]
+
+    @property
+    def short(self) -> str:
+        """Abbreviation."""
+        return _INTEGER_FACTS[self][1]
+
+    @property
+    def cuda(self) -> str:
+        """The CUDA C++ type."""
+        return _INTEGER_FACTS[self][2]
+
+
+# What an operand may be of.
+ElementType = DType | Integer
+
+_INTEGER_FACTS = {
+    Integer.BOOL: (1, "bool", "bool"),
+    Integer.INT32: (4, "i32", "int"),
+    Integer.INT64: (8, "i64", "long long"),
+}
 
 _FACTS = {
     DType.FLOAT16: (2, "f16", "__half"),

@@ -1,7 +1,7 @@
 """What a right answer is: storage of the four dtypes, the float64 reference, and the error bounds.
 
 NumPy has no bfloat16 and ml_dtypes is optional, so arrays travel in storage form: float16, float32
-and float64 as themselves, bfloat16 as uint16 holding its bits.
+and float64 as themselves, bfloat16 as uint16 holding its bits; integers and booleans as they are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.spec.dtypes import DType
+from softgen.errors import InvalidValueError
+from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
@@ -65,13 +66,18 @@ class Accuracy:
     message: str = ""
 
 
-def storage_dtype(dtype: DType) -> np.dtype[Any]:
+def storage_dtype(dtype: ElementType) -> np.dtype[Any]:
     """Return the NumPy dtype that holds elements of `dtype`."""
     return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)
 
 
-def encode(values: npt.ArrayLike, dtype: DType) -> Storage:
-    """Return `values` in storage form, rounded once, to nearest, ties to even."""
+def encode(values: npt.ArrayLike, dtype: ElementType) -> Storage:
+    """Return `values` in storage form, rounded once, to nearest, ties to even.
+
+    Raises InvalidValueError for an integer or a boolean whose value the type does not have.
+    """
+    if isinstance(dtype, Integer):
+        return _integers(np.asarray(values), dtype)
     with np.errstate(invalid="ignore"):  # a signaling NaN, as a file may hold
         wide = np.asarray(values).astype(np.float64)
     if dtype is DType.BFLOAT16:
@@ -80,12 +86,25 @@ def encode(values: npt.ArrayLike, dtype: DType) -> Storage:
         return wide.astype(dtype.value)
 
 
-def decode(storage: Storage, dtype: DType) -> Float64:
-    """Return the exact values of an array in storage form."""
+def decode(storage: Storage, dtype: ElementType) -> Storage:
+    """Return the exact values of an array in storage form: floats as float64."""
+    if isinstance(dtype, Integer):
+        return storage
     if dtype is DType.BFLOAT16:
         storage = (storage.astype(np.uint32) << 16).view(np.float32)
     with np.errstate(invalid="ignore"):  # a signaling NaN
         return storage.astype(np.float64)
+
+
+def _integers(values: npt.NDArray[Any], dtype: Integer) -> Storage:
+    """Return the values in `dtype`, which must have them all."""
+    with np.errstate(invalid="ignore"):
+        found = values.astype(storage_dtype(dtype))
+    if not np.array_equal(found, values):
+        raise InvalidValueError(
+            f"{dtype.value} does not hold all of the {values.dtype} values that are given"
+        )
+    return found
 
 
 def _bfloat16_bits(wide: Float64) -> Storage:
@@ -200,8 +219,8 @@ def _check(
     problem: Problem,
     exponent_error: float,
 ) -> Accuracy:
-    unit = unit_of(operand.dtype)
-    bound = _ULPS if unit == "ulp" else _BOUND[operand.dtype]
+    unit = unit_of(operand.float_type)
+    bound = _ULPS if unit == "ulp" else _BOUND[operand.float_type]
     if result.size == 0:
         return Accuracy(0.0, bound, unit, None, ok=True)
     rounded = decode(encode(exact, operand.dtype), operand.dtype)
@@ -246,15 +265,15 @@ def _relative_error(
     `more` is allowed of a softmax result in float32 beside the bound.
     """
     if operand.measure is Measure.VALUE:
-        scale = np.maximum(np.abs(exact), _FLOOR[operand.dtype])
+        scale = np.maximum(np.abs(exact), _FLOOR[operand.float_type])
         if operand.dtype is DType.FLOAT64:
             scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP
         elif operand.extent is Extent.ELEMENT:
-            scale *= 1 + more / _BOUND[operand.dtype]
+            scale *= 1 + more / _BOUND[operand.float_type]
     elif operand.measure is Measure.LOGARITHM:
         scale = 1 + np.abs(exact)
     elif size is not None:
-        scale = np.maximum(size, _FLOOR[operand.dtype])
+        scale = np.maximum(size, _FLOOR[operand.float_type])
     else:
         scale = np.zeros_like(exact)
     error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType
 
 
 class Extent(str, Enum):
@@ -35,7 +35,7 @@ class Operand:
 
     Attributes:
         name: as in the kernel's signature.
-        dtype: element type.
+        dtype: element type: a float for what is computed with, else an integer or a boolean.
         extent: rows x cols, one per row, or one number.
         result: whether the kernel writes it; otherwise it only reads it.
         cuda: the C++ type as the text names it: X, Y, or Compute.
@@ -44,7 +44,7 @@ class Operand:
     """
 
     name: str
-    dtype: DType
+    dtype: ElementType
     extent: Extent
     result: bool
     cuda: str
@@ -57,6 +57,12 @@ class Operand:
         if self.extent is Extent.NUMBER:
             return f"{self.cuda} {self.name}"
         return f"{'' if self.result else 'const '}{self.cuda}* {self.name}"
+
+    @property
+    def float_type(self) -> DType:
+        """The element type of a result, or of what has an element a column: those are floats."""
+        assert isinstance(self.dtype, DType), self
+        return self.dtype
 
     def elements_per_row(self, cols: int) -> int:
         """Return how many elements belong to a row of `cols` columns."""

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType
 
 
-def numpy_dtype(dtype: DType) -> Any:
+def numpy_dtype(dtype: ElementType) -> Any:
     """Return the NumPy dtype; bfloat16 comes from ml_dtypes, which the cuda extras install."""
     if dtype is DType.BFLOAT16:
         import ml_dtypes

@@ -84,7 +84,7 @@ class Gate:
     def _compare(
         self, found: int, expected: Any, operand: Operand, kernel: LoadedKernel
     ) -> str | None:
-        dtype = operand.dtype
+        dtype = operand.float_type
         tolerance = TOLERANCE[dtype]
         if dtype is DType.FLOAT32 and operand.measure is Measure.VALUE:
             tolerance += FARTHEST * kernel.variant.strategy.exponent_error(self.problem)

@@ -16,7 +16,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import GIB
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import ElementType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
@@ -182,8 +182,10 @@ def _round_up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _fill_random(buffer: Any, dtype: DType, positive: bool) -> None:
+def _fill_random(buffer: Any, dtype: ElementType, positive: bool) -> None:
     """Fill with normal values, or their sizes: what is weighted by those does not cancel.
+
+    Integers and booleans are all 1.
 
     By doubling copies: no generator kernel has to be compiled.
     """
@@ -191,7 +193,9 @@ def _fill_random(buffer: Any, dtype: DType, positive: bool) -> None:
     import numpy as np
 
     values = np.random.default_rng(0).standard_normal(PERIOD_ELEMENTS, np.float32)
-    if positive:
+    if isinstance(dtype, Integer):
+        values = np.ones_like(values)
+    elif positive:
         values = np.abs(values)
     period = values.astype(numpy_dtype(dtype)).view(np.uint8)
     filled = min(period.size, buffer.size)

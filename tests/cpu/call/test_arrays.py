@@ -20,7 +20,7 @@ from softgen.call.outputs import Output, resolve_output
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.problem import Problem, natural_alignment
 from tests.helpers.drawn import widths
@@ -320,6 +320,9 @@ class FakeLibrary:
         return x.start
 
     def dtype(self, x: Array) -> DType:
+        return x.dtype
+
+    def element_type(self, x: Array) -> ElementType:
         return x.dtype
 
     def device(self, x: Array) -> int:
