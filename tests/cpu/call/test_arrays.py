@@ -20,7 +20,7 @@ from softgen.call.outputs import Output, resolve_output
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType, ElementType
+from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.problem import Problem, natural_alignment
 from tests.helpers.drawn import widths
@@ -217,7 +217,7 @@ class FakeTensor:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module: Any = ModuleType("torch")
     module.Tensor = FakeTensor
-    for name in ("float16", "bfloat16", "float32", "float64"):
+    for name in ("float16", "bfloat16", "float32", "float64", "bool", "int32", "int64"):
         setattr(module, name, f"torch.{name}")
     module.is_grad_enabled = lambda: True
     module.device = lambda kind, number: f"{kind}:{number}"
@@ -267,6 +267,7 @@ def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:
     assert other.filled_from is x
     assert not library.mallocs_in_capture
     x.dtype = "torch.int64"
+    assert library.element_type(x) is Integer.INT64
     with pytest.raises(InvalidTypeError, match="dtype 'int64' is not supported"):
         library.dtype(x)
 
