@@ -244,6 +244,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.Tensor = Array
     module.float16, module.float32, module.float64 = np.dtype("f2"), F4, np.dtype("f8")
     module.bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    module.bool, module.int32, module.int64 = map(np.dtype, ("bool", "int32", "int64"))
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Array:
         Array.world.made.append(Array(shape, Array.world.fresh, dtype=dtype))
