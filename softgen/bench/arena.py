@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from softgen.bench.check import CHUNK
 from softgen.bench.suites import Shape
 from softgen.devices.gpu.device import current_arch
@@ -13,7 +15,7 @@ from softgen.devices.gpu.replay import Player
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
-from softgen.spec.operands import Operand
+from softgen.spec.operands import Extent, Operand
 from softgen.tuning.measure import Buffers
 
 
@@ -64,9 +66,9 @@ class Arena:
 
     @functools.cached_property
     def sets(self) -> list[tuple[Any, ...]]:
-        """Each set's operands as CuPy arrays of their shapes, in the operands' order."""
+        """Each set's operands in their order: CuPy arrays of their shapes, and NumPy's numbers."""
         operands = self.problem.operands
-        return [tuple(map(self._array, each, operands)) for each in self.buffers.arguments]
+        return [tuple(map(self._operand, each, operands)) for each in self.buffers.arguments]
 
     @functools.cached_property
     def x(self) -> list[Any]:
@@ -106,7 +108,7 @@ class Arena:
 
     def _fill_other_inputs(self) -> None:
         """Write what belongs to x into inputs beside it: results of others would overflow."""
-        count = len(self.problem.inputs)
+        count = len(self.problem.inputs) - len(self.problem.hooks)
         if count == 1:
             return
         step = max(1, CHUNK // self.shape.cols)
@@ -116,6 +118,11 @@ class Arena:
                 values = self.problem.function.other_inputs(x[part].astype("float64"))
                 for array, value in zip(others, values, strict=True):
                     array[part] = value.astype(array.dtype)
+
+    def _operand(self, word: int, operand: Operand) -> Any:
+        if operand.extent is Extent.NUMBER:
+            return np.uint64(word).reshape(1).view(numpy_dtype(operand.dtype))[0]
+        return self._array(word, operand)
 
     def _array(self, pointer: int, operand: Operand) -> Any:
         cupy = self.player.cupy

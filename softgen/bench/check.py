@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
+from softgen.spec.numerics import hooked
 from softgen.spec.operands import Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.tuning.gate import TINY
@@ -62,7 +63,9 @@ def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
     """
     import cupy
 
-    inputs, results = arrays[: len(problem.inputs)], arrays[len(problem.inputs) :]
+    given = list(zip(problem.operands, arrays, strict=True))
+    inputs = [array for operand, array in given if not operand.result]
+    results = [array for operand, array in given if operand.result]
     rows, cols = inputs[0].shape
     asarray = cupy.get_array_module(inputs[0]).asarray
     chosen = checked_rows(rows, cols)
@@ -73,7 +76,9 @@ def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
         # A slice is a view; a list of rows would be gathered into a copy.
         dense = part[-1] - part[0] == len(part) - 1
         index = slice(part[0], part[-1] + 1) if dense else asarray(part)
-        exact = problem.function.reference(*(_in_float64(x, index) for x in inputs))
+        exact = problem.function.reference(
+            *hooked(problem, [_in_float64(x, index) for x in inputs])
+        )
         for number, operand in enumerate(problem.results):
             found = _in_float64(results[number], index)
             worst[number] = max(worst[number], _error(operand, found, exact[number]))
@@ -85,7 +90,12 @@ def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
 
 
 def _in_float64(array: Any, index: Any) -> Any:
-    """Return a new array of the chosen rows; gathers move bits, whatever CuPy knows of the type."""
+    """Return a new array of the chosen rows, or a number; gathers move bits.
+
+    So CuPy need not know the type.
+    """
+    if array.ndim == 0:
+        return array.astype("float64")
     bits = f"uint{8 * array.dtype.itemsize}"
     return array.view(bits)[index].view(array.dtype).astype("float64")
 

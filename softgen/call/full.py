@@ -95,8 +95,8 @@ def run_full(
             return _of_nothing(library, shape_only, outputs)
         source = library.contiguous(x)
         natural = natural_alignment(x_type, cols)
-        pointers = pointers_of(library, source, rest, outputs)
-        alignment = usable_alignment(natural, shape_only.operands, pointers)
+        words = words_of(library, shape_only, source, rest, outputs)
+        alignment = usable_alignment(natural, shape_only.operands, words)
         if invariant and alignment < natural:
             # The kernel of another alignment might sum in another order.
             if captured:
@@ -106,7 +106,7 @@ def run_full(
                 )
             source, alignment = library.copy(source), natural
             outputs = [output.elsewhere(library) for output in outputs]
-            pointers = pointers_of(library, source, rest, outputs)
+            words = words_of(library, shape_only, source, rest, outputs)
         rows = math.prod(x.shape) // cols
         problem = Problem.of(
             *(function, x_type, cols),
@@ -119,17 +119,19 @@ def run_full(
         )
         launch, whole = kernel.launcher(rows, library, pdl=pdl), True
         try:
-            launch(pointers, stream)
+            launch(words, stream)
         except LaunchError as error:
             launch, whole = (
                 launch_on_fewer(kernel, rows, stream, library, choice, error, pdl=pdl),
                 False,
             )
-            launch(pointers, stream)
+            launch(words, stream)
         # What was copied for the launch is copied each time.
         kept = source is x and all(map(operator.is_, rest, inputs[1:])) and warms(problem)
         if whole and mode != "force" and kept:
-            calls.remember(key, library, x, out, outputs[0], launch, rest, outputs[1:])
+            calls.remember(
+                key, library, problem.operands, x, out, outputs[0], launch, rest, outputs[1:]
+            )
         return finished(library, outputs)
 
 
@@ -150,9 +152,15 @@ def warms(problem: Problem) -> bool:
 def other_inputs(
     library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
 ) -> list[Any]:
-    """Return the inputs beside x, contiguous; raise unless each belongs to x and stays as it is."""
+    """Return the inputs beside x: numbers as they are, arrays contiguous.
+
+    Raise unless each array belongs to x and stays as it is.
+    """
     found = []
     for operand, array in zip(problem.inputs[1:], given, strict=True):
+        if operand.extent is Extent.NUMBER:
+            found.append(array)
+            continue
         mine = _other_input(library, x, operand, array)
         if any(_overlap(library, mine, output.target) for output in outputs):
             raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
@@ -173,12 +181,19 @@ def finished(library: Library, outputs: Sequence[Output]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
-def pointers_of(
-    library: Library, x: Any, rest: Sequence[Any], outputs: Sequence[Output]
+def words_of(
+    library: Library, problem: Problem, x: Any, rest: Sequence[Any], outputs: Sequence[Output]
 ) -> list[int]:
-    """Return the addresses of all operands, in their order."""
-    targets = [output.target for output in outputs]
-    return [library.pointer(array) for array in (x, *rest, *targets)]
+    """Return what a launch takes of each operand: an array's address, or a number's bits.
+
+    Raises InvalidTypeError or InvalidValueError for what is no number that the operand can be.
+    """
+    inputs, targets = iter((x, *rest)), iter(output.target for output in outputs)
+    given = [(operand, next(targets if operand.result else inputs)) for operand in problem.operands]
+    return [
+        operand.word(value) if operand.extent is Extent.NUMBER else library.pointer(value)
+        for operand, value in given
+    ]
 
 
 def _other_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:

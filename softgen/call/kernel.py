@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished, other_inputs, pointers_of, require_room, warms
+from softgen.call.full import finished, other_inputs, require_room, warms, words_of
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import resolve_outputs
 from softgen.call.warm import WarmCalls
@@ -71,7 +71,8 @@ class Kernel:
         Args:
             x: a contiguous array (CuPy, PyTorch or protocol) of the planned dtype, on the planned
                 device, whose last axis has the planned width and whose rows are aligned as planned.
-            arrays: the function's other inputs, as m and d of finish; after them `out` may follow.
+            arrays: the other inputs, as m and d of finish, then the numbers that hooks take; after
+                them `out` may follow.
             out: the first result's array; x itself, or disjoint from the inputs. A new array by
                 default.
 
@@ -114,8 +115,8 @@ class Kernel:
         if rows == 0:
             return finished(library, outputs)
         natural = natural_alignment(problem.dtype, problem.cols)
-        pointers = pointers_of(library, x, others, outputs)
-        alignment = usable_alignment(natural, problem.operands, pointers)
+        words = words_of(library, problem, x, others, outputs)
+        alignment = usable_alignment(natural, problem.operands, words)
         if alignment < problem.alignment:
             raise InvalidValueError(
                 f"the plan needs rows that start on {problem.alignment} elements; these start on "
@@ -123,7 +124,7 @@ class Kernel:
             )
         launch = self.loaded.launcher(rows, library, pdl=self.pdl)
         try:
-            launch(pointers, stream)
+            launch(words, stream)
         except LaunchError as error:
             fewer = self.loaded.fitting_launcher(rows, stream, library, pdl=self.pdl)
             if fewer is None:
@@ -131,10 +132,12 @@ class Kernel:
                     f"{self.variant.name} needs more SMs at once than its stream has ({error}); "
                     f"plan with another variant{self._or_call(', or call {}, which takes one')}"
                 ) from error
-            fewer(pointers, stream)
+            fewer(words, stream)
         else:
             if all(map(operator.is_, others, rest)) and warms(problem):
-                self._warm.remember(key, library, x, out, outputs[0], launch, others, outputs[1:])
+                self._warm.remember(
+                    key, library, problem.operands, x, out, outputs[0], launch, others, outputs[1:]
+                )
         return finished(library, outputs)
 
     def _check(self, library: Library, x: Any) -> None:

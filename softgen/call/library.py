@@ -149,15 +149,17 @@ def library_of(x: Any) -> tuple[Library, Any]:
     )
 
 
-def usable_alignment(natural: int, operands: Sequence[Operand], pointers: Sequence[int]) -> int:
+def usable_alignment(natural: int, operands: Sequence[Operand], words: Sequence[int]) -> int:
     """Return the alignment in elements, at most `natural`, that all base pointers have.
 
-    Only those of operands with an element a column count.
+    Only those of operands with an element a column count. Of a number the word is no pointer.
 
     Raises InvalidValueError if a pointer is not even a multiple of its element size.
     """
     alignment = natural
-    for operand, pointer in zip(operands, pointers, strict=True):
+    for operand, pointer in zip(operands, words, strict=True):
+        if operand.extent is Extent.NUMBER:
+            continue
         size = operand.dtype.itemsize
         if pointer % size:
             raise InvalidValueError(

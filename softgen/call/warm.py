@@ -17,6 +17,7 @@ from softgen.call.warm_more import prepare_of
 from softgen.call.warm_run import ALIGNMENT_MASK, Entry, Full, Run
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
+from softgen.spec.operands import Operand
 
 # Programs whose shapes never repeat would fill the memory; starting afresh costs 50 us a shape.
 MOST_CALLS = 4096
@@ -53,6 +54,7 @@ class WarmCalls(dict[type, Run]):
         self,
         key: Hashable,
         library: Library,
+        operands: Sequence[Operand],
         x: Any,
         out: Any,
         y: Output,
@@ -68,6 +70,7 @@ class WarmCalls(dict[type, Run]):
         Args:
             key: of the request; None for one that cannot be kept.
             library: of all arrays.
+            operands: those of the launch, in the order of its values.
             x: the input.
             out: the caller's array for the first result, or None.
             y: the first result.
@@ -87,8 +90,8 @@ class WarmCalls(dict[type, Run]):
             launch.take,
             launch.put_back,
             launch.make,
-            prepare_of(library, others, y, more, launch.prepare),
-            1 + len(others),
+            prepare_of(library, operands, others, y, more, launch.prepare),
+            [operand.result for operand in operands].index(True),
             shape,
             allocate,
             (

@@ -15,10 +15,13 @@ from softgen.call.library import Library
 from softgen.call.outputs import Output
 from softgen.call.warm_run import LAST_LEGACY_STREAM, Prepare
 from softgen.devices.gpu.device import require_device
+from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.operands import Extent, Operand
 
 
 def prepare_of(
     library: Library,
+    operands: Sequence[Operand],
     others: Sequence[Any],
     y: Output,
     more: Sequence[Output],
@@ -28,21 +31,56 @@ def prepare_of(
 
     Args:
         library: of all arrays.
+        operands: those of the launch, in the order of its values.
         others: the inputs beside x.
         y: the first result.
         more: the results beside it.
         lend: the launcher's own, which lends a workspace.
     """
-    first, step = 1 + len(others), lend
-    for i, output in reversed([*enumerate(more, 1)]):
-        step = _making(library, output.target, first + i, i == 1, step)
-    for place, array in reversed([*enumerate(others, 1)]):
-        step = _checking(library, array, place, first, _bytes(library, y.target), step)
+    first, *after = [place for place, operand in enumerate(operands) if operand.result]
+    inputs = [place for place, operand in enumerate(operands) if not operand.result]
+    step = lend
+    for i, (place, output) in reversed([*enumerate(zip(after, more, strict=True))]):
+        step = _making(library, output.target, place, i == 0, step)
+    for i, (place, given) in reversed([*enumerate(zip(inputs[1:], others, strict=False))]):
+        if operands[place].extent is Extent.NUMBER:
+            step = _number(operands[place], place, i, step)
+        else:
+            step = _checking(library, given, place, i, first, _bytes(library, y.target), step)
     return step
 
 
+def _number(operand: Operand, place: int, index: int, then: Prepare | None) -> Prepare:
+    """Return the step that takes a number, of Python's own type for it.
+
+    Args:
+        operand: which one.
+        place: among the values.
+        index: among the inputs beside x.
+        then: the next step.
+    """
+    kinds: dict[ElementType, Any] = {DType.FLOAT32: float, DType.FLOAT64: float}
+    kinds |= {Integer.BOOL: bool, Integer.INT32: int, Integer.INT64: int}
+    word, kind = operand.word, kinds[operand.dtype]
+
+    def prepare(arguments: Any, stream: int, result: Any, rest: tuple[Any, ...]) -> Any:
+        given = rest[index]
+        if type(given) is not kind:
+            return None
+        arguments[0][place] = word(given)
+        return result if then is None else then(arguments, stream, result, rest)
+
+    return prepare
+
+
 def _checking(
-    library: Library, array: Any, place: int, first: int, y_bytes: int, then: Prepare | None
+    library: Library,
+    array: Any,
+    place: int,
+    index: int,
+    first: int,
+    y_bytes: int,
+    then: Prepare | None,
 ) -> Prepare:
     """Return the step that takes another input, if a launch may take it for `array`.
 
@@ -50,6 +88,7 @@ def _checking(
         library: of all arrays.
         array: what the full path launched on.
         place: among the values.
+        index: among the inputs beside x.
         first: where the first result's address is.
         y_bytes: the first result's size, which the input may not share memory with.
         then: the next step.
@@ -58,7 +97,7 @@ def _checking(
     between_elements = library.dtype(array).itemsize - 1
 
     def prepare(arguments: Any, stream: int, result: Any, rest: tuple[Any, ...]) -> Any:
-        given = rest[place - 1]
+        given = rest[index]
         if not alike(given):
             return None
         values = arguments[0]

@@ -6,10 +6,25 @@ job and the reference all read that list; none of them knows how many arrays the
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from enum import Enum
 
-from softgen.spec.dtypes import DType, ElementType
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.spec.dtypes import DType, ElementType, Integer
+
+# How a number of a type lies in the eight bytes that a launch takes of it.
+_BITS: dict[ElementType, struct.Struct] = {
+    kind: struct.Struct(f"<{code}{8 - size}x")
+    for kind, code, size in (
+        (DType.FLOAT32, "f", 4),
+        (DType.FLOAT64, "d", 8),
+        (Integer.INT32, "i", 4),
+        (Integer.INT64, "q", 8),
+        (Integer.BOOL, "?", 1),
+    )
+}
+_WORD = struct.Struct("<Q")
 
 
 class Extent(str, Enum):
@@ -75,3 +90,20 @@ class Operand:
     def shape(self, rows: int, cols: int) -> tuple[int, ...]:
         """Return the shape for so many rows."""
         return {Extent.ELEMENT: (rows, cols), Extent.ROW: (rows,), Extent.NUMBER: ()}[self.extent]
+
+    def word(self, value: float) -> int:
+        """Return a number as a launch takes it: its bits in the low bytes of a 64-bit word.
+
+        Raises InvalidTypeError for what is no number of the type (a NumPy scalar is one), and
+        InvalidValueError for one that the type does not hold.
+        """
+        try:
+            return int(_WORD.unpack(_BITS[self.dtype].pack(value))[0])
+        except (struct.error, OverflowError) as error:
+            if isinstance(value, int | float):
+                raise InvalidValueError(
+                    f"{self.name} must fit {self.dtype.value}, got {value!r}"
+                ) from error
+            raise InvalidTypeError(
+                f"{self.name} must be one number of {self.dtype.value}, got {value!r}"
+            ) from error

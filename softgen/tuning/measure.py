@@ -93,8 +93,8 @@ class Buffers:
 
     Attributes:
         rows: rows of each set: those asked for, or fewer where memory is short.
-        arguments: device addresses of each set's arrays, in operands' order; inputs hold random
-            values.
+        arguments: words of each set's operands, in their order: device addresses of arrays, of
+            which inputs hold random values, and the numbers that hooks have as examples.
         results: which of them the kernel writes.
         owners: what keeps the memory.
         rest: other memory that is written between replays; None if the sets are enough.
@@ -126,8 +126,12 @@ class Buffers:
         rotation = Rotation.of(problem, rows, free, whole=whole)
         rows, pairs = rotation.rows, rotation.pairs
         rest = memory(rotation.rest) if rotation.rest else None
-        owners, addresses = [], []
+        owners, words = [], []
+        examples = {hook.operand(problem.compute_dtype): hook.example for hook in problem.hooks}
         for operand in problem.operands:
+            if operand.extent is Extent.NUMBER:
+                words.append([operand.word(examples[operand])] * pairs)
+                continue
             skew = _skew(problem) if operand.extent is Extent.ELEMENT else 0
             step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
             array = memory(pairs * step)
@@ -135,23 +139,25 @@ class Buffers:
                 _fill_random(array, operand.dtype, positive=operand != problem.operands[0])
             shift = _shift(problem) * operand.dtype.itemsize if skew else 0
             owners.append(array)
-            addresses.append([array.data.ptr + shift + i * step for i in range(pairs)])
+            words.append([array.data.ptr + shift + i * step for i in range(pairs)])
         results = tuple(i for i, operand in enumerate(problem.operands) if operand.result)
-        return cls(rows, tuple(zip(*addresses, strict=True)), results, tuple(owners), rest)
+        return cls(rows, tuple(zip(*words, strict=True)), results, tuple(owners), rest)
 
     def chained(self, problem: Problem) -> Buffers:
         """Return the same memory as a ring: launch i reads what launch i - 1 has written.
 
         Raises InvalidValueError for a function whose result cannot be the next one's input.
         """
-        first, *others = problem.operands
+        first, *others = (o for o in problem.operands if o.extent is not Extent.NUMBER)
         if len(others) != 1 or (others[0].extent, others[0].dtype) != (first.extent, first.dtype):
             raise InvalidValueError(
                 f"launches of {problem.computed} cannot be chained: the result of one is no input "
                 "of the next"
             )
-        ring = [address for pair in self.arguments for address in pair]
-        return replace(self, arguments=tuple(zip(ring, ring[1:] + ring[:1], strict=True)))
+        ring = [address for words in self.arguments for address in words[:2]]
+        numbers = self.arguments[0][2:]
+        links = zip(ring, ring[1:] + ring[:1], strict=True)
+        return replace(self, arguments=tuple((*link, *numbers) for link in links))
 
     def chill(self, player: Player) -> None:
         """Have the player write the rest between the runs that it times."""

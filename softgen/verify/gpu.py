@@ -38,8 +38,11 @@ def run_on_storage(
     """Return the results; those with an element a column start so many elements after 16 bytes."""
     cupy = require_device()
     problem, rows = kernel.variant.problem, inputs[0].shape[0]
-    waiting, memories, addresses = list(inputs), [], []
+    waiting, memories, words = list(inputs), {}, []
     for operand in problem.operands:
+        if operand.extent is Extent.NUMBER:
+            words.append(operand.word(waiting.pop(0).item()))
+            continue
         offset = y_offset if operand.result else x_offset
         start = offset * operand.dtype.itemsize if operand.extent is Extent.ELEMENT else 0
         size = rows * operand.bytes_per_row(problem.cols)
@@ -49,13 +52,12 @@ def run_on_storage(
         if not operand.result:
             array = np.ascontiguousarray(waiting.pop(0)).reshape(-1)
             memory[start:] = cupy.asarray(array.view("uint8"))
-        memories.append(memory[start:])
-        addresses.append(memory.data.ptr + start)
-    kernel.launch(addresses, rows, cupy.cuda.get_current_stream().ptr)
+        memories[operand] = memory[start:]
+        words.append(memory.data.ptr + start)
+    kernel.launch(words, rows, cupy.cuda.get_current_stream().ptr)
     return tuple(
-        cupy.asnumpy(memory)
+        cupy.asnumpy(memories[operand])
         .view(storage_dtype(operand.dtype))
         .reshape(operand.shape(rows, problem.cols))
-        for memory, operand in zip(memories, problem.operands, strict=True)
-        if operand.result
+        for operand in problem.results
     )

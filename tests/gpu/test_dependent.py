@@ -238,9 +238,9 @@ def test_two_threads_that_launch_one_kernel() -> None:
     assert all((result == wanted).all() for result in results)
 
 
-def kinds(kernel: Kernel, **options: bool) -> list[int]:
+def kinds(kernel: Kernel, pdl: bool = True) -> list[int]:
     """Return the attributes of a launch."""
-    values, _, _, (_, attributes, _) = kernel.loaded.launcher(8, **options).make()
+    values, _, _, (_, attributes, _) = kernel.loaded.launcher(8, pdl=pdl).make()
     assert len(values) == 2 + 2 + 7
     assert values[STREAM] == 0
     return list(attributes[:: len(attributes) // values[-1]]) if values[-1] else []

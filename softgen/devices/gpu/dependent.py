@@ -26,25 +26,25 @@ def is_wanted() -> bool:
     return is_on("SOFTGEN_PDL", default=True)
 
 
-def is_taken(device: int, cooperative: bool, launch: Launcher, arrays: int) -> bool:
+def is_taken(device: int, cooperative: bool, launch: Launcher, operands: int) -> bool:
     """Whether the driver takes such launches, after a kernel, after a memset, and captured.
 
     Args:
         device: its number; it must be current.
         cooperative: whether the grid is.
         launch: such a launch; it is captured into a graph, which never runs.
-        arrays: how many operands it takes.
+        operands: how many it takes.
     """
     key = (device, cooperative)
     if key not in _known:
         try:
-            _known[key] = _is_captured(launch, arrays)
+            _known[key] = _is_captured(launch, operands)
         except LaunchError:  # too few SMs here, which says nothing of other streams
             return False
     return _known[key]
 
 
-def _is_captured(launch: Launcher, arrays: int) -> bool:
+def _is_captured(launch: Launcher, operands: int) -> bool:
     cuda = require_device().cuda
     refusals: tuple[type[Exception], ...] = (
         cuda.driver.CUDADriverError,
@@ -58,7 +58,7 @@ def _is_captured(launch: Launcher, arrays: int) -> bool:
             try:
                 cuda.runtime.memsetAsync(memory.ptr, 0, 16, stream.ptr)
                 for _ in range(2):
-                    launch([memory.ptr] * arrays, stream.ptr)
+                    launch([memory.ptr] * operands, stream.ptr)
             finally:
                 stream.end_capture()
         except refusals:

@@ -1,9 +1,9 @@
-"""A compiled variant, loaded on one device: launched on addresses."""
+"""A compiled variant, loaded on one device: launched on addresses and numbers."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import resident_clusters
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.workspace import Allocator, DriverMemory
-from softgen.errors import NotSupportedError, StrategyError
+from softgen.errors import StrategyError
 from softgen.source.render import Source
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
@@ -47,14 +47,14 @@ class LoadedKernel:
                 f"{self.variant.name} is to be launched before the launch before it has ended, and "
                 f"its text has no {WAIT}; its template must extend kernel.cu.j2"
             )
-        if self.variant.problem.hooks:
-            raise NotSupportedError(
-                f"{self.variant.name} takes a number for each hook, which launches on a GPU do not "
-                "pass yet; run it on the emulator (softgen.devices.emulator.run_each)"
-            )
 
     def launcher(
-        self, rows: int, scratch: Allocator | int | None = None, *, pdl: bool = True
+        self,
+        rows: int,
+        scratch: Allocator | int | None = None,
+        *,
+        pdl: bool = True,
+        fixed: Mapping[int, int] | None = None,
     ) -> Launcher:
         """Return the launch on `rows` rows; the device must be current.
 
@@ -63,12 +63,13 @@ class LoadedKernel:
             pdl: whether it may start before the launch before has ended, where the text waits.
             scratch: the library that a workspace comes from, by default the driver; or the address
                 of one that is the caller's own, zero, and used by no launch at the same time.
+            fixed: words of operands that are the same in every launch (see `Launcher`).
         """
         cuda = require_device().cuda
         if not cuda.driver.ctxGetCurrent():
             cuda.runtime.free(0)  # a new thread; the runtime's first call makes the context current
         where = DriverMemory() if scratch is None else scratch
-        return self._launcher(self.variant.launch, rows, where, pdl)
+        return self._launcher(self.variant.launch, rows, where, pdl, fixed)
 
     def fitting_launcher(
         self, rows: int, stream: int, scratch: Allocator, *, pdl: bool = True
@@ -88,21 +89,28 @@ class LoadedKernel:
                 launch = dataclasses.replace(launch, most_blocks=most)
         return self._launcher(launch, rows, scratch, pdl)
 
-    def _launcher(self, launch: Launch, rows: int, scratch: Allocator | int, pdl: bool) -> Launcher:
+    def _launcher(
+        self,
+        launch: Launch,
+        rows: int,
+        scratch: Allocator | int,
+        pdl: bool,
+        fixed: Mapping[int, int] | None = None,
+    ) -> Launcher:
         if launch.dependent and not (pdl and dependent.is_wanted() and self._may_depend(launch)):
             launch = dataclasses.replace(launch, dependent=False)
-        arrays = len(self.variant.problem.operands)
-        return Launcher(self.handle, arrays, launch, rows, self.device, scratch)
+        operands = len(self.variant.problem.operands)
+        return Launcher(self.handle, operands, launch, rows, self.device, scratch, fixed)
 
     def _may_depend(self, launch: Launch) -> bool:
         """Whether the driver takes a launch of this kernel before the one before has ended."""
-        arrays = len(self.variant.problem.operands)
+        operands = len(self.variant.problem.operands)
         # Any address will do, the workspace's too: it is never run.
-        probe = Launcher(self.handle, arrays, launch, 1, self.device, 1)
-        return dependent.is_taken(self.device, launch.cooperative, probe, arrays)
+        probe = Launcher(self.handle, operands, launch, 1, self.device, 1)
+        return dependent.is_taken(self.device, launch.cooperative, probe, operands)
 
     def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
-        """Launch on the operands' addresses and a stream's handle, unchecked.
+        """Launch on the operands' words (see `Launcher`) and a stream's handle, unchecked.
 
         The device must be current.
         """

@@ -1,10 +1,10 @@
-"""A kernel on a fixed number of rows, ready to go: only addresses and the stream are open."""
+"""A kernel on a fixed number of rows, ready to go: only operands and the stream are open."""
 
 from __future__ import annotations
 
 import functools
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from softgen.devices.gpu import workspace
@@ -13,9 +13,10 @@ from softgen.devices.gpu.driver import DOES_NOT_FIT, launch_of
 from softgen.errors import LaunchError
 from softgen.strategies.launch import Launch
 
-# The values: the operands' addresses, rows, workspace (not every kernel takes one), and the launch
-# configuration; go(), which launches on them and returns 0 or the driver's error; what is lent for
-# the launch under way; what has to live as long: where the values' addresses are, and the kernel.
+# The values: a word for each operand, its address or its bits if it is a number, then rows,
+# workspace (not every kernel takes one), and the launch configuration; go(), which launches on them
+# and returns 0 or the driver's error; what is lent for the launch under way; what has to live as
+# long: where the values' addresses are, and the kernel.
 Arguments = tuple["array[int]", Callable[[], int], list[Any], Any]
 
 # Where the stream is among the values. The words of a CUlaunchConfig are the last ones: grid and
@@ -29,7 +30,9 @@ _ATTRIBUTE_WORDS = 9
 
 
 class Launcher:
-    """launch(arguments, stream) on the operands' addresses and a stream's handle, unchecked.
+    """launch(arguments, stream) on the operands' words and a stream's handle, unchecked.
+
+    A word is an array's address, or what `Operand.word` makes of a number.
 
     The context of the kernel must be current. The driver reads arguments and configuration from
     memory, so that a launch sets three numbers there and calls cuLaunchKernelEx, by ctypes: 0.3 us
@@ -50,21 +53,24 @@ class Launcher:
     def __init__(
         self,
         function: Any,
-        arrays: int,
+        operands: int,
         shape: Launch,
         rows: int,
         device: int,
         scratch: workspace.Allocator | int,
+        fixed: Mapping[int, int] | None = None,
     ) -> None:
         """Make a launch.
 
         Args:
             function: CuPy's handle of the kernel.
-            arrays: how many operands it takes.
+            operands: how many it takes.
             shape: how it is launched.
             rows: number of rows.
             device: number of the device.
             scratch: where a workspace comes from, or the address of one that is the caller's own.
+            fixed: words of operands that are the same in every launch, by their place: who takes
+                arguments sets the others.
         """
         size = shape.workspace_bytes(rows)
         given = scratch if isinstance(scratch, int) else 0
@@ -74,7 +80,7 @@ class Launcher:
             assert not isinstance(scratch, int)
             values, _, lent, _ = arguments
             key, found = workspace.lend(scratch, device, stream, size)
-            values[arrays + 1] = found.address
+            values[operands + 1] = found.address
             lent[:] = key, found, stream
             return result
 
@@ -85,8 +91,9 @@ class Launcher:
         lends = size > 0 and not given
         self.take: Callable[[], Arguments] = idle.pop
         self.put_back: Callable[[Arguments], None] = put_all_back if lends else idle.append
+        words = [(fixed or {}).get(place, 0) for place in range(operands)]
         self.make: Callable[[], Arguments] = functools.partial(
-            _arguments, arrays, rows, given, shape, function
+            _arguments, words, rows, given, shape, function
         )
         self.prepare = prepare if lends else None
 
@@ -100,8 +107,8 @@ class Launcher:
         except IndexError:
             mine = self.make()
         values, go, _, _ = mine
-        for i, address in enumerate(arguments):
-            values[i] = address
+        for i, word in enumerate(arguments):
+            values[i] = word
         values[STREAM] = stream
         if self.prepare is not None:
             self.prepare(mine, stream)
@@ -116,7 +123,9 @@ class Launcher:
         self.put_back(mine)
 
 
-def _arguments(arrays: int, rows: int, given: int, shape: Launch, function: Any) -> Arguments:
+def _arguments(
+    words: Sequence[int], rows: int, given: int, shape: Launch, function: Any
+) -> Arguments:
     kinds = [COOPERATIVE] * shape.cooperative + [DEPENDENT] * shape.dependent
     attributes = array("L", [0] * _ATTRIBUTE_WORDS * len(kinds))
     for i, kind in enumerate(kinds):
@@ -127,9 +136,9 @@ def _arguments(arrays: int, rows: int, given: int, shape: Launch, function: Any)
         *(shape.dynamic_shared_bytes, 0, attributes.buffer_info()[0], len(kinds)),
     )
     # unsigned long: set 0.01 us quicker each than "Q"
-    values = array("L", [*[0] * arrays, rows, given, *configuration])
+    values = array("L", [*words, rows, given, *configuration])
     start, each = values.buffer_info()[0], values.itemsize
-    begin = start + (arrays + 2) * each  # of the configuration
+    begin = start + (len(words) + 2) * each  # of the configuration
     addresses = array("Q", range(start, begin, each))
     go = launch_of(begin, function.ptr, addresses.buffer_info()[0])
     return values, go, [], (addresses, attributes, function)

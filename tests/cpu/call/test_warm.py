@@ -25,6 +25,7 @@ from softgen.devices.gpu import launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
+from softgen.spec.operands import Extent, Operand
 from softgen.strategies.launch import Launch
 
 CONTEXT = 0x555
@@ -191,11 +192,24 @@ class World:
         self.full.append(options_and_key[-1])
         result = Array(x.shape, self.fresh) if out is None else out
         y = Output(self.target or result, result)
-        self.calls.remember(options_and_key[-1], self.library, x, out, y, launch_of())
+        self.calls.remember(
+            options_and_key[-1], self.library, operands_of((), 1), x, out, y, launch_of()
+        )
         return "full"
 
     def call(self, x: Any, out: Any = None, *options: Any) -> Any:
         return self.calls[type(x)](x, out, *(options or DEFAULTS))
+
+
+def operands_of(rest: tuple[Any, ...], results: int) -> list[Operand]:
+    """Return operands for x, rest and so many results; numbers come last, as those of hooks do."""
+    arrays = [each for each in rest if not isinstance(each, float)]
+    kinds = [(Extent.ELEMENT, False)] * (1 + len(arrays)) + [(Extent.ELEMENT, True)] * results
+    kinds += [(Extent.NUMBER, False)] * (len(rest) - len(arrays))
+    return [
+        Operand(f"operand{i}", DType.FLOAT32, extent, result, "float")
+        for i, (extent, result) in enumerate(kinds)
+    ]
 
 
 class Wider(World):
@@ -212,8 +226,9 @@ class Wider(World):
         wanted = x.shape[:-1] if self.y_is_row else x.shape
         y = Array(wanted, self.fresh) if out is None else out
         more = [Output(*[Array(x.shape[:-1], self.fresh)] * 2) for _ in range(self.rows)]
-        launch = launch_of(arrays=2 + len(rest) + len(more), **self.shape)
-        self.calls.remember(key, self.library, x, out, Output(y, y), launch, rest, more)
+        operands = operands_of(rest, 1 + len(more))
+        launch = launch_of(arrays=len(operands), **self.shape)
+        self.calls.remember(key, self.library, operands, x, out, Output(y, y), launch, rest, more)
         return "full"
 
     def with_rest(self, x: Any, *rest: Any, out: Any = None) -> Any:
@@ -270,10 +285,12 @@ def world(
     return made
 
 
-def launch_of(rows: int = 6, scratch: Any = None, arrays: int = 2, **shape: Any) -> Any:
+def launch_of(
+    rows: int = 6, scratch: Any = None, arrays: int = 2, fixed: Any = None, **shape: Any
+) -> Any:
     function = SimpleNamespace(ptr=0xF00)
     how = Launch(128, rows_per_block=4, static_shared_bytes=0, **shape)
-    return launcher.Launcher(function, arrays, how, rows, 0, scratch)
+    return launcher.Launcher(function, arrays, how, rows, 0, scratch, fixed or {})
 
 
 # The launch
@@ -283,6 +300,26 @@ def test_a_launch_gives_the_driver_what_the_strategy_says(driver: FakeDriver) ->
     launch_of(dynamic_shared_bytes=4096)((0x7F00_0000_1000, 0x7F00_0000_2000), 0x77)
     arguments = (0x7F00_0000_1000, 0x7F00_0000_2000, 6, 0)
     assert driver.launches == [((), 0xF00, 2, 1, 1, 128, 1, 1, 4096, 0x77, arguments)]
+
+
+def test_numbers_are_words_beside_the_addresses(driver: FakeDriver) -> None:
+    driver.arguments = 7
+    number = Operand("scale", DType.FLOAT32, Extent.NUMBER, False, "Compute")
+    launch = launch_of(arrays=5, fixed={3: 0x55, 4: 0x66})
+    launch((0x1000, 0x2000, number.word(0.7)), 0x77)
+    assert driver.launches[0][-1] == (0x1000, 0x2000, 0x3F333333, 0x55, 0x66, 6, 0)
+
+
+def test_a_number_is_its_bits_in_the_low_bytes_of_a_word() -> None:
+    def word(kind: DType, value: Any) -> int:
+        return Operand("scale", kind, Extent.NUMBER, False, "Compute").word(value)
+
+    assert word(DType.FLOAT32, -2.0) == 0xC0000000
+    assert word(DType.FLOAT64, np.float64(-2.0)) == 0xC000000000000000
+    with pytest.raises(InvalidTypeError, match="scale must be one number of float32, got 'a'"):
+        word(DType.FLOAT32, "a")
+    with pytest.raises(InvalidValueError, match=r"scale must fit float32, got 1e\+300"):
+        word(DType.FLOAT32, 1e300)
 
 
 def test_a_cooperative_launch_with_a_workspace(driver: FakeDriver) -> None:
@@ -669,6 +706,18 @@ def finishing(widened: Any) -> Wider:
     """Return the world of finish: x, maxima, sums, y."""
     made: Wider = widened(0, arguments=6)
     return made
+
+
+def test_each_warm_call_passes_its_own_number(widened: Any, driver: FakeDriver) -> None:
+    world = widened(1, arguments=6)
+    assert world.with_rest(X, 1.0) == "full"
+    for number, bits in ((0.7, 0x3F333333), (-2.0, 0xC0000000)):
+        world.made.clear()
+        assert list(world.with_rest(X, number)) == world.made
+        assert driver.launches[-1][-1] == (0x1000, FRESH, FRESH, bits, 6, 0)
+    world.calls.remember = lambda *given: None
+    assert world.with_rest(X, 1) == "full"  # which checks what is no float
+    assert world.with_rest(X, "a") == "full"
 
 
 def test_two_results_are_made_and_returned(with_lse: Wider, driver: FakeDriver) -> None:
