@@ -60,11 +60,13 @@ __all__ = [
     "finish",
     "generate",
     "log_softmax",
+    "log_softmax_backward",
     "logsumexp",
     "merge",
     "partial",
     "plan",
     "softmax",
+    "softmax_backward",
 ]
 
 _HOME = {
@@ -75,11 +77,13 @@ _HOME = {
     "finish": "softgen.call.api",
     "generate": "softgen.source.generate",
     "log_softmax": "softgen.call.api",
+    "log_softmax_backward": "softgen.call.gradients",
     "logsumexp": "softgen.call.api",
     "merge": "softgen.call.merge",
     "partial": "softgen.call.api",
     "plan": "softgen.call.plan",
     "softmax": "softgen.call.api",
+    "softmax_backward": "softgen.call.gradients",
 }
 
 # Public names of before, and what has taken their place.

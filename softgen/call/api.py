@@ -75,7 +75,7 @@ def softmax(
     lse is -inf for a row of -inf and +inf where there is +inf.
     """
     if dim is not None:
-        axis = _axis_of(axis, dim)
+        axis = axis_of(axis, dim)
     if return_lse:
         calls = _softmax_lse if pdl else calls_of("softmax_lse", False)
     else:
@@ -101,7 +101,7 @@ def log_softmax(
     -inf gives -inf where the rest of the row is finite.
     """
     if dim is not None:
-        axis = _axis_of(axis, dim)
+        axis = axis_of(axis, dim)
     if return_lse:
         calls = _log_softmax_lse if pdl else calls_of("log_softmax_lse", False)
     else:
@@ -143,7 +143,7 @@ def logsumexp(
     Raises what `softmax` raises.
     """
     if dim is not None:
-        axis = _axis_of(axis, dim)
+        axis = axis_of(axis, dim)
     calls = _logsumexp if pdl else calls_of("logsumexp", False)
     lse = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
     return lse[..., None] if keepdim else lse
@@ -178,7 +178,7 @@ def partial(
         no elements gives (-inf, 0); one with NaN or +inf gives NaN twice.
     """
     if dim is not None:
-        axis = _axis_of(axis, dim)
+        axis = axis_of(axis, dim)
     calls = _partial if pdl else calls_of("partial", False)
     pair: tuple[Any, Any] = calls[type(x)](x, None, axis, None, tune, variant, batch_invariant, ())
     return pair
@@ -215,12 +215,12 @@ def finish(
         dim: PyTorch's name of `axis`.
     """
     if dim is not None:
-        axis = _axis_of(axis, dim)
+        axis = axis_of(axis, dim)
     calls = _finish if pdl else calls_of("finish", False)
     return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (m, d))
 
 
-def _axis_of(axis: int, dim: int) -> int:
+def axis_of(axis: int, dim: int) -> int:
     """Return `dim`, which a caller gave in place of `axis`."""
     if axis != -1 and axis != dim:
         raise InvalidValueError(f"axis={axis!r} and dim={dim!r} differ; give one of them")

@@ -127,7 +127,7 @@ def run_full(
             )
             launch(words, stream)
         # What was copied for the launch is copied each time.
-        kept = source is x and all(map(operator.is_, rest, inputs[1:])) and warms(problem)
+        kept = source is x and all(map(operator.is_, rest, inputs[1:]))
         if whole and mode != "force" and kept:
             calls.remember(
                 key, library, problem.operands, x, out, outputs[0], launch, rest, outputs[1:]
@@ -144,11 +144,6 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
         )
 
 
-def warms(problem: Problem) -> bool:
-    """Whether a call like one before may take its launch: of one array where rows start is told."""
-    return len(problem.element_inputs) == 1
-
-
 def other_inputs(
     library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
 ) -> list[Any]:
@@ -161,7 +156,7 @@ def other_inputs(
         if operand.extent is Extent.NUMBER:
             found.append(array)
             continue
-        mine = _other_input(library, x, operand, array)
+        mine = _other_input(library, x, problem.operands[0].name, operand, array)
         if any(_overlap(library, mine, output.target) for output in outputs):
             raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
         found.append(mine)
@@ -196,18 +191,18 @@ def words_of(
     ]
 
 
-def _other_input(library: Library, x: Any, operand: Operand, array: Any) -> Any:
-    """Return an input beside x, contiguous; raise unless it belongs to x."""
+def _other_input(library: Library, x: Any, name: str, operand: Operand, array: Any) -> Any:
+    """Return an input beside x, contiguous; raise unless it belongs to x, called `name`."""
     other, array = library_of(array)
     if other is not library or library.device(array) != library.device(x):
-        raise InvalidValueError(f"{operand.name} must be of x's library and on its device")
+        raise InvalidValueError(f"{operand.name} must be of {name}'s library and on its device")
     found = library.element_type(array)
     if found is not operand.dtype:
         raise InvalidTypeError(f"{operand.name} must be {operand.dtype.value}, got {found.value}")
     row = operand.extent is Extent.ROW
     shape = tuple(x.shape[:-1] if row else x.shape)
     if tuple(array.shape) != shape:
-        of = "x's rows" if row else "x"
+        of = f"{name}'s rows" if row else name
         raise InvalidValueError(
             f"{operand.name} must have the shape of {of}, {shape}, got {tuple(array.shape)}"
         )

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished, other_inputs, require_room, warms, words_of
+from softgen.call.full import finished, other_inputs, require_room, words_of
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import resolve_outputs
 from softgen.call.warm import WarmCalls
@@ -134,7 +134,7 @@ class Kernel:
                 ) from error
             fewer(words, stream)
         else:
-            if all(map(operator.is_, others, rest)) and warms(problem):
+            if all(map(operator.is_, others, rest)):
                 self._warm.remember(
                     key, library, problem.operands, x, out, outputs[0], launch, others, outputs[1:]
                 )

@@ -13,7 +13,7 @@ from typing import Any
 
 from softgen.call.library import Library
 from softgen.call.outputs import Output
-from softgen.call.warm_run import LAST_LEGACY_STREAM, Prepare
+from softgen.call.warm_run import ALIGNMENT_MASK, LAST_LEGACY_STREAM, Prepare
 from softgen.devices.gpu.device import require_device
 from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.operands import Extent, Operand
@@ -46,7 +46,9 @@ def prepare_of(
         if operands[place].extent is Extent.NUMBER:
             step = _number(operands[place], place, i, step)
         else:
-            step = _checking(library, given, place, i, first, _bytes(library, y.target), step)
+            by_element = operands[place].extent is Extent.ELEMENT
+            y_bytes = _bytes(library, y.target)
+            step = _checking(library, given, place, i, first, y_bytes, by_element, step)
     return step
 
 
@@ -80,6 +82,7 @@ def _checking(
     index: int,
     first: int,
     y_bytes: int,
+    by_element: bool,
     then: Prepare | None,
 ) -> Prepare:
     """Return the step that takes another input, if a launch may take it for `array`.
@@ -91,10 +94,13 @@ def _checking(
         index: among the inputs beside x.
         first: where the first result's address is.
         y_bytes: the first result's size, which the input may not share memory with.
+        by_element: whether it has an element a column.
         then: the next step.
     """
     address, alike, size = library.address, library.like(array), _bytes(library, array)
-    between_elements = library.dtype(array).itemsize - 1
+    # Where rows may start is in the kernel's text: they lie as those of the launch did.
+    mask = ALIGNMENT_MASK if by_element else library.dtype(array).itemsize - 1
+    wanted = address(array) & mask
 
     def prepare(arguments: Any, stream: int, result: Any, rest: tuple[Any, ...]) -> Any:
         given = rest[index]
@@ -102,7 +108,7 @@ def _checking(
             return None
         values = arguments[0]
         start, y_start = address(given), values[first]
-        if start & between_elements or (start < y_start + y_bytes and y_start < start + size):
+        if start & mask != wanted or (start < y_start + y_bytes and y_start < start + size):
             return None
         values[place] = start
         return result if then is None else then(arguments, stream, result, rest)

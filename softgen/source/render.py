@@ -286,7 +286,9 @@ def alignment_rule(problem: Problem) -> str:
     sizes = {o.name: aligned_bytes(problem, o.float_type) for o in problem.whole_rows}
     rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
     if len(set(sizes.values())) == 1:
-        return f"{' and '.join(sizes)} to {next(iter(sizes.values()))} bytes ({rows})"
+        *names, last = sizes
+        listed = f"{', '.join(names)} and {last}" if names else last
+        return f"{listed} to {next(iter(sizes.values()))} bytes ({rows})"
     return f"{' and '.join(f'{name} to {size}' for name, size in sizes.items())} bytes ({rows})"
 
 
@@ -300,7 +302,7 @@ def flush_rule(problem: Problem) -> str:
     single = problem.compute_dtype is DType.FLOAT32
     flushing = (DType.FLOAT32, DType.BFLOAT16) if single else (DType.FLOAT32,)
     flushed = any(
-        operand.measure is Measure.VALUE and operand.dtype in flushing
+        operand.measure in (Measure.VALUE, Measure.TERMS) and operand.dtype in flushing
         for operand in problem.results
     )
     effect = "makes 0 of results below 1.2e-38" if flushed else "changes no result"

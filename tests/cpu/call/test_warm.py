@@ -204,7 +204,12 @@ class World:
 def operands_of(rest: tuple[Any, ...], results: int) -> list[Operand]:
     """Return operands for x, rest and so many results; numbers come last, as those of hooks do."""
     arrays = [each for each in rest if not isinstance(each, float)]
-    kinds = [(Extent.ELEMENT, False)] * (1 + len(arrays)) + [(Extent.ELEMENT, True)] * results
+    kinds = [(Extent.ELEMENT, False)]
+    kinds += [
+        (Extent.ELEMENT if len(getattr(each, "shape", ())) == 2 else Extent.ROW, False)
+        for each in arrays
+    ]
+    kinds += [(Extent.ELEMENT, True)] * results
     kinds += [(Extent.NUMBER, False)] * (len(rest) - len(arrays))
     return [
         Operand(f"operand{i}", DType.FLOAT32, extent, result, "float")
@@ -874,6 +879,19 @@ def test_more_results_in_a_capture(with_lse: Wider, driver: FakeDriver) -> None:
     with_lse.current = 0x78
     assert with_lse.call(X, OUT)[0] is OUT
     assert driver.launches[-1][-2] == 0x78
+
+
+def test_another_input_of_whole_rows_lies_as_at_the_launch(
+    widened: Any, driver: FakeDriver
+) -> None:
+    """4 bytes further on its rows start elsewhere within packs: another kernel's."""
+    world = widened(0, arguments=5)
+    y = Array((6, 8), 0x5000)
+    world.with_rest(X, y)
+    assert [world.with_rest(X, y)] == world.made
+    assert driver.launches[-1][-1] == (0x1000, 0x5000, FRESH, 6, 0)
+    assert world.with_rest(X, Array((6, 8), 0x5004)) == "full"
+    assert len(driver.launches) == 1
 
 
 def test_other_inputs_in_a_capture(finishing: Wider, driver: FakeDriver) -> None:
