@@ -128,8 +128,8 @@ def library_of(x: Any) -> tuple[Library, Any]:
             )
         if x.requires_grad and torch.is_grad_enabled():
             raise NotSupportedError(
-                "got a tensor that requires grad, and softgen's calls are not tracked. Call it "
-                "under torch.no_grad(), or pass x.detach()"
+                "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
+                "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
             )
         return _torch_library(), x
     cupy = sys.modules.get("cupy")

@@ -130,6 +130,13 @@ def test_call_beside_softmax() -> None:
     assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True (4096,)\n"
 
 
+@pytest.mark.gpu
+def test_pytorch() -> None:
+    pytest.importorskip("torch")
+    program = f"{PYTHON[5]}\nprint(float(logits.grad.sum(1).abs().max()) < 1e-4)"
+    assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True\n"
+
+
 def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
     if unavailable_reason() is None:
         pytest.skip("there is a GPU, where the whole suite takes a minute")

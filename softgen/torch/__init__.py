@@ -1,0 +1,21 @@
+"""softgen in PyTorch: the functions of torch.nn.functional, with gradients.
+
+`softmax`, `log_softmax` and `logsumexp` are differentiable and may be compiled
+(`torch.compile(fullgraph=True)`). `patch()` puts them in the place of torch.nn.functional's.
+"""
+
+from __future__ import annotations
+
+from softgen.errors import MissingDependencyError
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise MissingDependencyError(
+        "softgen.torch needs PyTorch; install it with pip install 'softgen[torch]'"
+    ) from error
+
+from softgen.torch.functional import log_softmax, logsumexp, softmax
+from softgen.torch.patching import patch, unpatch
+
+__all__ = ["log_softmax", "logsumexp", "patch", "softmax", "unpatch"]

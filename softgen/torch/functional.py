@@ -1,0 +1,100 @@
+"""The functions that people call, with the signatures of torch.nn.functional."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from softgen.call import api
+from softgen.errors import InvalidTypeError
+from softgen.torch import operators
+from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, wanted_again
+from softgen.torch.layout import last
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def softmax(
+    input: Any,  # the name is torch's
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: Any = None,
+) -> Any:
+    """Return the softmax of a CUDA tensor along `dim`, as torch.nn.functional.softmax does.
+
+    Args:
+        input: float16, bfloat16, float32 or float64, any shape.
+        dim: the dimension that sums to 1. Along another than the last, tensors are copied. Without
+            one it is 0 for 0, 1 and 3 dimensions and else 1, with a warning, as in PyTorch.
+        dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
+            for 16-bit inputs.
+
+    The gradient is softgen's own kernel, and differentiable again. Raises what `softgen.softmax`
+    raises.
+    """
+    dim = _dim(input, dim, _stacklevel) if dim is None else dim
+    dtype = _result_type(input, dtype)
+    if torch.compiler.is_compiling():
+        return operators.softmax(input, dim, dtype)
+    if wanted_again(input):
+        return Softmax.apply(input, dim, dtype)
+    x, back = last(input, dim)
+    return back(api.softmax(x, dtype=dtype))
+
+
+def log_softmax(
+    input: Any,
+    dim: int | None = None,
+    _stacklevel: int = 3,
+    dtype: Any = None,
+) -> Any:
+    """Return the logarithm of the softmax; the arguments are those of `softmax`."""
+    dim = _dim(input, dim, _stacklevel) if dim is None else dim
+    dtype = _result_type(input, dtype)
+    if torch.compiler.is_compiling():
+        return operators.log_softmax(input, dim, dtype)
+    if wanted_again(input):
+        return LogSoftmax.apply(input, dim, dtype)
+    x, back = last(input, dim)
+    return back(api.log_softmax(x, dtype=dtype))
+
+
+def logsumexp(input: Any, dim: int, keepdim: bool = False) -> Any:
+    """Return log(sum(exp(input))) along `dim`, as torch.logsumexp does.
+
+    Args:
+        input: as in `softmax`.
+        dim: as in `softmax`; one dimension.
+        keepdim: whether the result keeps it, with length 1.
+
+    The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
+    """
+    if torch.compiler.is_compiling():
+        lse = operators.logsumexp(input, dim)
+    elif wanted_again(input):
+        lse = LogSumExp.apply(input, dim).to(input.dtype)
+    else:
+        lse = api.logsumexp(last(input, dim)[0])
+    return lse.unsqueeze(dim) if keepdim and input.dim() else lse
+
+
+def _dim(x: Any, dim: None, stacklevel: int) -> int:
+    """Return the dimension that PyTorch takes where none is given."""
+    warnings.warn(
+        "no dim was given, and the one that is taken depends on the number of dimensions; pass dim",
+        stacklevel=stacklevel,
+    )
+    return 0 if x.dim() in (0, 1, 3) else 1
+
+
+def _result_type(x: Any, dtype: Any) -> Any:
+    if not isinstance(x, torch.Tensor):
+        raise InvalidTypeError(
+            f"softgen.torch takes tensors, got {type(x).__qualname__}; softgen.softmax takes "
+            "other arrays on a GPU"
+        )
+    if dtype is None and x.dtype in HALVES and torch.is_autocast_enabled(x.device.type):
+        return torch.float32
+    return dtype or x.dtype

@@ -1,0 +1,196 @@
+"""Autograd: each function with its gradient, and the gradients with theirs.
+
+Eager calls come here and not to the registered operators, whose dispatch takes 11 us a call
+(PyTorch issue 177109). What is saved is the result; it is never overwritten.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from softgen.call import api, gradients
+from softgen.torch.layout import last
+
+# Whether a transform of torch.func is under way: then tensors are not what they seem.
+TRANSFORMING = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+
+
+class Softmax(torch.autograd.Function):
+    """softmax, whose gradient needs its result alone."""
+
+    @staticmethod
+    def forward(x: Any, dim: int, dtype: Any) -> Any:
+        """Return the softmax of `dtype`."""
+        rows, back = last(x.detach(), dim)
+        return back(api.softmax(rows, dtype=dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the result."""
+        x, ctx.dim, _ = inputs
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        run = SoftmaxBackward.apply if wanted_again(dy, y) else SoftmaxBackward.forward
+        return run(dy, y, ctx.dim, ctx.dtype), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Any, dim: int, dtype: Any) -> tuple[Any, int]:
+        """Return the softmax of a batch, whose dimension becomes the first."""
+        return Softmax.apply(*_batched(x, in_dims[0], dim), dtype), 0
+
+
+class LogSoftmax(torch.autograd.Function):
+    """log_softmax, whose gradient needs its result alone."""
+
+    @staticmethod
+    def forward(x: Any, dim: int, dtype: Any) -> Any:
+        """Return the log_softmax of `dtype`."""
+        rows, back = last(x.detach(), dim)
+        return back(api.log_softmax(rows, dtype=dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the result."""
+        x, ctx.dim, _ = inputs
+        ctx.dtype = x.dtype
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        run = LogSoftmaxBackward.apply if wanted_again(dy, y) else LogSoftmaxBackward.forward
+        return run(dy, y, ctx.dim, ctx.dtype), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Any, dim: int, dtype: Any) -> tuple[Any, int]:
+        """Return the log_softmax of a batch, whose dimension becomes the first."""
+        return LogSoftmax.apply(*_batched(x, in_dims[0], dim), dtype), 0
+
+
+class LogSumExp(torch.autograd.Function):
+    """logsumexp in the type of the arithmetic, as the gradient needs it."""
+
+    @staticmethod
+    def forward(x: Any, dim: int) -> Any:
+        """Return lse, float32 (float64 for float64)."""
+        wide = torch.float64 if x.dtype is torch.float64 else torch.float32
+        return api.logsumexp(last(x.detach(), dim)[0], dtype=wide)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x and the result."""
+        x, ctx.dim = inputs
+        ctx.save_for_backward(x, output)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> tuple[Any, None]:
+        """Return upstream * exp(x - lse)."""
+        x, lse = ctx.saved_tensors
+        if wanted_again(upstream, x):
+            each = (
+                (upstream, lse)
+                if not x.dim()
+                else (upstream.unsqueeze(ctx.dim), lse.unsqueeze(ctx.dim))
+            )
+            return (each[0] * torch.exp(x - each[1])).to(x.dtype), None
+        rows, back = last(x.detach(), ctx.dim)
+        # finish gives exp(x - m) / d. Where the upstream is 0 d is infinite, and the result 0.
+        return back(api.finish(rows, lse.detach(), upstream.detach().reciprocal())), None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Any, dim: int) -> tuple[Any, int]:
+        """Return lse of a batch, whose dimension becomes the first."""
+        return LogSumExp.apply(*_batched(x, in_dims[0], dim)), 0
+
+
+class SoftmaxBackward(torch.autograd.Function):
+    """dx = y (dy - sum(dy y)), for those who differentiate it again."""
+
+    @staticmethod
+    def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
+        """Return dx."""
+        rows, back = last(dy.detach(), dim)
+        return back(gradients.softmax_backward(rows, last(y.detach(), dim)[0], dtype=dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the inputs."""
+        dy, y, ctx.dim, _ = inputs
+        ctx.save_for_backward(dy, y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, Any, None, None]:
+        """Return the gradients with respect to dy and y, by PyTorch's own operations."""
+        dy, y = ctx.saved_tensors
+        g, dim = g.to(y.dtype), ctx.dim
+        weighed = (g * y).sum(dim, keepdim=True)
+        of_y = g * (dy - (dy * y).sum(dim, keepdim=True)) - dy * weighed
+        return y * (g - weighed), of_y, None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *request: Any) -> tuple[Any, int]:
+        """Return dx of a batch, whose dimension becomes the first."""
+        return SoftmaxBackward.apply(*_both_batched(info, in_dims, *request)), 0
+
+
+class LogSoftmaxBackward(torch.autograd.Function):
+    """dx = dy - exp(y) sum(dy), for those who differentiate it again."""
+
+    @staticmethod
+    def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
+        """Return dx."""
+        rows, back = last(dy.detach(), dim)
+        return back(gradients.log_softmax_backward(rows, last(y.detach(), dim)[0], dtype=dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the inputs."""
+        dy, y, ctx.dim, _ = inputs
+        ctx.save_for_backward(dy, y)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, Any, None, None]:
+        """Return the gradients with respect to dy and y, by PyTorch's own operations."""
+        dy, y = ctx.saved_tensors
+        g, dim, p = g.to(y.dtype), ctx.dim, torch.exp(y)
+        of_dy = g - (g * p).sum(dim, keepdim=True)
+        return of_dy, -g * p * dy.sum(dim, keepdim=True), None, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], *request: Any) -> tuple[Any, int]:
+        """Return dx of a batch, whose dimension becomes the first."""
+        return LogSoftmaxBackward.apply(*_both_batched(info, in_dims, *request)), 0
+
+
+def wanted_again(*tensors: Any) -> bool:
+    """Whether somebody differentiates what is computed of these tensors, or batches it."""
+    if TRANSFORMING():
+        return True
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+
+
+def _batched(x: Any, batch: int, dim: int) -> tuple[Any, int]:
+    """Return x with its batch dimension first, and `dim` of one element in that."""
+    first = torch.movedim(x, batch, 0)
+    return first, dim if dim < 0 else dim + 1
+
+
+def _both_batched(
+    info: Any, in_dims: tuple[Any, ...], dy: Any, y: Any, dim: int, dtype: Any
+) -> tuple[Any, ...]:
+    """Return the request of a gradient with the batch dimension of both tensors first."""
+    both = [
+        torch.movedim(each, batch, 0)
+        if batch is not None
+        else each.expand(info.batch_size, *each.shape)
+        for each, batch in ((dy, in_dims[0]), (y, in_dims[1]))
+    ]
+    return (*both, dim if dim < 0 else dim + 1, dtype)

@@ -1,0 +1,53 @@
+"""softgen in the place of torch.nn.functional's functions."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from softgen.torch import functional
+
+SERVED = {"softmax": functional.softmax, "log_softmax": functional.log_softmax}
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def patch() -> None:
+    """Put softgen in the place of torch.nn.functional.softmax and log_softmax, until `unpatch`.
+
+    A call takes softgen where its tensor is on a GPU, of a float of 16 to 64 bits, and not empty,
+    and where `dim` is given. Any other call goes to PyTorch, as do the functions of `torch` and the
+    methods of tensors. Patching twice is patching once.
+    """
+    for name, mine in SERVED.items():
+        if name not in _originals:
+            _originals[name] = getattr(torch.nn.functional, name)
+            setattr(torch.nn.functional, name, _either(mine, _originals[name]))
+
+
+def unpatch() -> None:
+    """Put torch.nn.functional's own functions back."""
+    for name in list(_originals):
+        setattr(torch.nn.functional, name, _originals.pop(name))
+
+
+def _either(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(theirs)
+    def call(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
+        served = (
+            type(input) in (torch.Tensor, torch.nn.Parameter)
+            and input.is_cuda
+            and input.dtype in DTYPES
+            and (dtype is None or dtype in DTYPES)
+            and dim is not None
+            and input.numel() > 0
+        )
+        if served:
+            return mine(input, dim, dtype=dtype)
+        return theirs(input, dim, _stacklevel=_stacklevel + 1, dtype=dtype)
+
+    return call

@@ -1,0 +1,185 @@
+"""softgen.torch on the GPU: gradients, compiled, transformed, patched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from softgen.errors import InvalidTypeError  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
+
+NAMES = ("softmax", "log_softmax", "logsumexp")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+def pair(name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return softgen's function and PyTorch's."""
+    import softgen.torch
+
+    return getattr(softgen.torch, name), getattr(torch, name)
+
+
+def twins(*shape: int, dtype: str = "float32") -> tuple[Any, Any]:
+    """Return two leaves of the same values."""
+    x = torch.randn(*shape, device="cuda", dtype=getattr(torch, dtype)) * 3
+    return x.clone().requires_grad_(), x.clone().requires_grad_()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dim", [-1, 0, 1])
+@pytest.mark.parametrize("name", NAMES)
+def test_forward_and_backward_are_pytorchs(name: str, dim: int, dtype: str) -> None:
+    mine, theirs = pair(name)
+    a, b = twins(33, 40, 129, dtype=dtype)
+    ours, wanted = mine(a, dim), theirs(b, dim)
+    assert (ours.dtype, ours.shape) == (wanted.dtype, wanted.shape)
+    torch.testing.assert_close(ours, wanted)
+    dy = torch.randn_like(wanted)
+    ours.backward(dy)
+    wanted.backward(dy)
+    assert a.grad.dtype is a.dtype
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_gradients_and_theirs_are_right(name: str) -> None:
+    mine, _ = pair(name)
+    for dim in (-1, 0):
+        x = torch.randn(3, 5, device="cuda", dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda a, dim=dim: mine(a, dim), (x,))
+        assert torch.autograd.gradgradcheck(lambda a, dim=dim: mine(a, dim), (x,))
+
+
+def test_a_result_of_another_type_has_a_gradient_of_the_inputs() -> None:
+    mine, theirs = pair("softmax")
+    a, b = twins(64, 1000, dtype="bfloat16")
+    ours, wanted = mine(a, -1, dtype=torch.float32), theirs(b, -1, dtype=torch.float32)
+    assert ours.dtype is torch.float32
+    torch.testing.assert_close(ours, wanted)
+    dy = torch.randn_like(wanted)
+    ours.backward(dy)
+    wanted.backward(dy)
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_autocast_gives_float32() -> None:
+    mine, _ = pair("log_softmax")
+    x = torch.randn(8, 1000, device="cuda", dtype=torch.float16)
+    with torch.autocast("cuda"):
+        assert mine(x, -1).dtype is torch.float32
+    assert mine(x, -1).dtype is torch.float16
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled_without_a_graph_break(name: str) -> None:
+    mine, theirs = pair(name)
+    a, b = twins(64, 300)
+    compiled = torch.compile(lambda x: mine(x * 2, -1) + 1, fullgraph=True, backend="aot_eager")
+    ours, wanted = compiled(a), theirs(b * 2, -1) + 1
+    torch.testing.assert_close(ours, wanted)
+    dy = torch.randn_like(wanted)
+    ours.backward(dy)
+    wanted.backward(dy)
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_the_operators_are_registered_as_they_should_be() -> None:
+    from softgen.torch import operators
+
+    x = torch.randn(4, 50, device="cuda", requires_grad=True)
+    torch.library.opcheck(operators.softmax, (x, -1, torch.float32))
+    torch.library.opcheck(operators.log_softmax, (x, 0, torch.float32))
+    torch.library.opcheck(operators.logsumexp_wide, (x, -1))
+
+
+def test_transforms_of_functions() -> None:
+    mine, theirs = pair("softmax")
+    x = torch.randn(4, 5, 60, device="cuda")
+    weights = torch.arange(60.0, device="cuda")
+    for f in (torch.func.vmap, torch.func.grad):
+        ours, wanted = (f(lambda v, g=g: (g(v, -1) * weights).sum())(x) for g in (mine, theirs))
+        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_checkpoints_and_tensors_that_are_kept_elsewhere() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    mine, theirs = pair("softmax")
+    a, b = twins(16, 1000)
+    with torch.autograd.graph.save_on_cpu():
+        checkpoint(lambda x: mine(x, -1), a, use_reentrant=False).pow(2).sum().backward()
+    theirs(b, -1).pow(2).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad)
+
+
+def test_a_graph_of_a_training_step() -> None:
+    mine, _ = pair("log_softmax")
+    a, b = twins(64, 1000)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            a.grad = None
+            mine(a, -1).pow(2).sum().backward()
+        a.grad.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            mine(a, -1).pow(2).sum().backward()
+    graph.replay()
+    torch.cuda.synchronize()
+    torch.log_softmax(b, -1).pow(2).sum().backward()
+    torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_patched_modules_run_softgen_and_are_restored() -> None:
+    import softgen.torch
+
+    functional = torch.nn.functional
+    before = functional.softmax, functional.log_softmax
+    module, x = torch.nn.Softmax(dim=-1), torch.randn(8, 1000, device="cuda")
+    softgen.torch.patch()
+    try:
+        softgen.torch.patch()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+            y = module(x)
+            torch.cuda.synchronize()
+        assert any(event.key.startswith("softmax_f32_1000_") for event in seen.key_averages())
+        torch.testing.assert_close(y, torch.softmax(x, -1))
+        # Whatever softgen does not serve is PyTorch's.
+        assert functional.softmax(torch.randn(3, 4), -1).device.type == "cpu"
+        with pytest.warns(UserWarning, match="[Ii]mplicit dimension"):
+            functional.softmax(x)
+    finally:
+        softgen.torch.unpatch()
+    assert (functional.softmax, functional.log_softmax) == before
+
+
+def test_the_page_runs_as_written() -> None:
+    blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 4
+    names: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, str(PAGE), "exec"), names)
+    torch.testing.assert_close(names["y"], torch.softmax(names["x"], -1))
+    torch.testing.assert_close(names["probabilities"], names["y"])
+    wanted = torch.nn.functional.cross_entropy(names["logits"].float(), names["target"])
+    torch.testing.assert_close(names["loss"], wanted)
+    assert names["scores"].grad.abs().max() < 1e-5  # rows of softmax sum to 1, whatever the scores
+
+
+def test_what_it_refuses() -> None:
+    mine, _ = pair("softmax")
+    with pytest.raises(InvalidTypeError, match="takes tensors"):
+        mine([1.0], -1)
+    with pytest.raises(IndexError):
+        mine(torch.randn(3, 4, device="cuda"), 5)
+    with pytest.warns(UserWarning, match="no dim was given"):
+        assert mine(torch.randn(3, 4, device="cuda")).sum(1).allclose(torch.ones(3, device="cuda"))
