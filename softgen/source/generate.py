@@ -6,6 +6,7 @@ from softgen.errors import InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import Strided
 from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import Choice, select, untimed
 
@@ -22,6 +23,7 @@ def generate(
     alignment: int | None = None,
     sms: int | None = None,
     batch_invariant: bool = False,
+    strided: int = 0,
 ) -> Source:
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
@@ -42,9 +44,10 @@ def generate(
             of the device that `arch` has its sizes from, 132 for "sm_90". A cooperative kernel
             needs all SMs that it is sized for, `source.variant.launch.multiprocessors`; any other
             runs on any number.
-
         batch_invariant: whether rows that are no whole packs of 16 bytes are summed in one order
             wherever they lie; see `softmax`. The choice is then one for any number of rows.
+        strided: 0 for contiguous arrays, or for views the number of outer axes, up to 3, whose
+            sizes and strides the kernel takes.
 
     Raises InvalidValueError or InvalidTypeError for an argument that does not fit,
     IllegalVariantError for a variant that cannot compute it on `arch`.
@@ -58,6 +61,7 @@ def generate(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
+        layout=Strided.of(strided),
     )
     rows = whole_number("rows", rows)
     if not 0 <= rows <= MAX_ROWS:

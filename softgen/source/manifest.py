@@ -11,6 +11,7 @@ from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.source.render import Source
+from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 
@@ -134,10 +135,14 @@ def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
         Extent.ROW: ["rows"],
         Extent.NUMBER: [],
     }
-    return {
+    found = {
         "name": operand.name,
         "dtype": operand.dtype.value,
         "shape": shapes[operand.extent],
         "result": operand.result,
         "may_be": operand.may_be or None,
     }
+    if isinstance(problem.layout, Strided) and operand.extent is Extent.ELEMENT:
+        found["shape"] = [*problem.layout.shape, problem.cols]
+        found["strides"] = [*problem.layout.strides(operand.name), 1]
+    return found

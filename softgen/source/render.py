@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from softgen.errors import SoftgenError, StrategyError
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
@@ -223,11 +224,41 @@ def aligned_bytes(problem: Problem, dtype: DType) -> int:
 def shape_rule(problem: Problem, operand: Operand) -> str:
     """Return the shape of an operand, in words, and of a number what it may be."""
     accepted = {hook.name: hook.accepts for hook in problem.hooks}
+    number = accepted.get(operand.name) or problem.layout.accepts(operand.name)
     return {
-        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
+        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols, name=operand.name),
         Extent.ROW: "[rows], contiguous",
-        Extent.NUMBER: f"number, {accepted.get(operand.name, '')}",
+        Extent.NUMBER: f"number, {number}",
     }[operand.extent]
+
+
+def _row_names(problem: Problem) -> dict[str, Any]:
+    """Return how templates spell where rows are."""
+    strided = isinstance(problem.layout, Strided)
+    types = {operand.name: operand.cuda for operand in problem.whole_rows}
+    results = {operand.name for operand in problem.results}
+
+    def array(name: str) -> str:
+        return f"{name}_rows" if strided else name
+
+    def array_of(name: str) -> str:
+        const = "" if name in results else "const "
+        element = f"{const}{types.get(name, 'X')}"
+        return f"StridedRows<{element}> {array(name)}" if strided else f"{element}* {name}"
+
+    def row_of(name: str, row: str = "row") -> str:
+        return f"{array(name)}.at({row})" if strided else f"{name} + {row} * kCols"
+
+    return {
+        "strided": strided,
+        "array": array,
+        "array_of": array_of,
+        "row_of": row_of,
+        # Between the rows of a view lies what is nobody's.
+        "inner_row": "false" if strided else "row > 0 && row + 1 < rows",
+        "more_arrays": [array_of(operand.name) for operand in problem.element_inputs[1:]],
+        "more_names": "".join(f", {array(o.name)}" for o in problem.element_inputs[1:]),
+    }
 
 
 def _part_names(problem: Problem) -> dict[str, Any]:
@@ -248,10 +279,8 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     return {
         "x": first.name,
         "more_inputs": more,
-        "more_arrays": [f"const X* {operand.name}" for operand in more],
         "more_filled": [f"Compute (&{operand.name}_values)[kColsPerThread]" for operand in more],
         "more_declared": "".join(f", {operand.name}_values[kColsPerThread]" for operand in more),
-        "more_names": "".join(f", {operand.name}" for operand in more),
         "more_row_parameters": "".join(f"const X* row_{operand.name}, " for operand in more),
         "more_rows": "".join(f", row_{operand.name}" for operand in more),
         "more_values": "".join(f", {operand.name}_values" for operand in more),
@@ -285,6 +314,8 @@ def alignment_rule(problem: Problem) -> str:
     """Return what addresses have to be multiples of, in words."""
     sizes = {o.name: aligned_bytes(problem, o.float_type) for o in problem.whole_rows}
     rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
+    if isinstance(problem.layout, Strided) and problem.alignment > 1:
+        rows = "bases and strides"
     if len(set(sizes.values())) == 1:
         *names, last = sizes
         listed = f"{', '.join(names)} and {last}" if names else last
@@ -363,6 +394,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         fill=fill(problem),
         fills=functools.partial(fills, problem),
         **_part_names(problem),
+        **_row_names(problem),
         **_dependent_names(variant),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),

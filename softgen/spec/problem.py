@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
-from softgen.spec.layouts import ROWS, Layout
+from softgen.spec.layouts import ROWS, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
@@ -92,7 +92,7 @@ class Problem:
         alignment: int | None = None,
         fixed_order: bool = False,
         hooks: Sequence[Hook | str] = (),
-        layout: Layout = ROWS,
+        layout: Layout | str = ROWS,
     ) -> Problem:
         """Return the problem for the given names.
 
@@ -106,7 +106,7 @@ class Problem:
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
             hooks: what is done to elements on their way in, by name, for example ["scale"].
-            layout: where the elements of a row lie.
+            layout: where the elements of a row lie: a Layout, or its label.
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
@@ -130,8 +130,13 @@ class Problem:
             raise InvalidValueError(f"each hook at most once, got {', '.join(map(str, hooks))}")
         return cls(
             *(Function.of(function), x_type, y_type, cols),
-            *(alignment, fixed_order, chosen, layout),
+            *(alignment, fixed_order, chosen, layout_of(layout)),
         )
+
+    @property
+    def bare(self) -> Problem:
+        """The problem whose tuned settings it takes: that of contiguous rows, for rows of views."""
+        return replace(self, layout=self.layout.like)
 
     @property
     def compute_dtype(self) -> DType:
@@ -156,14 +161,27 @@ class Problem:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """What the kernel takes, in the order of its signature: arrays, then what hooks take."""
+        """What the kernel takes, in the order of its signature.
+
+        The function's arrays, then what hooks take, then the numbers of the layout.
+        """
+        return (*self.given, *self.layout.numbers(self.given))
+
+    @property
+    def given(self) -> tuple[Operand, ...]:
+        """The operands without the numbers of the layout: what a call is given, or makes."""
         arrays = self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
         return (*arrays, *(hook.operand(self.compute_dtype) for hook in self.hooks))
 
     @property
     def inputs(self) -> tuple[Operand, ...]:
-        """The operands that the kernel only reads."""
-        return tuple(operand for operand in self.operands if not operand.result)
+        """The operands that the kernel only reads, without the numbers of the layout."""
+        return tuple(operand for operand in self.given if not operand.result)
+
+    @property
+    def layout_numbers(self) -> tuple[Operand, ...]:
+        """The numbers that tell where rows lie, the last operands."""
+        return self.layout.numbers(self.given)
 
     @property
     def results(self) -> tuple[Operand, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
@@ -31,6 +32,7 @@ class Block(Sliced):
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
     triggers = True
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")

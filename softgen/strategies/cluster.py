@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
@@ -34,6 +35,7 @@ class Cluster(Sliced):
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
     triggers = True
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")
     cluster_size: int = knob("k", "blocks that share a row")
@@ -111,7 +113,9 @@ class Cluster(Sliced):
             # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
             # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
-            return (24 if cut and full else 16) + self.input_registers(problem)
+            # Strides took two more at float16 16384 in threads of 32 elements.
+            apart = 4 if isinstance(problem.layout, Strided) else 0
+            return (24 if cut and full else 16) + self.input_registers(problem) + apart
         # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
         return self.other_registers(problem) + 4 * cut
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -44,6 +45,7 @@ class Cooperative(Strategy):
     name = "cooperative"
     summary = "a row in the shared memory of resident blocks, the next rows on their way"
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a chunk held by one thread")

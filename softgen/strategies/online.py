@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -24,6 +25,7 @@ class Online(Strategy):
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
     takes = frozenset(Feature)
+    layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")

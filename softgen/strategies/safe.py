@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -22,6 +23,7 @@ class Safe(Strategy):
     name = "safe"
     summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
     takes = frozenset(Feature)
+    layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")
 

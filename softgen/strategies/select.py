@@ -103,9 +103,10 @@ def describe(problem: Problem) -> str:
     if problem.out_dtype is not problem.dtype:
         types += f" to {problem.out_dtype.value}"
     order = ", batch-invariant" if problem.fixed_order else ""
+    layout = f", {problem.layout.label}" if problem.layout.label else ""
     return (
         f"{problem.computed} of {types} with {problem.cols} columns, "
-        f"alignment {problem.alignment}{order}"
+        f"alignment {problem.alignment}{order}{layout}"
     )
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import KIB, MAX_GRID, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -36,6 +37,7 @@ class Shared(Strategy):
     name = "shared"
     summary = "a row in the shared memory of one block, in its own type"
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")
     block_size: int = knob("b", "threads in a block")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
+from softgen.spec.layouts import LABEL
 from softgen.strategies.registry import all_strategies, require_sound
 from softgen.strategies.variants import parse_label
 
@@ -46,7 +49,7 @@ def _slip_of_setting(parts: list[str]) -> str:
     modifiers = ["align", "fixed", *(hook.name for hook in HOOKS)]
     strategies = [kind.name for kind in all_strategies()]
     for i, part in enumerate(parts):
-        if part in modifiers or (part.startswith("align") and part[5:].isdigit()):
+        if part in modifiers or re.fullmatch(rf"align\d+|{LABEL}", part):
             continue
         if part in strategies:
             try:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
@@ -27,6 +28,7 @@ class Split(Sliced):
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")

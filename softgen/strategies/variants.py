@@ -15,6 +15,7 @@ from softgen.spec.arch import KNOWN, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
+from softgen.spec.layouts import LABEL
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy
 from softgen.strategies.faults import fault, is_own
@@ -75,9 +76,11 @@ class Variant:
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""
         if not self.strategy.computes(self.problem):
+            label = self.problem.layout.label
+            layout = f" in the layout {label}" if label else ""
             raise IllegalVariantError(
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
-                f"{self.problem.computed}"
+                f"{self.problem.computed}{layout}"
             )
         try:
             self.strategy.check(self.problem, arch)
@@ -185,7 +188,8 @@ def _name_pattern() -> re.Pattern[str]:
     return re.compile(
         rf"(?P<function>{'|'.join(functions)})"
         r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
-        r"_(?P<cols>\d{1,13})(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
+        rf"_(?P<cols>\d{{1,13}})(?:_(?P<layout>{LABEL}))?"
+        r"(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
         rf"(?P<hooks>(?:_(?:{'|'.join(hook.name for hook in HOOKS)}))*)"
         r"_(?P<strategy>[a-z]+)(?P<knobs>(?:_[a-z]+\d{0,9})*)"
     )
@@ -208,6 +212,7 @@ def parse_name(name: str) -> Variant:
             alignment=int(align) if align else None,
             fixed_order=match["fixed"] is not None,
             hooks=match["hooks"].split("_")[1:],
+            layout=match["layout"] or "",
         )
         try:
             setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])

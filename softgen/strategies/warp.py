@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -43,6 +44,7 @@ class Warp(Sliced):
     summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
     triggers = True
     takes = frozenset(Feature)
+    layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")
     rows_per_access: int = knob("r", "rows that a thread group holds at once")

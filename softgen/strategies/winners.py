@@ -19,6 +19,7 @@ from typing import Any
 from softgen.errors import SoftgenError
 from softgen.spec.arch import MIB, Arch
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import LABEL
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.base import Strategy
 from softgen.strategies.variants import Variant, parse_label
@@ -37,11 +38,11 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     """Return the shipped winner for `rows` rows on the device of `arch`; None if there is none.
 
     A function that moves the same bytes with the same launch as another takes the other's winner
-    where it has none of its own.
+    where it has none of its own, and rows of views that of contiguous ones.
     """
     bucket = rows_bucket(rows)
     for function in _alike(problem.function):
-        wanted = dataclasses.replace(problem, function=function)
+        wanted = dataclasses.replace(problem.bare, function=function)
         setting = _settings(wanted, arch.device).get(bucket)
         if setting is not None and setting.is_legal(problem, arch):
             return Variant(problem, setting)
@@ -51,7 +52,7 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
 def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
     """Return the shipped winner of the most rows, if they are so many that the memory decides."""
     for function in _alike(problem.function):
-        wanted = dataclasses.replace(problem, function=function)
+        wanted = dataclasses.replace(problem.bare, function=function)
         known = _settings(wanted, arch.device)
         rows = [r for r in known if r * wanted.bytes_per_row >= LARGE]
         setting = known[max(rows)] if rows else None
@@ -95,7 +96,7 @@ def _settings(problem: Problem, device: str) -> dict[int, Strategy]:
 
 
 # What may come in a name between the columns and the setting.
-_OF_ANOTHER = re.compile(r"align\d+_|fixed_")
+_OF_ANOTHER = re.compile(rf"{LABEL}_|align\d+_|fixed_")
 
 
 @functools.cache

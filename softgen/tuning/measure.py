@@ -19,6 +19,7 @@ from softgen.spec.arch import GIB
 from softgen.spec.dtypes import ElementType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.operands import Extent
+from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
 from softgen.tuning.entry import Timing
 
@@ -127,7 +128,10 @@ class Buffers:
         rows, pairs = rotation.rows, rotation.pairs
         rest = memory(rotation.rest) if rotation.rest else None
         owners, words = [], []
-        examples = {hook.operand(problem.compute_dtype): hook.example for hook in problem.hooks}
+        placement = Placement.contiguous(len(problem.whole_rows), rows, problem.cols)
+        numbers = zip(problem.layout_numbers, placement.numbers(problem.layout), strict=True)
+        hooks = {hook.operand(problem.compute_dtype): hook.example for hook in problem.hooks}
+        examples = {**hooks, **dict(numbers)}
         for operand in problem.operands:
             if operand.extent is Extent.NUMBER:
                 words.append([operand.word(examples[operand])] * pairs)

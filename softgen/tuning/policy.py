@@ -85,11 +85,18 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         rows: number of rows.
         device: the current device's number.
         mode: "on" tunes once where no choice is stored or shipped, "cached" takes the stored or
-            shipped choice or the best guess, "off" the best guess, "force" tunes again.
+            shipped choice or the best guess, "off" the best guess, "force" tunes again. For rows
+            of views it is the choice for contiguous rows, for which "on" tunes nothing.
     """
     arch = arch_of(device)
     if mode == "off":
         return _guess(problem, rows, arch)
+    if problem.bare != problem:
+        # Views have as many widths as a cache has lengths: a call times none of them unasked.
+        alike = choose(problem.bare, rows, device, "cached" if mode == "on" else mode)
+        found = Variant(problem, alike.variant.strategy)
+        legal = found.strategy.is_legal(problem, arch)
+        return Chosen(found, alike.origin) if legal else _guess(problem, rows, arch)
     key = Key.of(problem, rows, environment(device))
     if mode != "force":
         stored = cache.load(key, arch)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
-from softgen.errors import CompileError
+from softgen.errors import CompileError, VerificationError
 from softgen.source.render import Source
 from softgen.spec.numerics import Storage, storage_dtype
-from softgen.spec.operands import Extent
+from softgen.spec.operands import Extent, Operand
+from softgen.spec.placement import Placement
+from softgen.spec.problem import Problem
+from softgen.verify.placements import placement_of
 
 
 def compiled(
@@ -38,26 +44,69 @@ def run_on_storage(
     """Return the results; those with an element a column start so many elements after 16 bytes."""
     cupy = require_device()
     problem, rows = kernel.variant.problem, inputs[0].shape[0]
-    waiting, memories, words = list(inputs), {}, []
-    for operand in problem.operands:
+    placement = placement_of(problem, rows)
+    waiting, found, words = list(inputs), {}, []
+    for operand in problem.given:
         if operand.extent is Extent.NUMBER:
             words.append(operand.word(waiting.pop(0).item()))
             continue
+        where = _Where.of(problem, operand, rows, placement)
         offset = y_offset if operand.result else x_offset
         start = offset * operand.dtype.itemsize if operand.extent is Extent.ELEMENT else 0
-        size = rows * operand.bytes_per_row(problem.cols)
-        # CuPy's memory starts on 512 bytes. Results start as NaN, so that what is not written is
-        # seen.
-        memory = cupy.full(start + size, 0xFF, "uint8")
+        # Before the first row there may be others; CuPy's memory starts on 512 bytes.
+        start += -(-where.before * operand.dtype.itemsize // 16) * 16
+        image = np.full(where.elements * operand.dtype.itemsize, 0xFF, "uint8")
         if not operand.result:
             array = np.ascontiguousarray(waiting.pop(0)).reshape(-1)
-            memory[start:] = cupy.asarray(array.view("uint8"))
-        memories[operand] = memory[start:]
+            image.view(storage_dtype(operand.dtype))[where.indices] = array
+        # Results start as NaN, so that what is not written is seen, as what is in gaps.
+        memory = cupy.full(start + image.size, 0xFF, "uint8")
+        lowest = start - where.before * operand.dtype.itemsize
+        memory[lowest : lowest + image.size] = cupy.asarray(image)
+        found[operand] = memory[lowest : lowest + image.size], where
         words.append(memory.data.ptr + start)
+    if placement is not None:
+        numbers = zip(problem.layout_numbers, placement.numbers(problem.layout), strict=True)
+        words += [number.word(value) for number, value in numbers]
     kernel.launch(words, rows, cupy.cuda.get_current_stream().ptr)
     return tuple(
-        cupy.asnumpy(memories[operand])
-        .view(storage_dtype(operand.dtype))
-        .reshape(operand.shape(rows, problem.cols))
+        _taken(cupy.asnumpy(found[operand][0]), operand, found[operand][1]).reshape(
+            operand.shape(rows, problem.cols)
+        )
         for operand in problem.results
     )
+
+
+class _Where(NamedTuple):
+    """Where an array's elements lie.
+
+    Attributes:
+        indices: of each, counted from the lowest.
+        elements: from the lowest to the highest, with what lies between rows.
+        before: how many are before the first row.
+    """
+
+    indices: npt.NDArray[np.int64]
+    elements: int
+    before: int
+
+    @classmethod
+    def of(
+        cls, problem: Problem, operand: Operand, rows: int, placement: Placement | None
+    ) -> _Where:
+        if placement is None or operand.extent is not Extent.ELEMENT:
+            size = math.prod(operand.shape(rows, problem.cols))
+            return cls(np.arange(size), size, 0)
+        which = problem.whole_rows.index(operand)
+        low, high = placement.extent(which, problem.cols)
+        return cls(placement.indices(which, problem.cols).reshape(-1), high - low, -low)
+
+
+def _taken(image: Storage, operand: Operand, where: _Where) -> Storage:
+    """Return an array's elements; VerificationError if the kernel wrote between rows."""
+    elements = image.view(storage_dtype(operand.dtype))
+    between = np.ones(where.elements, bool)
+    between[where.indices] = False
+    if (elements[between].view("uint8") != 0xFF).any():
+        raise VerificationError(f"the kernel wrote between the rows of {operand.name}")
+    return elements[where.indices]

@@ -8,6 +8,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
+from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
@@ -57,6 +58,19 @@ MIXED = (
 # A variant costs 0.1 to 0.2 s to compile and run on the emulator: 2800 take less than 8 minutes on
 # 2 cores. Where the candidates are more, every strategy and problem gives up its last ones alike.
 MOST_VARIANTS = 2800
+
+# Rows of views, by the number of outer axes, each at two alignments.
+STRIDED = (
+    ("softmax", DType.FLOAT32, 1000, 1),
+    ("softmax", DType.BFLOAT16, 33, 1),
+    ("log_softmax_lse", DType.FLOAT16, 1001, 2),
+    ("softmax", DType.FLOAT64, 1000, 3),
+    ("logsumexp", DType.BFLOAT16, 1000, 2),
+    ("finish", DType.FLOAT32, 33, 2),
+    ("softmax", DType.BFLOAT16, 5000, 2),
+    ("softmax", DType.FLOAT32, 20000, 1),
+    ("log_softmax", DType.BFLOAT16, 32768, 3),
+)
 
 _ROWS = 64  # moves the best guess only
 
@@ -152,6 +166,11 @@ def problems() -> list[Problem]:
         for x_type, y_type in MIXED:
             cols_of_all = MIXED_WIDTHS if widely else MIXED_WIDTHS[:1]
             found += [Problem.of(function, x_type, cols, out_dtype=y_type) for cols in cols_of_all]
+    for name, dtype, cols, outer in STRIDED:
+        layout = Strided(outer)
+        found.append(Problem.of(name, dtype, cols, layout=layout))
+        found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
+    found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
     for fixed_order in (False, True):
         found += [
             Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES

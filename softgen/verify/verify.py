@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -20,6 +19,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
+from softgen.verify.placements import placement_of, rows_for
 from softgen.verify.regimes import REGIMES, Slices
 
 # (source, x in storage form, elements that x and y start after a 16-byte boundary) -> y
@@ -219,9 +219,11 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     """
     variant = source.variant
     (x, *others), (offset, y_offset) = _inputs(variant), _offsets(variant)
-    rest = tuple(others)
-    jobs = [Job(source, x, rest, x_offset=offset, y_offset=y_offset, seconds=seconds)]
-    if variant.problem.replacing:
+    problem, rest = variant.problem, tuple(others)
+    where = placement_of(problem, len(x))
+    job = Job(source, x, rest, x_offset=offset, y_offset=offset, seconds=seconds, placement=where)
+    jobs = [replace(job, y_offset=y_offset)]
+    if problem.replacing:
         launch = variant.launch
         grid = 2 if launch.strides else None
         if not launch.strides and not launch.workspace_bytes_per_row:
@@ -229,23 +231,13 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
         # Blocks that wait for others find them not there yet, as on a GPU they may.
         waits = launch.workspace_bytes_per_row and not launch.cooperative
         together = _TOGETHER if waits else None
-        jobs.append(
-            Job(
-                source,
-                x,
-                rest,
-                in_place=True,
-                grid=grid,
-                x_offset=offset,
-                together=together,
-                seconds=seconds,
-            )
-        )
+        where = placement_of(problem, len(x), in_place=True)
+        jobs.append(replace(job, in_place=True, grid=grid, together=together, placement=where))
     elif y_offset != offset:
-        jobs.append(Job(source, x, rest, x_offset=offset, y_offset=offset, seconds=seconds))
+        jobs.append(job)
     if variant.launch.workspace_bytes_per_row:  # what follows the last row comes early
         one = tuple(o[:1] if o.ndim else o for o in rest)
-        jobs.append(Job(source, x[:1], one, x_offset=offset, y_offset=offset, seconds=seconds))
+        jobs.append(replace(job, x=x[:1], others=one, placement=placement_of(problem, 1)))
     return jobs
 
 
@@ -264,7 +256,7 @@ def _judge_cpu(
             verdicts.append(Verdict(None, f"{how}{reason}"))
             continue
         arrays, work = result
-        verdicts.append(dataclasses.replace(_judge(variant, job.inputs, arrays, how), work=work))
+        verdicts.append(replace(_judge(variant, job.inputs, arrays, how), work=work))
         first = results[0]
         if whole and not isinstance(first, EmulationError) and _bytes(first[0]) != _bytes(arrays):
             objection = f"{how}the result differs in its bits from the one out of place"
@@ -320,7 +312,9 @@ def _inputs(variant: Variant) -> tuple[Storage, ...]:
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
     """Return x and the regime of each of its rows; their number is odd."""
     problem = variant.problem
-    return _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy, problem))
+    x, names = _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy, problem))
+    rows = rows_for(problem, len(x))
+    return x[:rows], names[:rows]
 
 
 @functools.lru_cache(maxsize=64)

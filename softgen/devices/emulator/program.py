@@ -28,8 +28,10 @@ from softgen.errors import CompileError, EmulationError, InvalidTypeError, Inval
 from softgen.source.render import Source
 from softgen.source.whence import whence
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import MOST_OUTER, Strided
 from softgen.spec.numerics import storage_dtype
 from softgen.spec.operands import Extent, Operand
+from softgen.spec.placement import Placement
 
 Storage = npt.NDArray[Any]
 
@@ -56,6 +58,8 @@ class Job:
             or of a cooperative grid, in order, and else one.
         dynamic_shared: bytes of dynamic shared memory; what the launch says by default.
         seconds: after which the launch counts as hung.
+        placement: where rows lie, for a kernel of strided rows; by default they follow each other.
+            What lies between is nobody's. `in_place` is with x's strides.
     """
 
     source: Source
@@ -69,6 +73,7 @@ class Job:
     together: int | None = None
     dynamic_shared: int | None = None
     seconds: int = SECONDS
+    placement: Placement | None = None
 
     def __post_init__(self) -> None:
         problem = self.source.variant.problem
@@ -88,6 +93,7 @@ class Job:
                     f"{operand.name} must be {kind} of shape {shape}, got {array.dtype} of "
                     f"{array.shape}"
                 )
+        self._require_placement()
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         launch = self.source.variant.launch
@@ -107,6 +113,27 @@ class Job:
                     f"the row behind first_row must be the first of a block, which has "
                     f"{launch.rows_per_block}"
                 )
+
+    def _require_placement(self) -> None:
+        """Raise InvalidValueError unless the placement is one of the kernel's."""
+        problem, placement = self.source.variant.problem, self.placement
+        if placement is None:
+            return
+        if not isinstance(problem.layout, Strided) or self.first_row:
+            raise InvalidValueError(f"rows of {self.source.name} follow each other")
+        if len(placement.sizes) > problem.layout.outer or placement.rows != len(self.x):
+            raise InvalidValueError(
+                f"{self.source.name} takes {problem.layout.outer} outer axes of {len(self.x)} "
+                f"rows in all, got sizes {placement.sizes}"
+            )
+        if self.in_place and len(set(placement.strides)) > 1:
+            raise InvalidValueError("in place the result's strides are x's")
+
+    @property
+    def _placed(self) -> Placement:
+        problem, rows = self.source.variant.problem, len(self.x)
+        contiguous = Placement.contiguous(len(problem.whole_rows), rows, problem.cols)
+        return self.placement or contiguous
 
     def _require_grid(self, grid: int) -> None:
         """Raise InvalidValueError for a grid that blocks which do not stride cannot have."""
@@ -147,7 +174,8 @@ class Job:
             *(self.together is not None, launch.workspace_bytes(rows), flush),
             *(launch.dependent, self.seconds),
         )
-        arrays = b"".join(np.ascontiguousarray(array).tobytes() for array in self.inputs)
+        numbers = [np.int64(number) for number in self._placed.numbers(problem.layout)]
+        arrays = b"".join(np.ascontiguousarray(a).tobytes() for a in (*self.inputs, *numbers))
         return head + b"".join(map(self._description, problem.operands)) + arrays
 
     @property
@@ -168,6 +196,18 @@ class Job:
             "16s7q",
             *(operand.name.encode(), number, of_a_row, operand.dtype.itemsize, shift),
             *(not operand.result, operand.result, names.index(operand.may_be) if same else -1),
+        ) + self._outer(operand)
+
+    def _outer(self, operand: Operand) -> bytes:
+        """Return the outer axes of an array whose rows do not follow each other, else none."""
+        whole = self.source.variant.problem.whole_rows
+        if self.placement is None or operand not in whole:
+            return bytes(8 * (1 + 2 * MOST_OUTER))
+        sizes = self.placement.sizes
+        strides = self.placement.strides[whole.index(operand)]
+        padding = (0,) * (MOST_OUTER - len(sizes))
+        return struct.pack(
+            f"{1 + 2 * MOST_OUTER}q", len(sizes), *sizes, *padding, *strides, *padding
         )
 
 

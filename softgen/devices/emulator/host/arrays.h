@@ -1,4 +1,5 @@
-// Arrays between guard zones, and who wrote which of their elements.
+// Arrays between guard zones. Rows may be apart; an element is then counted from the lowest in memory,
+// and those in gaps between rows are nobody's.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <sys/mman.h>
 #include <vector>
 
+#include "places.h"
 #include "report.h"
 
 namespace simt {
@@ -17,8 +19,10 @@ constexpr unsigned char kPoison = 0xff;  // repeated, it is a NaN of each elemen
 
 class Array {
  public:
-  Array(std::string name, int64_t rows, int64_t cols, int64_t item, int64_t shift)
-      : name_(std::move(name)), cols_(cols), item_(item), bytes_(static_cast<size_t>(rows * cols * item)) {
+  Array(std::string name, int64_t rows, int64_t cols, int64_t item, int64_t shift,
+        Places places = {})
+      : name_(std::move(name)), cols_(cols), item_(item), places_(std::move(places)),
+        bytes_(static_cast<size_t>((places_.apart() ? places_.span() : rows * cols) * item)) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     room_ = (bytes_ + 16 + page - 1) / page * page;
     total_ = room_ + 2 * kGuardBytes;
@@ -32,7 +36,7 @@ class Array {
     unsigned char* end = map_ + kGuardBytes + room_;
     // As close to the guard behind it as the alignment asked for allows.
     base_ = end - bytes_;
-    base_ -= (reinterpret_cast<uintptr_t>(base_) - static_cast<uintptr_t>(shift)) % 16;
+    base_ -= (reinterpret_cast<uintptr_t>(first_row()) - static_cast<uintptr_t>(shift)) % 16;
     std::memset(map_ + kGuardBytes, kPoison, room_);
   }
 
@@ -41,6 +45,14 @@ class Array {
   Array& operator=(const Array&) = delete;
 
   unsigned char* data() const { return base_; }
+  // Where the first row is, before which there may be others.
+  unsigned char* first_row() const { return row(0); }
+  unsigned char* row(int64_t number) const {
+    return base_ + (places_.apart() ? places_.start_of(number) : number * cols_) * item_;
+  }
+  bool apart() const { return places_.apart(); }
+  size_t row_bytes() const { return static_cast<size_t>(cols_ * item_); }
+  bool is_gap(size_t element) const { return places_.is_gap(static_cast<int64_t>(element)); }
   size_t bytes() const { return bytes_; }
   int64_t item() const { return item_; }
   size_t elements() const { return bytes_ / static_cast<size_t>(item_); }
@@ -53,7 +65,8 @@ class Array {
 
   bool holds(uintptr_t address, size_t size) const {
     const uintptr_t offset = address - reinterpret_cast<uintptr_t>(base_);
-    return offset < bytes_ && size <= bytes_ - offset;
+    if (offset >= bytes_ || size > bytes_ - offset) return false;
+    return !places_.apart() || !places_.has_gap(element_at(address), element_at(address + size - 1));
   }
 
   int64_t element_at(uintptr_t address) const {
@@ -64,8 +77,10 @@ class Array {
   std::string element_name(int64_t element) const {
     if (cols_ == 1 && item_ == 1) return format("%s[byte %lld]", name(), static_cast<long long>(element));
     if (cols_ == 1) return format("%s[row %lld]", name(), static_cast<long long>(element));
-    return format("%s[row %lld, col %lld]", name(), static_cast<long long>(element / cols_),
-                  static_cast<long long>(element % cols_));
+    const int64_t row = places_.apart() ? places_.row_of(element) : element / cols_;
+    const int64_t col = places_.apart() ? element - places_.start_of(row) : element % cols_;
+    return format("%s[row %lld, col %lld]", name(), static_cast<long long>(row),
+                  static_cast<long long>(col));
   }
 
   // How far an access of `size` bytes at `address` is outside, in words.
@@ -77,9 +92,20 @@ class Array {
       return format("%lld element(s) before the start of %s", static_cast<long long>(-first),
                     name());
     }
+    if (last < count) return in_gap(first, last);
     return format("%lld element(s) past the end of %s, whose last element is %s",
                   static_cast<long long>(last - count + 1), name(),
                   count ? element_name(count - 1).c_str() : "absent: it has no rows");
+  }
+
+  // The same of an access to a gap, which begins behind the row that lies below it.
+  std::string in_gap(int64_t first, int64_t last) const {
+    int64_t gap = first;
+    while (gap < last && !places_.is_gap(gap)) ++gap;
+    int64_t before = gap;
+    while (places_.is_gap(before)) --before;  // element 0 is of a row
+    return format("%lld element(s) into the gap behind %s, which belongs to no row",
+                  static_cast<long long>(last - before), element_name(before).c_str());
   }
 
   void clear() { std::memset(base_, 0, bytes_); }
@@ -95,6 +121,9 @@ class Array {
     for (const unsigned char* p = base_ + bytes_; p < end; ++p) {
       if (*p != kPoison) return false;
     }
+    for (size_t i = 0; places_.apart() && i < bytes_; ++i) {
+      if (base_[i] != kPoison && is_gap(i / static_cast<size_t>(item_))) return false;
+    }
     return true;
   }
 
@@ -102,6 +131,7 @@ class Array {
   std::string name_;
   int64_t cols_;
   int64_t item_;
+  Places places_;
   size_t bytes_;
   size_t room_ = 0;   // bytes between the guards
   size_t total_ = 0;  // bytes with the guards

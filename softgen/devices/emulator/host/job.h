@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "places.h"
+
 namespace simt {
 
 struct Job {
@@ -33,6 +35,7 @@ struct Description {
   int64_t input;    // whether the kernel reads it
   int64_t result;   // whether the kernel writes it
   int64_t same_as;  // the operand whose memory it has, in place, or -1
+  Outer outer;      // where its rows are
 };
 
 }  // namespace simt

@@ -91,7 +91,7 @@ void require_all_written(const Job& job, const Operand& operand) {
   const size_t from = job.first_row ? y.elements() / static_cast<size_t>(job.rows) : 0;
   size_t missing = 0, first = 0;
   for (size_t i = operand.written_by.size(); i-- > from;) {
-    if (!operand.written_by[i]) ++missing, first = i;
+    if (!operand.written_by[i] && !y.is_gap(i)) ++missing, first = i;
   }
   if (missing) {
     fail(format("%zu of %zu elements of %s were never written; the first is ", missing,
@@ -109,6 +109,20 @@ void require_results(const Job& job) {
   }
 }
 
+// Rows come and go one after another, wherever they lie here.
+bool receive_rows(const Array& array, int64_t rows) {
+  if (!array.apart()) return receive(array.data(), array.bytes());
+  for (int64_t row = 0; row < rows; ++row) {
+    if (!receive(array.row(row), array.row_bytes())) return false;
+  }
+  return true;
+}
+
+void send_rows(const Array& array, int64_t rows) {
+  if (!array.apart()) return send(array.data(), array.bytes());
+  for (int64_t row = 0; row < rows; ++row) send(array.row(row), array.row_bytes());
+}
+
 // Takes the descriptions of the job's arrays, and their elements.
 void set_up_operands(const Job& job) {
   operands.clear();
@@ -119,18 +133,20 @@ void set_up_operands(const Job& job) {
     if (one.same_as < 0) {
       places.push_back(operands.size());
       const int64_t rows = one.number ? 1 : job.rows;
-      operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.item, one.shift),
+      operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.item, one.shift,
+                                                  Places(one.outer, one.cols)),
                           one.input != 0, one.result != 0, {}});
     } else {
       places.push_back(places[static_cast<size_t>(one.same_as)]);
       operands[places.back()].result = true;
     }
     launch.arguments[i] =
-        operands[places.back()].array->data() - (one.number ? 0 : job.first_row * one.cols * one.item);
+        operands[places.back()].array->first_row() -
+        (one.number ? 0 : job.first_row * one.cols * one.item);
   }
   for (Operand& operand : operands) {
     const Array& array = *operand.array;
-    if (operand.input && !receive(array.data(), array.bytes())) {
+    if (operand.input && !receive_rows(array, job.rows)) {
       fail(format("the input ended within %s", array.name()));
     }
     if (!operand.result) operand.array->forbid_writes();
@@ -207,7 +223,7 @@ void run(const Job& job) {
   require_results(job);
   require_workspace_clear();
   for (const Operand& operand : operands) {
-    if (operand.result) send(operand.array->data(), operand.array->bytes());
+    if (operand.result) send_rows(*operand.array, job.rows);
   }
   send(&work, sizeof(work));
 }
