@@ -37,12 +37,13 @@ def softmax(
 
     Args:
         x: CuPy array, PyTorch CUDA tensor, or any object with `__cuda_array_interface__` or
-            `__dlpack__` on a GPU; float16, bfloat16, float32 or float64, any shape. One that is not
-            C-contiguous costs a copy.
+            `__dlpack__` on a GPU; float16, bfloat16, float32 or float64, any shape. A view
+            is read where it is if its last axis is contiguous; others cost a copy (docs/views.md).
         axis: the last axis, as -1 or its number.
         dtype: dtype of the result; x's by default. Arithmetic is in float32, or float64 if either
             dtype is.
-        out: where to write: x itself, or another array of the result's shape, dtype and device.
+        out: where to write: x itself, or another array of the result's shape, dtype and device,
+            which may be a view. It shares no element with x, or all.
         tune: "on" times the candidates at the first call for a shape for which no winner is stored
             or comes with softgen, stores the winner on disk and is fast ever after; "cached" uses
             such a winner, else the best guess; "off" the best guess; "force" times again. By

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 from softgen.call.warm_run import (
@@ -12,6 +12,7 @@ from softgen.call.warm_run import (
     Find,
     Full,
     Run,
+    known,
     look_up,
     never,
 )
@@ -59,6 +60,22 @@ class CupyLibrary:
     def is_contiguous(self, x: Any) -> bool:
         """Whether the elements are in C order without gaps."""
         return bool(x.flags.c_contiguous)
+
+    def view_key(self, arrays: Sequence[Any]) -> Hashable | None:
+        """Return what a launch depends on where an array is not contiguous, or None."""
+        kind = self.array_type
+        found = [each for each in arrays if type(each) is kind]
+        if all(each._c_contiguous for each in found) or not known(arrays, kind):
+            return None
+        return tuple(
+            (
+                *(each.shape, each.strides, each.dtype, each.data.device_id),
+                each.data.ptr & ALIGNMENT_MASK,
+            )
+            if type(each) is kind
+            else type(each)
+            for each in arrays
+        )
 
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer
+from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer, serves
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_outputs
+from softgen.call.views import Placed, copied, numbers_of, placed, share_memory
 from softgen.call.warm import WarmCalls
 from softgen.call.warm_run import is_captured
+from softgen.call.warm_views import ViewKey
 from softgen.devices.gpu.driver import on_device
 from softgen.errors import (
     CaptureError,
@@ -25,8 +27,9 @@ from softgen.errors import (
 )
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import ROWS
 from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem, natural_alignment, whole_number
+from softgen.spec.problem import Problem, whole_number
 from softgen.tuning.policy import batch_invariant_default, tune_mode
 
 if TYPE_CHECKING:
@@ -89,35 +92,39 @@ def run_full(
         stream = library.stream(device)
         captured = library.mallocs_in_capture and is_captured(stream)
         require_room(captured, out, shape_only)
-        outputs = resolve_outputs(library, x, out, shape_only)
+        outputs = resolve_outputs(library, x, out, shape_only, views=True)
         rest = other_inputs(library, x, shape_only, inputs[1:], outputs)
         if 0 in x.shape:
             return _of_nothing(library, shape_only, outputs)
-        source = library.contiguous(x)
-        natural = natural_alignment(x_type, cols)
-        words = words_of(library, shape_only, source, rest, outputs)
-        alignment = usable_alignment(natural, shape_only.operands, words)
-        if invariant and alignment < natural:
+        rows = math.prod(x.shape) // cols
+        found = placed(library, shape_only, (x, *rest), outputs)
+        assert found is not None  # it copies what it must
+        problem, words = _problem_of(library, shape_only, found, invariant)
+        if invariant and problem.alignment < shape_only.alignment:
             # The kernel of another alignment might sum in another order.
             if captured:
                 raise CaptureError(
-                    f"rows that do not start on {natural} elements are copied for batch_invariant, "
-                    "and CuPy cannot allocate the copy while a stream is captured; copy them before"
+                    f"rows that do not start on {shape_only.alignment} elements are copied for "
+                    "batch_invariant, and CuPy cannot allocate the copy while a stream is "
+                    "captured; copy them before"
                 )
-            source, alignment = library.copy(source), natural
-            outputs = [output.elsewhere(library) for output in outputs]
-            words = words_of(library, shape_only, source, rest, outputs)
-        rows = math.prod(x.shape) // cols
-        problem = Problem.of(
-            *(function, x_type, cols),
-            out_dtype=y_type,
-            alignment=alignment,
-            fixed_order=invariant,
-        )
+            copies = [
+                library.copy(each) if operand.extent is Extent.ELEMENT else each
+                for operand, each in zip(shape_only.inputs, found.inputs, strict=True)
+            ]
+            elsewhere = [output.elsewhere(library) for output in found.outputs]
+            found = Placed(copies, elsewhere, None, ROWS)
+            problem, words = _problem_of(library, shape_only, found, invariant)
+        views = problem.layout != ROWS
+        if choice is not None and views and not serves(problem, rows, device, choice):
+            found = copied(library, shape_only, found)
+            problem, words = _problem_of(library, shape_only, found, invariant)
+        fixed = numbers_of(problem, found.placement, rows)
+        words += fixed.values()
         kernel = kernel_for(
             problem, rows, device, INVARIANT if invariant else mode, choice, library
         )
-        launch, whole = kernel.launcher(rows, library, pdl=pdl), True
+        launch, whole = kernel.launcher(rows, library, pdl=pdl, fixed=fixed), True
         try:
             launch(words, stream)
         except LaunchError as error:
@@ -127,12 +134,41 @@ def run_full(
             )
             launch(words, stream)
         # What was copied for the launch is copied each time.
-        kept = source is x and all(map(operator.is_, rest, inputs[1:]))
-        if whole and mode != "force" and kept:
+        kept = all(map(operator.is_, found.inputs, (x, *inputs[1:])))
+        if whole and mode != "force" and kept and keeps(problem, key):
             calls.remember(
-                key, library, problem.operands, x, out, outputs[0], launch, rest, outputs[1:]
+                key,
+                library,
+                problem.operands,
+                x,
+                out,
+                found.outputs[0],
+                launch,
+                rest,
+                found.outputs[1:],
             )
-        return finished(library, outputs)
+        return finished(library, found.outputs)
+
+
+def keeps(problem: Problem, key: Hashable) -> bool:
+    """Whether a launch may be kept under `key`: one of views only where the key has strides."""
+    return problem.layout == ROWS or isinstance(key, ViewKey)
+
+
+def _problem_of(
+    library: Library, shape_only: Problem, found: Placed, invariant: bool
+) -> tuple[Problem, list[int]]:
+    """Return the problem of these arrays, and what a launch takes of them."""
+    words = words_of(library, shape_only, found.inputs, found.outputs)
+    strides = found.placement.strides if found.placement else ()
+    problem = Problem.of(
+        *(shape_only.function, shape_only.dtype, shape_only.cols),
+        out_dtype=shape_only.out_dtype,
+        alignment=usable_alignment(shape_only.alignment, shape_only.operands, words, strides),
+        fixed_order=invariant,
+        layout=found.layout,
+    )
+    return problem, words
 
 
 def require_room(captured: bool, out: Any, problem: Problem) -> None:
@@ -147,7 +183,7 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
 def other_inputs(
     library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
 ) -> list[Any]:
-    """Return the inputs beside x: numbers as they are, arrays contiguous.
+    """Return the inputs beside x: those of a row each contiguous, others as they are.
 
     Raise unless each array belongs to x and stays as it is.
     """
@@ -157,17 +193,10 @@ def other_inputs(
             found.append(array)
             continue
         mine = _other_input(library, x, problem.operands[0].name, operand, array)
-        if any(_overlap(library, mine, output.target) for output in outputs):
+        if any(share_memory(library, mine, output.target) for output in outputs):
             raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
         found.append(mine)
     return found
-
-
-def _overlap(library: Library, a: Any, b: Any) -> bool:
-    """Whether two contiguous arrays share memory."""
-    starts = [library.pointer(each) for each in (a, b)]
-    sizes = [math.prod(each.shape) * library.element_type(each).itemsize for each in (a, b)]
-    return bool(starts[0] < starts[1] + sizes[1] and starts[1] < starts[0] + sizes[0])
 
 
 def finished(library: Library, outputs: Sequence[Output]) -> Any:
@@ -177,14 +206,16 @@ def finished(library: Library, outputs: Sequence[Output]) -> Any:
 
 
 def words_of(
-    library: Library, problem: Problem, x: Any, rest: Sequence[Any], outputs: Sequence[Output]
+    library: Library, problem: Problem, inputs: Sequence[Any], outputs: Sequence[Output]
 ) -> list[int]:
     """Return what a launch takes of each operand: an array's address, or a number's bits.
 
+    Without the numbers of the layout, which come behind.
+
     Raises InvalidTypeError or InvalidValueError for what is no number that the operand can be.
     """
-    inputs, targets = iter((x, *rest)), iter(output.target for output in outputs)
-    given = [(operand, next(targets if operand.result else inputs)) for operand in problem.operands]
+    arrays, targets = iter(inputs), iter(output.target for output in outputs)
+    given = [(operand, next(targets if operand.result else arrays)) for operand in problem.given]
     return [
         operand.word(value) if operand.extent is Extent.NUMBER else library.pointer(value)
         for operand, value in given
@@ -192,7 +223,7 @@ def words_of(
 
 
 def _other_input(library: Library, x: Any, name: str, operand: Operand, array: Any) -> Any:
-    """Return an input beside x, contiguous; raise unless it belongs to x, called `name`."""
+    """Return an input beside x; raise unless it belongs to x, called `name`."""
     other, array = library_of(array)
     if other is not library or library.device(array) != library.device(x):
         raise InvalidValueError(f"{operand.name} must be of {name}'s library and on its device")
@@ -206,7 +237,7 @@ def _other_input(library: Library, x: Any, name: str, operand: Operand, array: A
         raise InvalidValueError(
             f"{operand.name} must have the shape of {of}, {shape}, got {tuple(array.shape)}"
         )
-    return library.contiguous(array)
+    return library.contiguous(array) if row else array
 
 
 def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -> Any:

@@ -8,15 +8,18 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished, other_inputs, require_room, words_of
+from softgen.call.full import finished, keeps, other_inputs, require_room, words_of
 from softgen.call.library import Library, library_of, usable_alignment
-from softgen.call.outputs import resolve_outputs
+from softgen.call.outputs import Output, resolve_outputs
+from softgen.call.views import contiguous, numbers_of, placed
 from softgen.call.warm import WarmCalls
 from softgen.call.warm_run import is_captured
 from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
 from softgen.source.render import Source
+from softgen.spec.layouts import MOST_OUTER, ROWS, Strided
+from softgen.spec.placement import Placement
 from softgen.spec.problem import natural_alignment
 from softgen.strategies.variants import Variant
 
@@ -109,20 +112,27 @@ class Kernel:
         problem = self.variant.problem
         stream = library.stream(self.device)
         require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
-        outputs = resolve_outputs(library, x, out, problem)
+        views = problem.layout != ROWS
+        outputs = resolve_outputs(library, x, out, problem, views=views)
         others = other_inputs(library, x, problem, rest, outputs)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
             return finished(library, outputs)
+        placement = self._placed(library, (x, *others), outputs) if views else None
+        if not views:
+            others = contiguous(library, problem, others)
         natural = natural_alignment(problem.dtype, problem.cols)
-        words = words_of(library, problem, x, others, outputs)
-        alignment = usable_alignment(natural, problem.operands, words)
+        words = words_of(library, problem, (x, *others), outputs)
+        strides = placement.strides if placement else ()
+        alignment = usable_alignment(natural, problem.given, words, strides)
         if alignment < problem.alignment:
             raise InvalidValueError(
                 f"the plan needs rows that start on {problem.alignment} elements; these start on "
                 f"{alignment}. Plan with alignment={alignment}{self._or_call(', or call {}')}"
             )
-        launch = self.loaded.launcher(rows, library, pdl=self.pdl)
+        fixed = numbers_of(problem, placement, rows)
+        words += fixed.values()
+        launch = self.loaded.launcher(rows, library, pdl=self.pdl, fixed=fixed)
         try:
             launch(words, stream)
         except LaunchError as error:
@@ -134,11 +144,30 @@ class Kernel:
                 ) from error
             fewer(words, stream)
         else:
-            if all(map(operator.is_, others, rest)):
+            if all(map(operator.is_, others, rest)) and keeps(problem, key):
                 self._warm.remember(
                     key, library, problem.operands, x, out, outputs[0], launch, others, outputs[1:]
                 )
         return finished(library, outputs)
+
+    def _placed(
+        self, library: Library, inputs: Sequence[Any], outputs: list[Output]
+    ) -> Placement | None:
+        """Return where rows lie; raise InvalidValueError where that is not in the plan."""
+        problem = self.variant.problem
+        assert isinstance(problem.layout, Strided)
+        found = placed(library, problem, inputs, outputs, problem.layout.outer)
+        if found is None:
+            raise InvalidValueError(
+                f"the plan takes views whose last axis is contiguous and whose other axes join to "
+                f"{problem.layout.outer} at most; {problem.inputs[0].name} has strides "
+                f"{library.byte_strides(inputs[0])} in bytes"
+                + "".join(
+                    f", the result {library.byte_strides(output.target)}" for output in outputs[:1]
+                )
+                + f". Plan with strided up to {MOST_OUTER}{self._or_call(', or call {}')}"
+            )
+        return found.placement
 
     def _check(self, library: Library, x: Any) -> None:
         problem = self.variant.problem
@@ -157,10 +186,11 @@ class Kernel:
             raise InvalidValueError(
                 f"the plan is for a last axis of {problem.cols}, got shape {tuple(x.shape)}"
             )
-        if not library.is_contiguous(x):
+        if not library.is_contiguous(x) and problem.layout == ROWS:
             raise InvalidValueError(
-                "a plan takes C-contiguous arrays; make x contiguous"
-                + self._or_call(", or call {}, which copies when it must")
+                "this plan takes C-contiguous arrays; plan with strided=1, 2 or 3 for views of so "
+                "many outer axes, or make x contiguous"
+                + self._or_call(", or call {}, which takes views too")
             )
 
     def _or_call(self, advice: str) -> str:

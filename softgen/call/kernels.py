@@ -13,7 +13,13 @@ from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
-from softgen.errors import CaptureError, CompileError, LaunchError
+from softgen.errors import (
+    CaptureError,
+    CompileError,
+    IllegalVariantError,
+    InvalidValueError,
+    LaunchError,
+)
 from softgen.source.store import source_of
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
@@ -75,6 +81,17 @@ def kernel_for(
     if debug:
         _tell(kernel, rows, origin, start)
     return kernel
+
+
+def serves(problem: Problem, rows: int, device: int, choice: Choice) -> bool:
+    """Whether what a caller chose computes `problem`."""
+    from softgen.strategies.select import select
+
+    try:
+        select(problem, rows, arch_of(device), choice)
+    except (IllegalVariantError, InvalidValueError):
+        return False
+    return True
 
 
 def _tell(kernel: LoadedKernel, rows: int, origin: str, start: float) -> None:

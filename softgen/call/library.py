@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol
 
 from softgen.call.cupy_library import CupyLibrary
@@ -54,6 +54,13 @@ class Library(Protocol):
 
     def is_contiguous(self, x: Any) -> bool:
         """Whether the elements are in C order without gaps."""
+
+    def view_key(self, arrays: Sequence[Any]) -> Hashable | None:
+        """Return all that a launch depends on of its arrays but their addresses, or None.
+
+        None if all are contiguous, and for what only the full path takes. What is no array, such as
+        None and numbers, does not count.
+        """
 
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""
@@ -149,14 +156,21 @@ def library_of(x: Any) -> tuple[Library, Any]:
     )
 
 
-def usable_alignment(natural: int, operands: Sequence[Operand], words: Sequence[int]) -> int:
-    """Return the alignment in elements, at most `natural`, that all base pointers have.
+def usable_alignment(
+    natural: int,
+    operands: Sequence[Operand],
+    words: Sequence[int],
+    strides: Sequence[Sequence[int]] = (),
+) -> int:
+    """Return the alignment in elements, at most `natural`, that all rows have.
 
-    Only those of operands with an element a column count. Of a number the word is no pointer.
+    Those of operands with an element a column count: their base pointers, and where rows do not
+    follow each other the strides of each, in elements. Of a number the word is no pointer.
 
     Raises InvalidValueError if a pointer is not even a multiple of its element size.
     """
     alignment = natural
+    steps = iter(strides)
     for operand, pointer in zip(operands, words, strict=True):
         if operand.extent is Extent.NUMBER:
             continue
@@ -167,6 +181,9 @@ def usable_alignment(natural: int, operands: Sequence[Operand], words: Sequence[
                 "first"
             )
         if operand.extent is Extent.ELEMENT:
-            while alignment > 1 and pointer % min(MAX_PACK_BYTES, alignment * size):
+            starts = (pointer, *(step * size for step in next(steps, ())))
+            while alignment > 1 and any(
+                start % min(MAX_PACK_BYTES, alignment * size) for start in starts
+            ):
                 alignment //= 2
     return alignment

@@ -16,7 +16,7 @@ class Output(NamedTuple):
     """The result's arrays.
 
     Attributes:
-        target: C-contiguous array that the kernel writes.
+        target: array that the kernel writes: C-contiguous, or the caller's view.
         result: what the caller gets; `target` or the caller's strided array.
     """
 
@@ -37,7 +37,13 @@ class Output(NamedTuple):
 
 
 def resolve_output(
-    library: Library, x: Any, out: Any, dtype: DType, extent: Extent = Extent.ELEMENT
+    library: Library,
+    x: Any,
+    out: Any,
+    dtype: DType,
+    extent: Extent = Extent.ELEMENT,
+    *,
+    views: bool = False,
 ) -> Output:
     """Return where the result of `x` goes.
 
@@ -48,6 +54,8 @@ def resolve_output(
             not. One that is not contiguous costs a scratch array and a copy.
         dtype: of the result.
         extent: whether the result has x's shape, or that of its rows.
+        views: whether one of x's shape that is not contiguous is left to `views.placed`, which also
+            tells whether it overlaps x.
 
     Raises InvalidTypeError or InvalidValueError if `out` does not fit.
     """
@@ -57,19 +65,24 @@ def resolve_output(
         fresh = library.empty(shape, dtype, library.device(x))
         return Output(fresh, fresh)
     _check_out(library, x, out, dtype, shape, elements)
-    if elements and not library.is_contiguous(out):
+    left = views and extent is Extent.ELEMENT
+    if elements and not left and not library.is_contiguous(out):
         return Output(library.empty(shape, dtype, library.device(x)), out)
     return Output(out, out)
 
 
-def resolve_outputs(library: Library, x: Any, out: Any, problem: Problem) -> list[Output]:
+def resolve_outputs(
+    library: Library, x: Any, out: Any, problem: Problem, *, views: bool
+) -> list[Output]:
     """Return where each result of `x` goes; `out` is the caller's array for the first, or None.
+
+    `views` is as in `resolve_output`.
 
     Raises what `resolve_output` raises.
     """
     first, *more = problem.results
     return [
-        resolve_output(library, x, out, first.float_type, first.extent),
+        resolve_output(library, x, out, first.float_type, first.extent, views=views),
         *(resolve_output(library, x, None, each.float_type, each.extent) for each in more),
     ]
 

@@ -7,6 +7,7 @@ from softgen.call.kernels import INVARIANT, kernel_for
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem, whole_number
 from softgen.strategies.select import Choice
 from softgen.tuning.policy import NOMINAL_ROWS, batch_invariant_default, tune_mode
@@ -24,6 +25,7 @@ def plan(
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
+    strided: int = 0,
 ) -> Kernel:
     """Choose and compile once for the current device, and return the kernel to launch many times.
 
@@ -39,13 +41,19 @@ def plan(
         variant: as in `softmax`.
         batch_invariant: as in `softmax`; `rows` and `tune` then move nothing.
         pdl: as in `softmax`.
+        strided: 0 for contiguous arrays; up to 3 for views of so many outer axes or fewer, whose
+            last axis is contiguous, contiguous arrays too.
 
     Returns:
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
     """
     invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
     problem = Problem.of(
-        function, dtype, cols, out_dtype=out_dtype, alignment=alignment, fixed_order=invariant
+        *(function, dtype, cols),
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=invariant,
+        layout=Strided.of(strided),
     )
     nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)
     if nominal < 1:

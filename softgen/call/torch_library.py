@@ -6,10 +6,10 @@ import functools
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, look_up, never
+from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, known, look_up, never
 from softgen.devices.gpu.device import require_device
 from softgen.spec.dtypes import DType, ElementType, Integer
 
@@ -65,6 +65,27 @@ class TorchLibrary:
     def is_contiguous(self, x: Any) -> bool:
         """Whether the elements are in C order without gaps."""
         return bool(x.is_contiguous())
+
+    def view_key(self, arrays: Sequence[Any]) -> Hashable | None:
+        """Return what a launch depends on where a tensor is not contiguous, or None."""
+        kind = self.array_type
+        found = [each for each in arrays if type(each) is kind]
+        if all(each.is_contiguous() for each in found) or not known(arrays, kind):
+            return None
+        if any(each.requires_grad for each in found):
+            return None
+        try:
+            return tuple(
+                (
+                    *(each.shape, each.stride(), each.dtype, each.get_device()),
+                    each.data_ptr() & ALIGNMENT_MASK,
+                )
+                if type(each) is kind
+                else type(each)
+                for each in arrays
+            )
+        except RuntimeError:  # a tensor without memory
+            return None
 
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""

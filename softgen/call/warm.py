@@ -15,6 +15,7 @@ from softgen.call.library import Library, library_of
 from softgen.call.outputs import Output
 from softgen.call.warm_more import prepare_of
 from softgen.call.warm_run import ALIGNMENT_MASK, Entry, Full, Run
+from softgen.call.warm_views import View, ViewKey, around
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.spec.operands import Operand
@@ -37,6 +38,7 @@ class WarmCalls(dict[type, Run]):
         super().__init__()
         self.full = full
         self.entries: dict[Hashable, tuple[Any, ...]] = {}
+        self.views: dict[Hashable, View] = {}
 
     def __missing__(self, kind: type) -> Run:
         return self._first
@@ -45,7 +47,8 @@ class WarmCalls(dict[type, Run]):
         """Return the result for a type that has no run; a library's own class gets one."""
         library, array = library_of(x)
         if type(x) is library.array_type:
-            run = self[type(x)] = library.warm_run(self.entries.get, self.full)
+            full = around(library, self.full, self.views)
+            run = self[type(x)] = library.warm_run(self.entries.get, full)
             return run(x, out, *options_and_rest)
         rest = () if len(options_and_rest) <= OPTIONS else options_and_rest[OPTIONS]
         return self.full(array, out, *options_and_rest[:OPTIONS], rest, None)
@@ -81,6 +84,11 @@ class WarmCalls(dict[type, Run]):
         if key is None or (out is not None and y.target is not out):
             return
         if out is None and library.pointer(y.target) & ALIGNMENT_MASK:
+            return
+        if isinstance(key, ViewKey):
+            if len(self.views) >= MOST_CALLS:
+                self.views.clear()
+            self.views[key] = View.of(library, operands, x, y, launch, others, more)
             return
         dtype, shape = library.dtype(y.target), tuple(y.target.shape)
         allocate, element = library.result_maker(shape, dtype)

@@ -26,6 +26,8 @@ def prepare_of(
     y: Output,
     more: Sequence[Output],
     lend: Prepare | None,
+    *,
+    arrays: bool = True,
 ) -> Prepare | None:
     """Return the `prepare` of an entry; None if nothing is left to do before the launch.
 
@@ -36,6 +38,7 @@ def prepare_of(
         y: the first result.
         more: the results beside it.
         lend: the launcher's own, which lends a workspace.
+        arrays: whether it takes the arrays among the inputs; numbers it does.
     """
     first, *after = [place for place, operand in enumerate(operands) if operand.result]
     inputs = [place for place, operand in enumerate(operands) if not operand.result]
@@ -45,7 +48,7 @@ def prepare_of(
     for i, (place, given) in reversed([*enumerate(zip(inputs[1:], others, strict=False))]):
         if operands[place].extent is Extent.NUMBER:
             step = _number(operands[place], place, i, step)
-        else:
+        elif arrays:
             by_element = operands[place].extent is Extent.ELEMENT
             y_bytes = _bytes(library, y.target)
             step = _checking(library, given, place, i, first, y_bytes, by_element, step)

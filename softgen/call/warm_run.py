@@ -9,7 +9,7 @@ cell variables: a method of softgen's own would take 0.05 to 0.1 us a call.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from softgen.devices.gpu.device import require_device
@@ -68,6 +68,11 @@ LAST_LEGACY_STREAM = 1
 def never(x: Any) -> bool:
     """Tell of no array that it is like another, where a library does not."""
     return False
+
+
+def known(arrays: Sequence[Any], kind: type) -> bool:
+    """Whether all are a library's own arrays, numbers or None: no subclass, no other library's."""
+    return all(each is None or type(each) in (kind, float, int, bool) for each in arrays)
 
 
 def is_captured(stream: int) -> bool:

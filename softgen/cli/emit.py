@@ -17,6 +17,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
+from softgen.spec.layouts import Strided
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
@@ -47,6 +48,7 @@ def emit(
     sms: options.Sms = None,
     variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
+    strided: options.StridedOption = 0,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
     ] = False,
@@ -73,7 +75,7 @@ def emit(
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
         *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
-        *(batch_invariant, every),
+        *(batch_invariant, strided, every),
     )
     sources, of = wanted.sources(), wanted.set_name()
     if stdout:
@@ -101,17 +103,20 @@ class Selection:
         sms: int | None,
         variant: str | None,
         batch_invariant: bool,
+        strided: int,
         every: bool,
     ) -> None:
-        flags = (batch_invariant or None, every or None)
+        flags = (batch_invariant or None, strided or None, every or None)
         self.hooks: tuple[Hook, ...] = ()
+        self.layout = Strided.of(strided)
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
-            described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
+            described = (cols, dtype, function, out_dtype, alignment, batch_invariant, strided)
             named = options.problem_of(variant, *described)
             cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
+            self.layout = named.layout
         elif cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
@@ -152,8 +157,8 @@ class Selection:
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
-        problem = options.problem_of(None, *described, self.batch_invariant)
-        return dataclasses.replace(problem, hooks=self.hooks)
+        problem = options.problem_of(None, *described, self.batch_invariant, 0)
+        return dataclasses.replace(problem, hooks=self.hooks, layout=self.layout)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
@@ -168,6 +173,7 @@ class Selection:
                     out_dtype=self.out_dtype,
                     alignment=self.alignment,
                     fixed_order=self.batch_invariant,
+                    layout=self.layout,
                 )
                 found += matching(problem, self.rows, self.arch, self.variant)
         if not found:
@@ -194,6 +200,8 @@ class Selection:
         )
         given = "".join(f" {option} {value}" for option, value in narrowing if value is not None)
         invariant = " --batch-invariant" if self.batch_invariant else ""
+        if isinstance(self.layout, Strided):
+            invariant += f" --strided {self.layout.outer}"
         sized = f"--rows {self.rows} {self.arch.command_options}"
         return f"--all --cols {self.cols}{given}{invariant} {sized}"
 

@@ -13,6 +13,7 @@ from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import MOST_OUTER, Layout, Strided
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem, largest_power_of_two_divisor
 from softgen.strategies.select import require_known
 from softgen.strategies.variants import Variant, is_full_name, parse_name
@@ -113,6 +114,16 @@ BatchInvariant = Annotated[
         "any number of rows.",
     ),
 ]
+StridedOption = Annotated[
+    int,
+    typer.Option(
+        "--strided",
+        min=0,
+        max=MOST_OUTER,
+        help="For views with so many outer axes, whose sizes and strides the kernel takes; 0 for "
+        "contiguous arrays.",
+    ),
+]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
 ]
@@ -155,6 +166,7 @@ def problem_of(
     out_dtype: DType | None,
     alignment: int | None,
     batch_invariant: bool,
+    strided: int,
 ) -> Problem:
     """Return the problem that the options describe, or the full name of a variant among them.
 
@@ -163,7 +175,9 @@ def problem_of(
     if variant is not None and is_full_name(variant):
         named = parse_name(variant)
         require_agreement(
-            named, cols, dtype, function, out_dtype, alignment, batch_invariant=batch_invariant
+            *(named, cols, dtype, function, out_dtype, alignment),
+            batch_invariant=batch_invariant,
+            layout=Strided.of(strided) if strided else None,
         )
         return named.problem
     if cols is None:
@@ -178,6 +192,7 @@ def problem_of(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
+        layout=Strided.of(strided),
     )
 
 
@@ -199,6 +214,7 @@ def require_agreement(
     out_dtype: DType | None,
     alignment: int | None = None,
     batch_invariant: bool = False,
+    layout: Layout | None = None,
 ) -> None:
     """Raise InvalidValueError if an option that was given differs from what a name says."""
     own = named.problem
@@ -214,6 +230,7 @@ def require_agreement(
         ("--function", function and function.name, own.function.name),
         ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
         ("--alignment", asked.alignment, own.alignment),
+        ("--strided", layout and layout.label[-1], own.layout.label[-1:] or "0"),
     ):
         if value is not None and value != said:
             raise InvalidValueError(

@@ -32,6 +32,7 @@ def show(
     sms: options.Sms = None,
     variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
+    strided: options.StridedOption = 0,
     json: options.JsonOption = False,
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
@@ -46,7 +47,7 @@ def show(
     # The path of an emitted file will do: it is called as its variant.
     choice = variant if name is None else Path(name).stem if name.endswith(".cu") else name
     problem = options.problem_of(
-        choice, cols, dtype, function, out_dtype, alignment, batch_invariant
+        choice, cols, dtype, function, out_dtype, alignment, batch_invariant, strided
     )
     found = untimed(problem, rows, known, batch_invariant) if choice is None else None
     chosen = found.variant if found else select(problem, rows, known, choice)

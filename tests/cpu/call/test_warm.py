@@ -14,13 +14,22 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.call import cupy_library, library, torch_library, warm, warm_more, warm_run
+from softgen.call import (
+    cupy_library,
+    library,
+    torch_library,
+    warm,
+    warm_more,
+    warm_run,
+    warm_views,
+)
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.library import Library
 from softgen.call.outputs import Output
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import MOST_CALLS, WarmCalls
 from softgen.call.warm_run import never
+from softgen.call.warm_views import ViewKey
 from softgen.devices.gpu import launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
@@ -52,11 +61,14 @@ class Array(Base):
         device: int = 0,
         contiguous: bool = True,
         gradient: bool = False,
+        pitch: int = 0,
     ) -> None:
+        """Args: elements from one row to the next where they are more than the columns."""
         self.shape, self.dtype, self.requires_grad = shape, np.dtype(dtype), gradient
         self.data = SimpleNamespace(ptr=start, device_id=device)
         self.device = SimpleNamespace(id=device)
-        self._c_contiguous = contiguous
+        self._c_contiguous = contiguous and not pitch
+        self.pitch = pitch
 
     def _init(self, shape: tuple[int, ...], dtype: Any, *nothing: None) -> None:
         assert nothing == (None, None, None)
@@ -75,7 +87,15 @@ class Array(Base):
         return self._c_contiguous
 
     def stride(self) -> tuple[int, ...]:
-        return tuple(int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape)))
+        dense = [int(np.prod(self.shape[i + 1 :])) for i in range(len(self.shape))]
+        return (self.pitch, *dense[1:]) if self.pitch else tuple(dense)
+
+    def element_size(self) -> int:
+        return int(self.dtype.itemsize)
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        return tuple(step * self.dtype.itemsize for step in self.stride())
 
 
 class Subclass(Array):
@@ -93,7 +113,8 @@ class Guards:
         self.known = self.facts(x)
 
     def facts(self, x: Array) -> tuple[Any, ...]:
-        return x.shape, x.dtype, x.get_device(), x.is_contiguous(), x.requires_grad
+        lie = x.stride(), x.is_contiguous()
+        return x.shape, x.dtype, x.get_device(), lie, x.requires_grad
 
     def check(self, x: Any) -> bool:
         return type(x) is Array and self.facts(x) == self.known
@@ -251,7 +272,8 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
             get_current_stream=lambda device: SimpleNamespace(ptr=Array.world.current),
         ),
     )
-    for module in (cupy_library, library, torch_library, launcher, warm, warm_more, warm_run):
+    modules = (cupy_library, library, torch_library, launcher, warm, warm_more, warm_run)
+    for module in (*modules, warm_views):
         monkeypatch.setattr(module, "require_device", lambda: cupy)
     monkeypatch.setattr(launcher, "workspace", fake)
     monkeypatch.setattr(launcher, "launch_of", fake.launch_of)
@@ -579,6 +601,64 @@ def test_where_another_device_is_current_the_full_path_is_taken(
         world.calls.entries.update(kept)
     assert not world.made
     assert not driver.launches
+
+
+def test_views_are_kept_by_their_strides(world: World, driver: FakeDriver) -> None:
+    view = Array((6, 8), 0x1000, pitch=12)
+    assert world.call(view) == "full"
+    y = world.call(Array((6, 8), 0x3000, pitch=12))
+    assert [y] == world.made
+    assert addresses(driver) == [(0x3000, FRESH)]
+    for other in (
+        Array((6, 8), 0x1000, pitch=16),
+        Array((6, 8), 0x1004, pitch=12),
+        Array((6, 8), 0x1000, pitch=12, dtype="f8"),
+        Array((6, 8), 0x1000),
+        Subclass((6, 8), 0x1000, pitch=12),
+    ):
+        assert world.call(other) == "full"
+    assert [type(key) for key in world.calls.views] == [ViewKey] * 4
+    for where in range(len(DEFAULTS)):
+        options: list[Any] = [*DEFAULTS]
+        options[where] = "another"
+        assert world.call(view, None, *options) == "full"
+    assert world.call(view, None, True, *DEFAULTS[1:]) == "full"
+    assert world.call(view) is world.made[-1]
+
+
+def test_a_result_that_is_a_view(
+    world: World, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = Array((6, 8), 0x5000, pitch=16)
+    assert world.call(X, out) == "full"
+    assert world.call(X, out) is out
+    assert world.call(Array((6, 8), 0x2000), out) is out
+    assert addresses(driver) == [(0x1000, 0x5000), (0x2000, 0x5000)]
+    between = Array((6, 8), 0x2020, pitch=16)
+    # The real path raises here, and keeps nothing.
+    monkeypatch.setattr(world.calls, "remember", lambda *given: None)
+    assert world.call(Array((6, 8), 0x2000), between) == "full"
+
+
+def test_a_view_in_a_capture_or_with_no_context(world: World, driver: FakeDriver) -> None:
+    view = Array((6, 8), 0x1000, pitch=12)
+    world.call(view)
+    driver.context = 0
+    assert world.call(view) == "full"
+    driver.context = CONTEXT
+    world.call(view)
+    world.current = 0x77
+    driver.capturing.add(0x77)
+    captured = world.call(view)
+    assert captured == "full" if world.library.mallocs_in_capture else captured is world.made[-1]
+
+
+def test_a_view_that_wants_a_gradient_takes_the_full_path(world: World) -> None:
+    view = Array((6, 8), 0x1000, pitch=12)
+    world.call(view)
+    view.requires_grad = True
+    full = world.call(view)
+    assert full == "full" if isinstance(world.library, TorchLibrary) else full is world.made[-1]
 
 
 def test_results_go_where_the_caller_says(world: World, driver: FakeDriver) -> None:

@@ -1,0 +1,561 @@
+"""Calls on views: where a launch finds their rows, what is copied, and what stays as it was.
+
+Arrays are NumPy's, at their real addresses, and a launch reads and writes memory by nothing but its
+words: what it would find on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softgen.call import full as full_path
+from softgen.call import kernel as kernel_module
+from softgen.call import views, warm, warm_more, warm_views
+from softgen.call.full import run_full
+from softgen.call.kernel import Kernel
+from softgen.call.views import share_memory
+from softgen.call.warm import WarmCalls
+from softgen.errors import InvalidValueError
+from softgen.source.render import render
+from softgen.spec.arch import DEFAULT_ARCH, arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+from softgen.spec.layouts import ROWS, Strided
+from softgen.spec.operands import Extent, Operand
+from softgen.spec.problem import Problem
+from softgen.strategies.select import select
+from softgen.strategies.variants import Variant, best_guess
+from softgen.tuning import cache, policy
+from softgen.tuning.entry import Key
+
+ARCH = arch_named(DEFAULT_ARCH)
+POISON = -77.0
+DEFAULTS = (-1, None, None, None, None)
+
+
+class NumpyLibrary:
+    """softgen.call.library.Library over NumPy's arrays."""
+
+    mallocs_in_capture = False
+    array_type = np.ndarray
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.copied = 0
+        self.address: Callable[[Any], int] = self.pointer
+
+    def pointer(self, x: Any) -> int:
+        return int(x.__array_interface__["data"][0])
+
+    def dtype(self, x: Any) -> DType:
+        return DType.of(x.dtype.name)
+
+    element_type = dtype
+
+    def device(self, x: Any) -> int:
+        return 0
+
+    def byte_strides(self, x: Any) -> tuple[int, ...]:
+        return tuple(x.strides)
+
+    def is_contiguous(self, x: Any) -> bool:
+        return bool(x.flags.c_contiguous)
+
+    def view_key(self, arrays: Any) -> Any:
+        found = [each for each in arrays if isinstance(each, np.ndarray)]
+        if all(map(self.is_contiguous, found)):
+            return None
+        return tuple((a.shape, a.strides, a.dtype.name, self.pointer(a) % 16) for a in found)
+
+    def contiguous(self, x: Any) -> Any:
+        self.copied += 1
+        return np.ascontiguousarray(x)
+
+    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+        """On 16 bytes, which NumPy's memory is."""
+        self.made += 1
+        return np.full(shape, POISON, dtype.value)
+
+    def copy(self, x: Any) -> Any:
+        self.copied += 1
+        return x.copy(order="C")
+
+    def assign(self, target: Any, source: Any) -> None:
+        target[...] = source
+
+    def stream(self, device: int) -> int:
+        return 5
+
+    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+        return lambda: self.empty(shape, dtype, 0)
+
+    def like(self, x: Any) -> Callable[[Any], bool]:
+        return lambda other: bool(other.shape == x.shape)
+
+    def warm_run(self, find: Any, full: Any) -> Any:
+        return lambda *request: full(*request, None)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"a call on views asks for no {name}")
+
+
+def array_at(address: int, operand: Operand, shape: tuple[int, ...], strides: list[int]) -> Any:
+    """Return memory as an array, strides in elements."""
+    size = operand.dtype.itemsize
+    low = sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True)) * size
+    high = sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True)) * size
+    memory: Any = (ctypes.c_uint8 * (high - low + size)).from_address(address + low)
+    return np.ndarray(
+        shape, operand.dtype.value, memory, -low, tuple(step * size for step in strides)
+    )
+
+
+class FakeLaunch:
+    """A launch that computes by the function's reference what its words say."""
+
+    def __init__(self, variant: Variant, rows: int, fixed: Mapping[int, int]) -> None:
+        self.variant, self.rows, self.fixed = variant, rows, fixed
+        self.prepare = None
+        self.idle: list[Any] = []
+        self.take, self.put_back = self.idle.pop, self.idle.append
+
+    def make(self) -> Any:
+        count = len(self.variant.problem.operands)
+        values = [self.fixed.get(i, 0) for i in range(count)] + [self.rows, 0, *[0] * 7]
+        return values, lambda: self(values[:count], values[-3]), [], None
+
+    def __call__(self, words: list[int], stream: int) -> int:
+        assert stream == 5
+        problem = self.variant.problem
+        given = dict(zip((o.name for o in problem.operands), words, strict=True))
+        arrays = {o.name: self._array(o, given) for o in problem.given}
+        inputs = [arrays[o.name].astype("float64") for o in problem.inputs]
+        for i, operand in enumerate(problem.inputs):
+            inputs[i] = inputs[i].reshape(operand.shape(self.rows, problem.cols))
+        results = problem.function.reference(*inputs)
+        for operand, result in zip(problem.results, results, strict=True):
+            array = arrays[operand.name]
+            array[...] = result.reshape(array.shape)
+        return 0
+
+    def _array(self, operand: Operand, given: dict[str, int]) -> Any:
+        problem, rows = self.variant.problem, self.rows
+        address = given[operand.name]
+        if operand.extent is Extent.ROW:
+            return array_at(address, operand, (rows,), [1])
+        aligned = min(16, problem.alignment * operand.dtype.itemsize)
+        assert address % aligned == 0
+        if not isinstance(problem.layout, Strided):
+            return array_at(address, operand, (rows, problem.cols), [problem.cols, 1])
+        inner = [given[name] for name in problem.layout.sizes]
+        strides = [given[name] for name in problem.layout.strides(operand.name)]
+        strides = [step - (step >> 63 << 64) for step in strides]  # from two's complement
+        assert all(step * operand.dtype.itemsize % aligned == 0 for step in strides)
+        shape = (rows // int(np.prod(inner, dtype=int)), *inner, problem.cols)
+        return array_at(address, operand, shape, [*strides, 1])
+
+
+class FakeKernel:
+    """A loaded kernel of a variant."""
+
+    device = 0
+
+    def __init__(self, variant: Variant) -> None:
+        self.variant = variant
+
+    def launcher(
+        self, rows: int, library: Any, *, pdl: bool = True, fixed: Mapping[int, int] | None = None
+    ) -> FakeLaunch:
+        return FakeLaunch(self.variant, rows, fixed or {})
+
+
+class World:
+    """Calls of a function on NumPy's arrays."""
+
+    def __init__(self, function: str = "softmax") -> None:
+        self.library = NumpyLibrary()
+        self.variants: list[Variant] = []
+        self.full = 0
+        self.calls = WarmCalls(self._full)
+        self.function = Function.of(function)
+
+    def _full(self, x: Any, out: Any, *request: Any) -> Any:
+        *options, rest, key = request
+        self.full += 1
+        axis, dtype, tune, choice, invariant = options
+        return run_full(
+            *(self.calls, self.function, (x, *rest), out, axis, dtype, tune, choice, invariant),
+            key=key,
+            pdl=True,
+        )
+
+    def kernel_for(
+        self, problem: Problem, rows: int, device: int, mode: str, choice: Any, library: Any
+    ) -> FakeKernel:
+        self.variants.append(
+            best_guess(problem, rows, ARCH)
+            if choice is None
+            else select(problem, rows, ARCH, choice)
+        )
+        return FakeKernel(self.variants[-1])
+
+    def __call__(self, x: Any, *rest: Any, out: Any = None, variant: Any = None) -> Any:
+        options = (-1, None, None, variant, None)
+        return self.calls[type(x)](x, out, *options, rest)
+
+    def last(self) -> Problem:
+        return self.variants[-1].problem
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
+    """Return what makes the world of a function."""
+    worlds: list[World] = []
+
+    def made(function: str = "softmax") -> World:
+        worlds[:] = [World(function)]
+        return worlds[0]
+
+    driver = SimpleNamespace(ctxGetCurrent=lambda: 1)
+    cuda = SimpleNamespace(driver=driver, runtime=SimpleNamespace(streamIsCapturing=lambda s: 0))
+    for module in (warm, warm_more, warm_views):
+        monkeypatch.setattr(module, "require_device", lambda: SimpleNamespace(cuda=cuda))
+    for module in (full_path, kernel_module, warm):
+        monkeypatch.setattr(module, "library_of", lambda x: (worlds[0].library, x))
+    for module in (full_path, kernel_module):
+        monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(full_path, "kernel_for", lambda *given: worlds[0].kernel_for(*given))
+    monkeypatch.setattr("softgen.call.kernels.arch_of", lambda device: ARCH)
+    return made
+
+
+@pytest.fixture
+def world(make: Callable[..., World]) -> World:
+    return make()
+
+
+def softmax(x: Any) -> Any:
+    e = np.exp(x.astype("float64") - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+BASE = np.random.default_rng(0).standard_normal((6, 4, 5, 48)).astype("float32")
+
+# Each view, how many outer axes are left, and the alignment of its rows in elements.
+VIEWS: dict[str, tuple[Callable[[Any], Any], str, int]] = {
+    "the first columns": (lambda b: b.reshape(120, 48)[:, :32], "strided1", 4),
+    "the first columns, odd": (lambda b: b.reshape(120, 48)[:, :33], "strided1", 1),
+    "columns within": (lambda b: b.reshape(120, 48)[:, 6:38], "strided1", 2),
+    "every second row": (lambda b: b.reshape(120, 48)[::2], "strided1", 4),
+    "rows that go down": (lambda b: b.reshape(120, 48)[::-1], "strided1", 4),
+    "axes that join": (lambda b: b[:, :, :, :40], "strided1", 4),
+    "one of a batch's": (lambda b: b[:, 1, 2], "strided1", 4),
+    "a slice of a batch": (lambda b: b[:, :2], "strided2", 4),
+    "two axes": (lambda b: b[:, :, ::2], "strided2", 4),
+    "two that are swapped": (lambda b: b.swapaxes(0, 1), "strided3", 4),
+    "three axes": (lambda b: b[::-2, ::3, ::2], "strided3", 4),
+    "a broadcast row": (lambda b: np.broadcast_to(b[0, 0, 0], (7, 48)), "strided1", 4),
+    "one row of another array": (lambda b: b[0, 0, :1, :17], "", 1),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_view_is_read_where_it_lies(name: str, world: World) -> None:
+    view, layout, alignment = VIEWS[name]
+    x = view(BASE)
+    for _ in range(3):
+        y = world(x)
+        assert y.flags.c_contiguous
+        assert y.shape == x.shape
+        np.testing.assert_allclose(y, softmax(x), rtol=1e-6)
+    assert (world.last().layout.label, world.last().alignment) == (layout, alignment)
+    assert (world.library.copied, world.full, world.library.made) == (0, 1 + 2 * (not layout), 3)
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "a broadcast row"])
+def test_a_view_is_written_where_it_lies_and_what_is_between_stays(name: str, world: World) -> None:
+    view, layout, _ = VIEWS[name]
+    x, memory = view(BASE), np.full_like(BASE, POISON)
+    out = view(memory)
+    for _ in range(2):
+        out[...] = 0
+        assert world(x, out=out) is out
+        np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
+    out[...] = POISON
+    assert (memory == POISON).all()
+    assert world.library.made == world.library.copied == 0
+    assert world.full == 1 + (not layout)
+    contiguous = np.ascontiguousarray(x)
+    world(contiguous, out=out)
+    np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
+    out[...] = POISON
+    assert (memory == POISON).all()
+
+
+@pytest.mark.parametrize("name", [name for name in VIEWS if name != "a broadcast row"])
+def test_a_view_in_place(name: str, world: World) -> None:
+    memory = BASE.copy()
+    x = VIEWS[name][0](memory)
+    wanted = softmax(x)
+    between = memory.copy()
+    VIEWS[name][0](between)[...] = 0
+    assert world(x, out=x) is x
+    np.testing.assert_allclose(x, wanted, rtol=1e-6)
+    x[...] = 0
+    assert (memory == between).all()
+    assert world.library.made == world.library.copied == 0
+
+
+def test_a_warm_call_is_for_the_same_strides_alone(world: World) -> None:
+    rows = BASE.reshape(120, 48)
+    world(rows[:60, :32])
+    world(rows[60:, 8:40])  # as far apart, and as aligned
+    assert world.full == 1
+    for other in (rows[::2, :32], rows[60:, 2:34], np.zeros((60, 40), "f4")[:, :32]):
+        y = world(other)
+        np.testing.assert_allclose(y, softmax(other), rtol=1e-6)
+    assert world.full == 4
+    assert len(world.variants) == 4
+
+
+def test_a_warm_call_checks_where_the_result_lies(world: World) -> None:
+    memory = np.zeros((20, 96), "f4")
+    memory[...] = np.random.default_rng(1).standard_normal(memory.shape)
+    left, right = memory[:, :32], memory[:, 48:80]
+    world(left, out=right)
+    wanted = softmax(left)
+    world(left, out=right)  # the same distance
+    assert world.full == 1
+    np.testing.assert_allclose(right, wanted, rtol=1e-6)
+    other = np.zeros((40, 96), "f4")
+    world(left, out=other[:20, :32])  # far off
+    assert world.full == 1
+    with pytest.raises(InvalidValueError, match="out overlaps x without being x"):
+        world(left, out=memory[:, 16:48])
+    assert world.full == 2
+
+
+APART = {
+    "rows in turns": lambda b: (b[::2], b[1::2]),
+    "halves of rows": lambda b: (b[:, :24], b[:, 24:]),
+    "odd parts of rows": lambda b: (b[:, :17], b[:, 18:35]),
+    "halves of a batch": lambda b: (b.reshape(6, 20, 48)[:, :10], b.reshape(6, 20, 48)[:, 10:]),
+}
+OVERLAPPING = {
+    "rows that are shared": lambda b: (b[:-2:2], b[2::2]),
+    "columns that are shared": lambda b: (b[:, :24], b[:, 23:47]),
+    "other rows of one": lambda b: (b[:60], b[::2]),
+    "a view of itself, backwards": lambda b: (b, b[::-1]),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_x_and_its_result_may_lie_between_each_other(name: str, world: World) -> None:
+    memory = BASE.copy().reshape(120, 48)
+    x, out = APART[name](memory)
+    before, wanted = x.copy(), softmax(x)
+    world(x, out=out)
+    np.testing.assert_allclose(out, wanted, rtol=1e-6)
+    assert (x == before).all()
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_x_and_its_result_may_not_share_an_element(name: str, world: World) -> None:
+    memory = BASE.copy().reshape(120, 48)
+    x, out = OVERLAPPING[name](memory)
+    with pytest.raises(InvalidValueError, match=r"pass x itself \(in place\), a view that has no"):
+        world(x, out=out)
+    assert (memory == BASE.reshape(120, 48)).all()
+    assert world.variants == []
+
+
+def test_sharing_memory_is_told_to_the_byte() -> None:
+    library: Any = NumpyLibrary()
+    memory = np.zeros((8, 10), "f4")
+    assert not share_memory(library, memory[:, :5], memory[:, 5:])
+    assert share_memory(library, memory[:, :5], memory[:, 4:])
+    halves = memory[:, :5].view("f2")
+    assert not share_memory(library, halves, memory[:, 5:])
+    assert share_memory(library, halves, memory[:, 4:])
+
+
+COPIED: dict[str, Callable[[Any], Any]] = {
+    "every second column": lambda b: b[..., ::2],
+    "the last axis is another": lambda b: b.swapaxes(2, 3),
+    "columns that go down": lambda b: b[..., ::-1],
+    "four axes": lambda b: b.reshape(3, 2, 2, 2, 5, 48)[:2, :, 0, :, ::2].swapaxes(0, 2),
+}
+
+
+@pytest.mark.parametrize("name", COPIED)
+def test_what_no_kernel_takes_is_copied_and_told(
+    name: str, world: World, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SOFTGEN_DEBUG", "1")
+    x = COPIED[name](BASE)
+    first = next(views._copies)
+    for _ in range(2):
+        np.testing.assert_allclose(world(x), softmax(x), rtol=1e-6)
+    assert (world.library.copied, world.full) == (2, 2)
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2
+    assert (
+        f"softgen: copied an input of shape {x.shape} and strides {x.strides} in bytes" in told[0]
+    )
+    assert told[1].endswith(f"{first + 2} such copies so far")
+    out = COPIED[name](np.full((6, 4, 5, 48), POISON, "f4"))
+    assert world(np.ascontiguousarray(x), out=out) is out
+    np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
+    assert world.library.copied == 2
+
+
+def test_x_is_read_in_place_where_only_the_result_is_copied(world: World) -> None:
+    x = BASE[:, :2]
+    out = np.zeros((6, 2, 5, 96), "f4")[..., ::2]
+    world(x, out=out)
+    np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
+    assert world.last().layout == Strided(2)
+    assert world.library.copied == 0
+
+
+def test_functions_of_rows(make: Callable[..., World]) -> None:
+    x = BASE[:, :, ::2]
+    world = make("log_softmax_lse")
+    for _ in range(2):
+        y, lse = world(x)
+        assert lse.shape == x.shape[:-1]
+        assert lse.flags.c_contiguous
+        np.testing.assert_allclose(np.exp(y), softmax(x), rtol=1e-5)
+    assert (world.full, world.last().layout) == (1, Strided(2))
+    world = make("logsumexp")
+    for _ in range(2):
+        np.testing.assert_allclose(world(x), lse, rtol=1e-6)
+    assert world.full == 1
+    world = make("finish")
+    m, d = x.max(-1), np.exp(x - x.max(-1, keepdims=True)).sum(-1)
+    for _ in range(2):
+        np.testing.assert_allclose(world(x, m, d), softmax(x), rtol=1e-5)
+    assert world.full == 1
+    out = np.zeros((6, 4, 3, 96), "f4")[..., :48]
+    for _ in range(2):
+        np.testing.assert_allclose(world(x, m, d, out=out), softmax(x), rtol=1e-5)
+        assert world.full == 2
+
+
+def test_both_inputs_of_a_gradient_may_be_views(make: Callable[..., World]) -> None:
+    world = make("softmax_backward")
+    dy = BASE[:, :, :3:2]
+    y = softmax(np.ascontiguousarray(BASE.swapaxes(0, 1))).astype("f4").swapaxes(0, 1)[:, :, 1::2]
+    wanted = y * (dy - (dy * y).sum(-1, keepdims=True))
+    for _ in range(2):
+        np.testing.assert_allclose(world(dy, y), wanted, rtol=1e-4, atol=1e-6)
+    assert (world.full, world.library.copied, world.last().layout) == (1, 0, Strided(3))
+    other = np.ascontiguousarray(y)
+    np.testing.assert_allclose(world(dy, other), wanted, rtol=1e-4, atol=1e-6)
+    with pytest.raises(InvalidValueError, match="out overlaps y"):
+        world(dy, y, out=y)
+    memory = np.zeros((6, 4, 2, 96), "f4")
+    memory[..., 48:] = y
+    for _ in range(2):
+        world(dy, memory[..., 48:], out=memory[..., :48])
+        np.testing.assert_allclose(memory[..., :48], wanted, rtol=1e-4, atol=1e-6)
+    crossed = np.lib.stride_tricks.as_strided(memory[..., 48:], strides=memory.strides)
+    assert world.full == 4
+    with pytest.raises(InvalidValueError, match="out overlaps y"):
+        world(dy, crossed, out=memory[..., 8:56])
+    skewed = np.zeros((6, 4, 3, 48), "f4")[:, :, ::2][..., ::-1]
+    np.testing.assert_allclose(world(dy, skewed), 0, atol=0)
+    assert world.library.copied == 1
+
+
+def test_a_choice_that_takes_no_views_has_them_copied(world: World) -> None:
+    x = BASE[:, :2]
+    for choice in ("recurrence", "softmax_f32_48_warp_p4_c8_g8_r1_pad_b128"):
+        out = np.zeros((6, 2, 5, 96), "f4")[..., :48]
+        np.testing.assert_allclose(world(x, variant=choice, out=out), softmax(x), rtol=1e-6)
+        assert world.last().layout == ROWS
+    assert world.library.copied == 2
+    world(x, variant="warp")
+    assert world.last().layout == Strided(2)
+
+
+def test_the_kernel_is_that_of_contiguous_rows_and_nothing_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bare = Problem.of("softmax", "bfloat16", 4096)
+    wanted = list(best_guess(bare, 8192, ARCH, name) for name in ("online", "block"))
+    stored: list[Any] = [None]
+    keys: list[Any] = []
+
+    def load(key: Any, arch: Any, quiet: bool = False) -> Any:
+        keys.append(key)
+        return stored[0]
+
+    monkeypatch.setattr(policy, "arch_of", lambda device: ARCH)
+    monkeypatch.setattr(policy, "environment", lambda device: None)
+    monkeypatch.setattr(Key, "of", lambda problem, rows, environment: problem)
+    monkeypatch.setattr(cache, "load", load)
+    monkeypatch.setattr(policy, "_tune_and_log", lambda problem, rows: pytest.fail("tuned"))
+    view = Problem.of("softmax", "bfloat16", 4096, layout=Strided(2))
+    shipped = policy.choose(view, 8192, 0, "on")
+    assert shipped.origin == "shipped"
+    assert shipped.variant.strategy == policy.choose(bare, 8192, 0, "on").variant.strategy
+    for variant in wanted:
+        stored[0] = SimpleNamespace(winner=variant)
+        found = policy.choose(view, 8192, 0, "on")
+        assert found == (Variant(view, variant.strategy), "from the cache")
+    assert set(keys) == {bare}
+    stored[0] = None
+    odd = Problem.of("softmax", "float32", 1234, layout=Strided(1))
+    assert policy.choose(odd, 100, 0, "on").origin == "best guess"
+    assert policy.choose(odd, 100, 0, "on").variant.problem == odd
+
+
+def planned(variant: str, world: World) -> Kernel:
+    named = select(Problem.of("softmax", "float32", 48, layout=Strided(2)), 60, ARCH, variant)
+    loaded: Any = FakeKernel(named)
+    return Kernel(loaded)
+
+
+def test_a_plan_for_views(world: World) -> None:
+    kernel = planned("warp", world)
+    for x in (BASE[:, :, ::2], BASE[:, :2], BASE, BASE[:, 1], BASE[:, 1, 1]):
+        for _ in range(2):
+            np.testing.assert_allclose(kernel(x), softmax(x), rtol=1e-6)
+        out = np.zeros((*x.shape[:-1], 64), "f4")[..., :48]
+        np.testing.assert_allclose(kernel(x, out), softmax(x), rtol=1e-6)
+        assert kernel(x, out) is out
+    for x in (BASE[::2, ::3, ::2], np.zeros((4, 96), "f4")[:, ::2]):
+        with pytest.raises(InvalidValueError, match=r"other axes join to 2 at most; x has strides"):
+            kernel(x)
+    assert world.library.copied == 0
+    loaded: Any = FakeKernel(best_guess(Problem.of("softmax", "float32", 48), 60, ARCH))
+    with pytest.raises(InvalidValueError, match=r"plan with strided=1, 2 or 3 for views"):
+        Kernel(loaded)(BASE[:, :2])
+
+
+def test_batch_invariant_calls_copy_views_whose_rows_start_off_their_boundary(
+    world: World,
+) -> None:
+    x = BASE.reshape(120, 48)[:, 6:38]
+    options = (-1, None, None, None, True)
+    np.testing.assert_allclose(
+        world.calls[np.ndarray](x, None, *options, ()), softmax(x), rtol=1e-6
+    )
+    assert (world.library.copied, world.last().layout) == (1, ROWS)
+    x = BASE.reshape(120, 48)[:, :32]
+    world.calls[np.ndarray](x, None, *options, ())
+    assert (world.library.copied, world.last().layout) == (1, Strided(1))
+
+
+def test_texts_say_where_rows_are() -> None:
+    text = render(best_guess(Problem.of("softmax", "float32", 48, layout="strided2"), 9, ARCH)).text
+    assert "x: float32 [rows / size1][size1][48], strides x_stride0, x_stride1, 1\n" in text
+    assert "aligned: x and y to 16 bytes (bases and strides)" in text
