@@ -72,8 +72,9 @@ class Kernel:
         """Apply the kernel along the last axis of `x` and return the result, or a tuple of all.
 
         Args:
-            x: a contiguous array (CuPy, PyTorch or protocol) of the planned dtype, on the planned
-                device, whose last axis has the planned width and whose rows are aligned as planned.
+            x: an array (CuPy, PyTorch or protocol) of the planned dtype, on the planned device,
+                whose last axis has the planned width and whose rows are aligned as planned;
+                contiguous, unless the plan is for views.
             arrays: the other inputs, as m and d of finish, then the numbers that hooks take; after
                 them `out` may follow.
             out: the first result's array; x itself, or disjoint from the inputs. A new array by

@@ -91,7 +91,7 @@ def test_strided_arrays_match_their_copies() -> None:
 
     x = cupy.arange(24 * 10, dtype="float32").reshape(24, 10) % 7
     for view in (x[:, ::2], x[::-1], x.T, x[:, 3:8], x.reshape(4, 6, 10).swapaxes(0, 1)):
-        assert (softgen.softmax(view) == softgen.softmax(view.copy())).all()
+        assert abs(softgen.softmax(view) - softgen.softmax(view.copy())).max() < 1e-6
     out = cupy.full((24, 20), 5, "float32")
     given = out[:, ::2]
     assert softgen.softmax(x, out=given) is given

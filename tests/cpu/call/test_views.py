@@ -7,8 +7,7 @@ words: what it would find on a GPU.
 from __future__ import annotations
 
 import contextlib
-import ctypes
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,155 +24,17 @@ from softgen.call.warm import WarmCalls
 from softgen.errors import InvalidValueError
 from softgen.source.render import render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import ROWS, Strided
-from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess
 from softgen.tuning import cache, policy
 from softgen.tuning.entry import Key
+from tests.helpers.numpy_calls import POISON, FakeKernel, NumpyLibrary
 
 ARCH = arch_named(DEFAULT_ARCH)
-POISON = -77.0
 DEFAULTS = (-1, None, None, None, None)
-
-
-class NumpyLibrary:
-    """softgen.call.library.Library over NumPy's arrays."""
-
-    mallocs_in_capture = False
-    array_type = np.ndarray
-
-    def __init__(self) -> None:
-        self.made = 0
-        self.copied = 0
-        self.address: Callable[[Any], int] = self.pointer
-
-    def pointer(self, x: Any) -> int:
-        return int(x.__array_interface__["data"][0])
-
-    def dtype(self, x: Any) -> DType:
-        return DType.of(x.dtype.name)
-
-    element_type = dtype
-
-    def device(self, x: Any) -> int:
-        return 0
-
-    def byte_strides(self, x: Any) -> tuple[int, ...]:
-        return tuple(x.strides)
-
-    def is_contiguous(self, x: Any) -> bool:
-        return bool(x.flags.c_contiguous)
-
-    def view_key(self, arrays: Any) -> Any:
-        found = [each for each in arrays if isinstance(each, np.ndarray)]
-        if all(map(self.is_contiguous, found)):
-            return None
-        return tuple((a.shape, a.strides, a.dtype.name, self.pointer(a) % 16) for a in found)
-
-    def contiguous(self, x: Any) -> Any:
-        self.copied += 1
-        return np.ascontiguousarray(x)
-
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
-        """On 16 bytes, which NumPy's memory is."""
-        self.made += 1
-        return np.full(shape, POISON, dtype.value)
-
-    def copy(self, x: Any) -> Any:
-        self.copied += 1
-        return x.copy(order="C")
-
-    def assign(self, target: Any, source: Any) -> None:
-        target[...] = source
-
-    def stream(self, device: int) -> int:
-        return 5
-
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
-        return lambda: self.empty(shape, dtype, 0)
-
-    def like(self, x: Any) -> Callable[[Any], bool]:
-        return lambda other: bool(other.shape == x.shape)
-
-    def warm_run(self, find: Any, full: Any) -> Any:
-        return lambda *request: full(*request, None)
-
-    def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"a call on views asks for no {name}")
-
-
-def array_at(address: int, operand: Operand, shape: tuple[int, ...], strides: list[int]) -> Any:
-    """Return memory as an array, strides in elements."""
-    size = operand.dtype.itemsize
-    low = sum(min(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True)) * size
-    high = sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True)) * size
-    memory: Any = (ctypes.c_uint8 * (high - low + size)).from_address(address + low)
-    return np.ndarray(
-        shape, operand.dtype.value, memory, -low, tuple(step * size for step in strides)
-    )
-
-
-class FakeLaunch:
-    """A launch that computes by the function's reference what its words say."""
-
-    def __init__(self, variant: Variant, rows: int, fixed: Mapping[int, int]) -> None:
-        self.variant, self.rows, self.fixed = variant, rows, fixed
-        self.prepare = None
-        self.idle: list[Any] = []
-        self.take, self.put_back = self.idle.pop, self.idle.append
-
-    def make(self) -> Any:
-        count = len(self.variant.problem.operands)
-        values = [self.fixed.get(i, 0) for i in range(count)] + [self.rows, 0, *[0] * 7]
-        return values, lambda: self(values[:count], values[-3]), [], None
-
-    def __call__(self, words: list[int], stream: int) -> int:
-        assert stream == 5
-        problem = self.variant.problem
-        given = dict(zip((o.name for o in problem.operands), words, strict=True))
-        arrays = {o.name: self._array(o, given) for o in problem.given}
-        inputs = [arrays[o.name].astype("float64") for o in problem.inputs]
-        for i, operand in enumerate(problem.inputs):
-            inputs[i] = inputs[i].reshape(operand.shape(self.rows, problem.cols))
-        results = problem.function.reference(*inputs)
-        for operand, result in zip(problem.results, results, strict=True):
-            array = arrays[operand.name]
-            array[...] = result.reshape(array.shape)
-        return 0
-
-    def _array(self, operand: Operand, given: dict[str, int]) -> Any:
-        problem, rows = self.variant.problem, self.rows
-        address = given[operand.name]
-        if operand.extent is Extent.ROW:
-            return array_at(address, operand, (rows,), [1])
-        aligned = min(16, problem.alignment * operand.dtype.itemsize)
-        assert address % aligned == 0
-        if not isinstance(problem.layout, Strided):
-            return array_at(address, operand, (rows, problem.cols), [problem.cols, 1])
-        inner = [given[name] for name in problem.layout.sizes]
-        strides = [given[name] for name in problem.layout.strides(operand.name)]
-        strides = [step - (step >> 63 << 64) for step in strides]  # from two's complement
-        assert all(step * operand.dtype.itemsize % aligned == 0 for step in strides)
-        shape = (rows // int(np.prod(inner, dtype=int)), *inner, problem.cols)
-        return array_at(address, operand, shape, [*strides, 1])
-
-
-class FakeKernel:
-    """A loaded kernel of a variant."""
-
-    device = 0
-
-    def __init__(self, variant: Variant) -> None:
-        self.variant = variant
-
-    def launcher(
-        self, rows: int, library: Any, *, pdl: bool = True, fixed: Mapping[int, int] | None = None
-    ) -> FakeLaunch:
-        return FakeLaunch(self.variant, rows, fixed or {})
 
 
 class World:

@@ -150,3 +150,11 @@ def test_commands(tmp_path: Path) -> None:
     )
     entries = json.loads((several / "manifest.json").read_text())["files"].values()
     assert all("--strided 1" in of for each in entries for of in each["sets"])
+
+
+def test_the_page_shows_a_command_and_a_header_that_are_there() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "views.md").read_text()
+    (command,) = re.findall(r"^```sh\nsoftgen (.*)\n```$", page, re.MULTILINE)
+    assert "x_stride" in ok(*command.split()).stdout
+    (line,) = re.findall(r"^```text\n(.*)\n```$", page, re.MULTILINE)
+    assert line in softgen.generate("softmax", "float32", 1000, strided=2).text
