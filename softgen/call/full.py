@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer, serves
+from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer, serves_views
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_outputs
 from softgen.call.views import Placed, copied, numbers_of, placed, share_memory
@@ -115,15 +115,13 @@ def run_full(
             elsewhere = [output.elsewhere(library) for output in found.outputs]
             found = Placed(copies, elsewhere, None, ROWS)
             problem, words = _problem_of(library, shape_only, found, invariant)
-        views = problem.layout != ROWS
-        if choice is not None and views and not serves(problem, rows, device, choice):
+        wanted = INVARIANT if invariant else mode
+        if not serves_views(problem, rows, device, wanted, choice, library):
             found = copied(library, shape_only, found)
             problem, words = _problem_of(library, shape_only, found, invariant)
         fixed = numbers_of(problem, found.placement, rows)
         words += fixed.values()
-        kernel = kernel_for(
-            problem, rows, device, INVARIANT if invariant else mode, choice, library
-        )
+        kernel = kernel_for(problem, rows, device, wanted, choice, library)
         launch, whole = kernel.launcher(rows, library, pdl=pdl, fixed=fixed), True
         try:
             launch(words, stream)

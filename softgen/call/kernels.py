@@ -21,6 +21,7 @@ from softgen.errors import (
     LaunchError,
 )
 from softgen.source.store import source_of
+from softgen.spec.layouts import ROWS
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
 from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others
@@ -83,14 +84,28 @@ def kernel_for(
     return kernel
 
 
-def serves(problem: Problem, rows: int, device: int, choice: Choice) -> bool:
-    """Whether what a caller chose computes `problem`."""
-    from softgen.strategies.select import select
+def serves_views(
+    problem: Problem, rows: int, device: int, mode: str, choice: Choice, library: Library
+) -> bool:
+    """Whether a request for views gets what a caller of contiguous rows would; else it is copied.
 
-    try:
-        select(problem, rows, arch_of(device), choice)
-    except (IllegalVariantError, InvalidValueError):
-        return False
+    That is the kernel of his choice, or with batch invariance the bits of the kernel that
+    contiguous rows have: one of the same setting.
+    """
+    if problem.layout == ROWS:
+        return True
+    if choice is not None:
+        from softgen.strategies.select import select
+
+        try:
+            select(problem, rows, arch_of(device), choice)
+        except (IllegalVariantError, InvalidValueError):
+            return False
+    elif mode == INVARIANT:
+        kernels = [
+            kernel_for(p, rows, device, mode, None, library) for p in (problem, problem.bare)
+        ]
+        return kernels[0].variant.strategy == kernels[1].variant.strategy
     return True
 
 

@@ -202,7 +202,7 @@ def extent(library: Library, array: Any) -> tuple[int, int]:
         for size, step in zip(array.shape, library.byte_strides(array), strict=True)
     ]
     low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
-    return start + low, start + high + library.dtype(array).itemsize
+    return start + low, start + high + library.element_type(array).itemsize
 
 
 class _View:
@@ -211,7 +211,7 @@ class _View:
     def __init__(self, library: Library, array: Any) -> None:
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{library.dtype(array).itemsize}",
+            "typestr": f"|V{library.element_type(array).itemsize}",
             "shape": tuple(array.shape),
             "strides": library.byte_strides(array),
             "data": (library.pointer(array), True),

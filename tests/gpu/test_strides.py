@@ -194,6 +194,13 @@ def test_a_second_call_is_warm(library: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(taken) == 2
 
 
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_batch_invariant_call_has_the_bits_of_contiguous_rows(name: str) -> None:
+    x = VIEWS[name](array("cupy", DType.FLOAT16))
+    found = softgen.softmax(x, batch_invariant=True)
+    assert (found == softgen.softmax(x.copy(), batch_invariant=True)).all()
+
+
 def test_a_plan_for_views() -> None:
     memory = array("cupy")
     kernel = softgen.plan("softmax", "float32", 4096, rows=3072, tune="off", strided=3)

@@ -16,7 +16,7 @@ import pytest
 
 from softgen.call import full as full_path
 from softgen.call import kernel as kernel_module
-from softgen.call import views, warm, warm_more, warm_views
+from softgen.call import kernels, views, warm, warm_more, warm_views
 from softgen.call.full import run_full
 from softgen.call.kernel import Kernel
 from softgen.call.views import share_memory
@@ -92,8 +92,9 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
         monkeypatch.setattr(module, "library_of", lambda x: (worlds[0].library, x))
     for module in (full_path, kernel_module):
         monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    monkeypatch.setattr(full_path, "kernel_for", lambda *given: worlds[0].kernel_for(*given))
-    monkeypatch.setattr("softgen.call.kernels.arch_of", lambda device: ARCH)
+    for module in (full_path, kernels):
+        monkeypatch.setattr(module, "kernel_for", lambda *given: worlds[0].kernel_for(*given))
+    monkeypatch.setattr(kernels, "arch_of", lambda device: ARCH)
     return made
 
 
@@ -413,7 +414,27 @@ def test_batch_invariant_calls_copy_views_whose_rows_start_off_their_boundary(
     assert (world.library.copied, world.last().layout) == (1, ROWS)
     x = BASE.reshape(120, 48)[:, :32]
     world.calls[np.ndarray](x, None, *options, ())
-    assert (world.library.copied, world.last().layout) == (1, Strided(1))
+    assert world.library.copied == 1
+    assert [v.problem.layout for v in world.variants[-3:]] == [Strided(1), ROWS, Strided(1)]
+
+
+def test_a_batch_invariant_call_copies_views_that_have_another_kernel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where that of contiguous rows leaves no registers for strides."""
+    kernel_for = world.kernel_for
+
+    def other(
+        problem: Problem, rows: int, device: int, mode: str, choice: Any, library: Any
+    ) -> Any:
+        views = problem.layout != ROWS
+        return kernel_for(problem, rows, device, mode, "safe" if views else "warp", library)
+
+    monkeypatch.setattr(world, "kernel_for", other)
+    x, out = BASE.reshape(120, 48)[:, :32], BASE.copy().reshape(120, 48)[:, :32]
+    world.calls[np.ndarray](x, out, -1, None, None, None, True, ())
+    np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
+    assert (world.library.copied, world.library.made, world.last().layout) == (1, 1, ROWS)
 
 
 def test_texts_say_where_rows_are() -> None:
