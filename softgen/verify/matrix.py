@@ -55,9 +55,10 @@ MIXED = (
     (DType.FLOAT32, DType.FLOAT64),
 )
 
-# A variant costs 0.1 to 0.2 s to compile and run on the emulator: 2800 take less than 8 minutes on
-# 2 cores. Where the candidates are more, every strategy and problem gives up its last ones alike.
-MOST_VARIANTS = 2800
+# A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 4000 take about
+# 12 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
+# ones alike.
+MOST_VARIANTS = 4000
 
 # Rows of views, by the number of outer axes, each at two alignments.
 STRIDED = (

@@ -18,9 +18,10 @@ from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import verify as verify_module
-from softgen.verify.matrix import MOST_VARIANTS, covering, matrix, problems
+from softgen.verify.matrix import MOST_VARIANTS, WIDE_WIDTHS, covering, matrix, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
+from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken, share_programs
 
 
@@ -36,19 +37,34 @@ def exact(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Resul
     """Compute like a kernel without error."""
     problem = source.variant.problem
     values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
-    results = numerics.reference(problem.function, *values)
+    wide = any(operand.dtype is DType.FLOAT64 for operand in problem.results)
+    results = numerics.reference(problem.function, *values, wide=wide)
     return tuple(encode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
 
 
 def test_every_strategy_passes_on_the_emulator() -> None:
+    """A cover of the matrix, which `softgen verify` and the tests on a GPU take whole.
+
+    Of wide rows, which take four times as long, those of one type.
+    """
     steps: list[Step] = []
-    report = verify(dtypes=["bfloat16"], progress=steps.append)
+    every = matrix(all_variants=False)
+    narrow = [variant for variant in every if variant.problem.cols < min(WIDE_WIDTHS)]
+    wide = [
+        v for v in every if v.problem.cols >= min(WIDE_WIDTHS) and v.problem.dtype.short == "bf16"
+    ]
+    chosen = [*cover(narrow), *cover(wide)]
+    assert len(chosen) <= 1200
+    report = verify(variants=[variant.name for variant in chosen], progress=steps.append)
     assert report.failures == []
+    assert report.checked == len(chosen)
     assert report.failed == 0
     assert report.checked == sum(report.by_strategy.values()) == len(steps) - 1 == steps[-1].total
     assert set(report.by_strategy) == {kind.name for kind in all_strategies()}
     assert report.worst["bfloat16"] <= 1
+    assert report.worst["float16"] <= 1
     assert report.worst["float32"] <= 2e-6
+    assert report.worst["float64"] <= 1e-14
     assert [step.done for step in steps] == list(range(len(steps)))
     assert {step.total for step in steps} == {report.checked}
     guess, left = steps[0].seconds_left, steps[-1].seconds_left
@@ -168,6 +184,19 @@ def test_the_matrix_covers_what_it_should() -> None:
     pairs = {(p.dtype.short, p.out_dtype.short) for p in problems()}
     assert {("bf16", "f32"), ("f16", "f32"), ("f32", "f16"), ("f32", "bf16")} < pairs
     assert set(matrix(False)) <= set(chosen)
+
+
+def test_the_cover_has_every_pair_of_properties() -> None:
+    every = matrix(all_variants=False)
+    chosen = cover(every)
+    assert len(chosen) < len(every) / 2
+    for pair in (
+        lambda v: (v.problem.function, v.strategy.name, v.problem.dtype),
+        lambda v: (v.problem.cols, v.problem.dtype),
+        lambda v: (v.problem.alignment, v.strategy.name),
+        lambda v: (v.problem.hooks, v.problem.function),
+    ):
+        assert set(map(pair, chosen)) == set(map(pair, every))
 
 
 def test_covering_keeps_the_best_guess_and_shows_new_values_first() -> None:
