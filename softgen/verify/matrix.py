@@ -170,7 +170,8 @@ def problems() -> list[Problem]:
     for name, dtype, cols, outer in STRIDED:
         layout = Strided(outer)
         found.append(Problem.of(name, dtype, cols, layout=layout))
-        found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
+        if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
+            found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
     for fixed_order in (False, True):
         found += [
