@@ -108,7 +108,7 @@ class Arena:
 
     def _fill_other_inputs(self) -> None:
         """Write what belongs to x into inputs beside it: results of others would overflow."""
-        count = len(self.problem.inputs) - len(self.problem.hooks)
+        count = len(self.problem.inputs) - len(self.problem.hook_operands)
         if count == 1:
             return
         step = max(1, CHUNK // self.shape.cols)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import hooked
+from softgen.spec.exact import hooked
 from softgen.spec.operands import Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.tuning.gate import TINY

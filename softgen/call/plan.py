@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from softgen.call.kernel import Kernel
 from softgen.call.kernels import INVARIANT, kernel_for
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 from softgen.spec.functions.base import Function
+from softgen.spec.hooks import Hook
 from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem, whole_number
 from softgen.strategies.select import Choice
@@ -26,6 +29,7 @@ def plan(
     batch_invariant: bool | None = None,
     pdl: bool = True,
     strided: int = 0,
+    hooks: Sequence[Hook | str] = (),
 ) -> Kernel:
     """Choose and compile once for the current device, and return the kernel to launch many times.
 
@@ -43,6 +47,8 @@ def plan(
         pdl: as in `softmax`.
         strided: 0 for contiguous arrays; up to 3 for views of so many outer axes or fewer, whose
             last axis is contiguous, contiguous arrays too.
+        hooks: what is done to elements on their way in and out, by name, for example ["causal"]; a
+            call takes their values behind x, in the order of docs/hooks.md.
 
     Returns:
         A Kernel: `kernel(x)` or `kernel(x, out)`; it has `.variant`, `.source` and `.registers`.
@@ -54,6 +60,7 @@ def plan(
         alignment=alignment,
         fixed_order=invariant,
         layout=Strided.of(strided),
+        hooks=hooks,
     )
     nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)
     if nominal < 1:

@@ -27,13 +27,13 @@ NAMING = ("include", "extends", "import", "from")
 FOLLOWING = ("import", "as", "with", "without", "ignore")
 OF_FUNCTION = '"functions/" ~ problem.function.template ~ ".cuh.j2"'
 OF_PART = '"parts/" ~ problem.function.part.name ~ '
-OF_HOOK = '"hooks/" ~ hook.name ~ ".cuh.j2"'
+OF_HOOK = '"hooks/" ~ hook.kind ~ ".cuh.j2"'
 
 
 def digest(variant: Variant) -> str:
     """Return a digest of all that decides the text of `variant` beside its name."""
     function, hooks = variant.problem.function, variant.problem.hooks
-    of_hooks = tuple(f"hooks/{hook.name}.cuh.j2" for hook in hooks)
+    of_hooks = tuple(f"hooks/{hook.kind}.cuh.j2" for hook in hooks)
     names = (function.template, function.part.name, of_hooks)
     return _digest(type(function), names, type(variant.strategy))
 

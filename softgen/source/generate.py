@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from softgen.errors import InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.functions.base import Function
+from softgen.spec.hooks import Hook
 from softgen.spec.layouts import Strided
 from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import Choice, select, untimed
@@ -24,6 +27,7 @@ def generate(
     sms: int | None = None,
     batch_invariant: bool = False,
     strided: int = 0,
+    hooks: Sequence[Hook | str] = (),
 ) -> Source:
     """Return the CUDA source of one kernel: text only, the same on every machine.
 
@@ -48,6 +52,8 @@ def generate(
             wherever they lie; see `softmax`. The choice is then one for any number of rows.
         strided: 0 for contiguous arrays, or for views the number of outer axes, up to 3, whose
             sizes and strides the kernel takes.
+        hooks: what is done to elements on their way in and out, by name, for example ["causal"];
+            docs/hooks.md has them.
 
     Raises InvalidValueError or InvalidTypeError for an argument that does not fit,
     IllegalVariantError for a variant that cannot compute it on `arch`.
@@ -62,6 +68,7 @@ def generate(
         alignment=alignment,
         fixed_order=batch_invariant,
         layout=Strided.of(strided),
+        hooks=hooks,
     )
     rows = whole_number("rows", rows)
     if not 0 <= rows <= MAX_ROWS:

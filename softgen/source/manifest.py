@@ -134,6 +134,7 @@ def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
         Extent.ELEMENT: ["rows", problem.cols],
         Extent.ROW: ["rows"],
         Extent.NUMBER: [],
+        Extent.BROADCAST: ["elements"],
     }
     found = {
         "name": operand.name,

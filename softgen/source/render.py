@@ -223,12 +223,12 @@ def aligned_bytes(problem: Problem, dtype: DType) -> int:
 
 def shape_rule(problem: Problem, operand: Operand) -> str:
     """Return the shape of an operand, in words, and of a number what it may be."""
-    accepted = {hook.name: hook.accepts for hook in problem.hooks}
-    number = accepted.get(operand.name) or problem.layout.accepts(operand.name)
+    number = operand.accepts or problem.layout.accepts(operand.name)
     return {
         Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols, name=operand.name),
         Extent.ROW: "[rows], contiguous",
         Extent.NUMBER: f"number, {number}",
+        Extent.BROADCAST: "[elements], of which a row finds its own by the numbers behind it",
     }[operand.extent]
 
 
@@ -274,7 +274,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def more_parameters(count: str) -> list[str]:
         return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
 
-    hooks = [hook.operand(problem.compute_dtype) for hook in problem.hooks]
+    hooks = problem.hook_operands
 
     return {
         "x": first.name,
@@ -289,6 +289,10 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "more_parameters": more_parameters,
         "hook_parameters": [operand.parameter for operand in hooks],
         "hook_arguments": "".join(f", {operand.name}" for operand in hooks),
+        "hook_types": {operand.name: operand.dtype for operand in hooks},
+        "hooks_parameter": ["const Hooks& hooks"] if problem.hooks else [],
+        "hooks_argument": ", hooks" if problem.hooks else "",
+        "row_hooks": f"hooks_of(row{''.join(f', {operand.name}' for operand in hooks)})",
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
         "absent": "negative_infinity()" if has_maximum else "0",
@@ -375,7 +379,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         strategy=variant.strategy,
         launch=variant.launch,
         alignment_rule=alignment_rule(problem),
-        hooks_rule="".join(f", of {hook.formula}" for hook in problem.hooks),
+        hooks_rule="".join(f", with {hook.formula}" for hook in problem.hooks),
         shape_rule=functools.partial(shape_rule, problem),
         results_have_a_type=any(operand.cuda == "Y" for operand in problem.operands),
         writes=problem.writes_elements,

@@ -16,13 +16,16 @@ import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Integer
-from softgen.spec.functions.base import Function
+from softgen.spec.exact import FLOAT32_TINY, hooked, slack
+from softgen.spec.exact import Float64 as Float64
+from softgen.spec.exact import Storage as Storage
+from softgen.spec.exact import exact_results as exact_results
+from softgen.spec.exact import of_empty_row as of_empty_row
+from softgen.spec.exact import reference as reference
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.spec.storage import numpy_dtype as numpy_dtype
-
-Storage = npt.NDArray[Any]
-Float64 = npt.NDArray[np.float64]
+from softgen.spec.storage import storage_dtype as storage_dtype
 
 # Allowed error of a result stored in 32 or 64 bits. softmax: relative, to a result above the floor;
 # below it the same step is an absolute one (there float32 kernels lose digits, then flush).
@@ -39,8 +42,6 @@ _EXPONENT_STEP = 90.0
 # A result stored in 16 bits is the correctly rounded value or its neighbour. log_softmax near 0 is
 # the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
 _ULPS = 1.0
-
-_FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,6 @@ class Accuracy:
     index: tuple[int, ...] | None
     ok: bool
     message: str = ""
-
-
-def storage_dtype(dtype: ElementType) -> np.dtype[Any]:
-    """Return the NumPy dtype that holds elements of `dtype`."""
-    return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)
 
 
 def encode(values: npt.ArrayLike, dtype: ElementType) -> Storage:
@@ -119,59 +115,21 @@ def _bfloat16_bits(wide: Float64) -> Storage:
     return np.where(np.isnan(wide), np.uint32(0x7FC0), rounded).astype(np.uint16)
 
 
-def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple[Float64, ...]:
-    """Return the results of each row in float64, by torch's rules for NaN and infinity.
-
-    Args:
-        function: what is computed.
-        inputs: exact values; the first of shape (rows, cols).
-        wide: compute in long double and round once, as is needed to judge results of float64.
-            Where that is no wider than float64 (of Linux, it is on x86 and Arm) results are off by
-            up to |x - max| 2^-53, as a kernel's are.
-    """
-    if inputs[0].shape[0] == 0:  # of which there is no maximum
-        one_row = (np.zeros((1, *each.shape[1:])) for each in inputs)
-        return tuple(each[:0] for each in reference(function, *one_row, wide=wide))
-    kind = np.longdouble if wide else np.float64
-    with np.errstate(all="ignore"):
-        results = function.reference(*(each.astype(kind) for each in inputs))
-        return tuple(np.asarray(each, np.float64) for each in results)
-
-
-def hooked(problem: Problem, inputs: Sequence[Float64]) -> tuple[Float64, ...]:
-    """Return the function's inputs from the kernel's: x as the hooks leave it, each rounding once.
-
-    Args:
-        problem: names the hooks.
-        inputs: exact values of all inputs, what the hooks take last.
-    """
-    count = len(inputs) - len(problem.hooks)
-    (x, *others), values = inputs[:count], inputs[count:]
-    with np.errstate(all="ignore"):
-        for hook, value in zip(problem.hooks, values, strict=True):
-            kind = problem.compute_dtype.value
-            x = hook.apply(x.astype(kind), value.astype(kind)).astype(np.float64)
-            if problem.compute_dtype is DType.FLOAT32:  # -ftz=true
-                x = np.where(np.abs(x) < _FLOAT32_TINY, 0.0, x)
-    return (x, *others)
-
-
-def of_empty_row(problem: Problem) -> tuple[float, ...]:
-    """Return the results of a row without elements, which are those of a row of one -inf."""
-    nothing = np.full((1, 1), -np.inf)
-    with np.errstate(all="ignore"):
-        others = problem.function.other_inputs(nothing)
-    return tuple(float(each.flat[0]) for each in reference(problem.function, nothing, *others))
-
-
 def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:
     """Return what belongs to x among a function's inputs, in storage form, for tests."""
     with np.errstate(all="ignore"):
         values = problem.function.other_inputs(decode(x, problem.dtype))
-    examples = (np.asarray(hook.example) for hook in problem.hooks)
+    found = [encode(v, o.dtype) for v, o in zip(values, problem.inputs[1:], strict=False)]
+    return (*found, *hook_examples(problem, len(x)))
+
+
+def hook_examples(problem: Problem, rows: int) -> tuple[Storage, ...]:
+    """Return what the hooks take, in storage form, for tests and for timing."""
+    kind, cols = problem.compute_dtype, problem.cols
     return tuple(
-        encode(v, operand.dtype)
-        for v, operand in zip((*values, *examples), problem.inputs[1:], strict=True)
+        encode(value, operand.dtype)
+        for hook in problem.hooks
+        for operand, value in zip(hook.operands(kind), hook.example(rows, cols), strict=True)
     )
 
 
@@ -200,11 +158,14 @@ def check(
     values = [decode(v, operand.dtype) for v, operand in zip(inputs, problem.inputs, strict=True)]
     exact_inputs = hooked(problem, values)
     wide = DType.FLOAT64 in [operand.dtype for operand in problem.results]
-    exact = reference(problem.function, *exact_inputs, wide=wide)
+    exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         sizes = problem.function.magnitudes(*exact_inputs)
+    x = exact_inputs[0]
+    off = slack(problem, x)
+    x = x[:, :-1] if problem.sinks else x
     found = [
-        _check(*each, exact_inputs[0], problem, exponent_error)
+        _check(*each, x, off, problem, exponent_error)
         for each in zip(problem.results, results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -216,6 +177,7 @@ def _check(
     exact: Float64,
     size: Float64 | None,
     x: Float64,
+    off: Float64 | float,
     problem: Problem,
     exponent_error: float,
 ) -> Accuracy:
@@ -225,12 +187,14 @@ def _check(
         return Accuracy(0.0, bound, unit, None, ok=True)
     rounded = decode(encode(exact, operand.dtype), operand.dtype)
     got = decode(result, operand.dtype)
+    if operand.extent is Extent.ROW and isinstance(off, np.ndarray):
+        off = off[:, 0]
     with np.errstate(all="ignore"):
         if unit == "ulp":
-            error = _ulp_error(operand, result, got, exact, size, problem.compute_dtype)
+            error = _ulp_error(operand, result, got, exact, size, off, problem.compute_dtype)
         else:
             more = exponent_error * _below_maximum(x) if exponent_error else 0.0
-            error = _relative_error(operand, got, exact, size, more)
+            error = _relative_error(operand, got, exact, size, more, off)
         # What overflows the result's type is right as that type's infinity.
         error = np.where((got == rounded) & np.isinf(error), 0.0, error)
     error[np.isnan(exact) != np.isnan(got)] = np.inf
@@ -259,23 +223,27 @@ def _relative_error(
     exact: Float64,
     size: Float64 | None,
     more: Float64 | float,
+    off: Float64 | float,
 ) -> Float64:
     """Return the error of results of 32 or 64 bits; inf where just one of the two is infinite.
 
-    `more` is allowed of a softmax result in float32 beside the bound.
+    `more` is allowed of a softmax result in float32 beside the bound, and elements may be `off`.
     """
+    off = off / _BOUND[operand.float_type]
     if operand.measure is Measure.VALUE:
         scale = np.maximum(np.abs(exact), _FLOOR[operand.float_type])
         if operand.dtype is DType.FLOAT64:
-            scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP
+            scale *= 1 + np.abs(np.log(scale)) / _EXPONENT_STEP + off
         elif operand.extent is Extent.ELEMENT:
-            scale *= 1 + more / _BOUND[operand.float_type]
+            scale *= 1 + more / _BOUND[operand.float_type] + off
+        else:
+            scale *= 1 + off
     elif operand.measure is Measure.LOGARITHM:
-        scale = 1 + np.abs(exact)
+        scale = 1 + np.abs(exact) + off
     elif size is not None:
         scale = np.maximum(size, _FLOOR[operand.float_type])
     else:
-        scale = np.zeros_like(exact)
+        scale = np.zeros_like(exact) + off
     error: Float64 = np.where(got == exact, 0.0, np.abs(got - exact) / scale)
     return np.where(np.isnan(error), np.inf, error)
 
@@ -292,6 +260,7 @@ def _ulp_error(
     got: Float64,
     exact: Float64,
     size: Float64 | None,
+    off: Float64 | float,
     compute: DType,
 ) -> Float64:
     """Return the distance of 16-bit results from the correctly rounded ones, in steps of the type.
@@ -302,11 +271,11 @@ def _ulp_error(
     wanted = _steps(encode(exact, operand.dtype))
     error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)
     if operand.measure is Measure.LOGARITHM:
-        excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32]
+        excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] + off
     elif size is not None:  # where terms cancel, their own rounding counts, and that of the result
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] * size + 2**-7 * np.abs(exact)
     elif compute is DType.FLOAT32:
-        excused = (got == 0) & (exact < _FLOAT32_TINY * (1 + 2**-8))
+        excused = (got == 0) & (exact < FLOAT32_TINY * (1 + 2**-8))
     else:
         return error
     return np.minimum(error, np.where(excused, 1.0, np.inf))

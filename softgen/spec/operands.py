@@ -33,6 +33,7 @@ class Extent(str, Enum):
     ELEMENT = "element"  # rows x cols
     ROW = "row"  # one per row
     NUMBER = "number"  # one for all rows, passed by value
+    BROADCAST = "broadcast"  # an array of its caller's size, of which numbers say what a row finds
 
 
 class Measure(str, Enum):
@@ -51,11 +52,12 @@ class Operand:
     Attributes:
         name: as in the kernel's signature.
         dtype: element type: a float for what is computed with, else an integer or a boolean.
-        extent: rows x cols, one per row, or one number.
+        extent: rows x cols, one per row, one number, or as many as the caller has.
         result: whether the kernel writes it; otherwise it only reads it.
         cuda: the C++ type as the text names it: X, Y, or Compute.
         may_be: the operand whose memory it may share, element by element (in place).
         measure: of a result, what its error is relative to.
+        accepts: of a number, which it may be, in words.
     """
 
     name: str
@@ -65,6 +67,7 @@ class Operand:
     cuda: str
     may_be: str = ""
     measure: Measure = Measure.VALUE
+    accepts: str = ""
 
     @property
     def parameter(self) -> str:
@@ -80,15 +83,15 @@ class Operand:
         return self.dtype
 
     def elements_per_row(self, cols: int) -> int:
-        """Return how many elements belong to a row of `cols` columns."""
-        return {Extent.ELEMENT: cols, Extent.ROW: 1, Extent.NUMBER: 0}[self.extent]
+        """Return how many elements belong to a row of `cols` columns, and to no other."""
+        return {Extent.ELEMENT: cols, Extent.ROW: 1}.get(self.extent, 0)
 
     def bytes_per_row(self, cols: int) -> int:
         """Return the bytes that belong to a row of `cols` columns."""
         return self.elements_per_row(cols) * self.dtype.itemsize
 
     def shape(self, rows: int, cols: int) -> tuple[int, ...]:
-        """Return the shape for so many rows."""
+        """Return the shape for so many rows; a broadcast array has that of its caller."""
         return {Extent.ELEMENT: (rows, cols), Extent.ROW: (rows,), Extent.NUMBER: ()}[self.extent]
 
     def word(self, value: float) -> int:
@@ -107,3 +110,13 @@ class Operand:
             raise InvalidTypeError(
                 f"{self.name} must be one number of {self.dtype.value}, got {value!r}"
             ) from error
+
+    def require(self, dtype: object, shape: tuple[int, ...], rows: int, cols: int) -> None:
+        """Raise InvalidValueError unless an array in storage form, of `dtype`, can be it."""
+        from softgen.spec.storage import storage_dtype
+
+        kind, free = storage_dtype(self.dtype), self.extent is Extent.BROADCAST
+        wanted = shape if free else self.shape(rows, cols)
+        if dtype != kind or shape != wanted or (free and 0 in shape):
+            of = "an array with elements" if free else f"shape {wanted}"
+            raise InvalidValueError(f"{self.name} must be {kind} of {of}, got {dtype} of {shape}")

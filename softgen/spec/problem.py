@@ -10,9 +10,10 @@ from typing import Any
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook
-from softgen.spec.layouts import ROWS, Layout, layout_of
+from softgen.spec.hooks import Hook, Sink, ZeroRows, in_order
+from softgen.spec.layouts import ROWS, Layout, Rows, Strided, layout_of
 from softgen.spec.operands import Extent, Operand
+from softgen.spec.parts import MAX_SUM
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
 # the row by one pack of every thread of a block before it is compared with the width.
@@ -66,7 +67,7 @@ class Problem:
         fixed_order: whether the order in which a row is summed must not depend on where the row
             lies. False where rows are whole packs of 16 bytes, since every kernel has one order for
             those.
-        hooks: what is done to elements on their way in, in this order.
+        hooks: what is done to elements on their way in and out, in this order.
         layout: where the elements of a row lie; by default they are contiguous, and so are rows.
 
     `Problem.of` takes names and fills in the defaults.
@@ -105,7 +106,8 @@ class Problem:
                 start on a 16-byte boundary, as allocators' arrays do; 1 for arrays that start
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
-            hooks: what is done to elements on their way in, by name, for example ["scale"].
+            hooks: what is done to elements on their way in and out, by name, for example
+                ["scale", "causal"]; in any order.
             layout: where the elements of a row lie: a Layout, or its label.
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
@@ -125,18 +127,38 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack
-        chosen = tuple(map(Hook.of, hooks))
-        if len(set(chosen)) < len(chosen):
-            raise InvalidValueError(f"each hook at most once, got {', '.join(map(str, hooks))}")
-        return cls(
+        problem = cls(
             *(Function.of(function), x_type, y_type, cols),
-            *(alignment, fixed_order, chosen, layout_of(layout)),
+            *(alignment, fixed_order, in_order(hooks), layout_of(layout)),
         )
+        problem._require_hooks()
+        return problem
+
+    def _require_hooks(self) -> None:
+        """Raise InvalidValueError for hooks that the function or the layout has no place for."""
+        if not self.hooks:
+            return
+        function, names = self.function, ", ".join(map(str, self.hooks))
+        usual = len(self.element_inputs) == 1 and function.part is MAX_SUM and function.reduces
+        if not usual:
+            raise InvalidValueError(
+                f"{function.name} takes no hooks, got {names}; those that find the maximum and the "
+                "sum of one input do, as softmax"
+            )
+        if not isinstance(self.layout, Rows | Strided):
+            raise InvalidValueError(f"rows along the last axis take hooks, got {names}")
+        if self.zero_rows and not self.writes_elements:
+            raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
+        for hook in self.hooks:
+            if hook.leaves and not function.weighs:
+                raise InvalidValueError(
+                    f"{hook} is for results that sum to one, as softmax's; {function.name} has none"
+                )
 
     @property
     def bare(self) -> Problem:
-        """The problem whose tuned settings it takes: that of contiguous rows, for rows of views."""
-        return replace(self, layout=self.layout.like)
+        """The problem whose tuned settings it takes: without hooks, and of contiguous rows."""
+        return replace(self, hooks=(), layout=self.layout.like)
 
     @property
     def compute_dtype(self) -> DType:
@@ -171,7 +193,42 @@ class Problem:
     def given(self) -> tuple[Operand, ...]:
         """The operands without the numbers of the layout: what a call is given, or makes."""
         arrays = self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
-        return (*arrays, *(hook.operand(self.compute_dtype) for hook in self.hooks))
+        return (*arrays, *self.hook_operands)
+
+    @property
+    def hook_operands(self) -> tuple[Operand, ...]:
+        """What hooks take."""
+        return tuple(each for hook in self.hooks for each in hook.operands(self.compute_dtype))
+
+    @property
+    def ends(self) -> bool:
+        """Whether a row ends at run time."""
+        return any(hook.ends for hook in self.hooks)
+
+    @property
+    def enters(self) -> bool:
+        """Whether a hook modifies or hides elements on their way in."""
+        return any(hook.enters for hook in self.hooks)
+
+    @property
+    def placed(self) -> bool:
+        """Whether a hook has to know the column of an element, or that one is not there."""
+        return any(hook.placed for hook in self.hooks)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether a hook modifies results."""
+        return any(hook.leaves for hook in self.hooks)
+
+    @property
+    def sinks(self) -> bool:
+        """Whether a row has a logit without a column."""
+        return any(isinstance(hook, Sink) for hook in self.hooks)
+
+    @property
+    def zero_rows(self) -> bool:
+        """Whether a row of nothing but -inf gives 0, and not NaN."""
+        return any(isinstance(hook, ZeroRows) for hook in self.hooks)
 
     @property
     def inputs(self) -> tuple[Operand, ...]:

@@ -1,4 +1,4 @@
-"""The NumPy dtype of each element type, which CuPy's arrays have too."""
+"""The NumPy dtype of each element type: that of CuPy's arrays, and that of storage form."""
 
 from __future__ import annotations
 
@@ -16,3 +16,8 @@ def numpy_dtype(dtype: ElementType) -> Any:
 
         return np.dtype(ml_dtypes.bfloat16)
     return np.dtype(dtype.value)
+
+
+def storage_dtype(dtype: ElementType) -> np.dtype[Any]:
+    """Return the NumPy dtype that holds elements of `dtype` in storage form (numerics.py)."""
+    return np.dtype("uint16" if dtype is DType.BFLOAT16 else dtype.value)

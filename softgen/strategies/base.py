@@ -59,7 +59,8 @@ class Feature(Enum):
     GIVEN_PAIRS = "the pair of a row is given, and not found"
     MORE_INPUTS = "several inputs have an element a column"
     SUMS = "parts are sums, without a maximum"
-    HOOKS = "elements are modified on their way in"
+    HOOKS = "elements are modified on their way in or out"
+    ENDS = "rows end where a number says, and what is behind is not loaded"
 
 
 def features_of(problem: Problem) -> set[Feature]:
@@ -69,6 +70,7 @@ def features_of(problem: Problem) -> set[Feature]:
         Feature.MORE_INPUTS: len(problem.element_inputs) > 1,
         Feature.SUMS: problem.function.part is SUM,
         Feature.HOOKS: bool(problem.hooks),
+        Feature.ENDS: problem.ends,
     }
     return {feature for feature, is_asked in asked.items() if is_asked}
 
@@ -238,6 +240,12 @@ class Strategy(abc.ABC):
             not problem.fixed_order or pack_size <= problem.alignment or self.realigns(problem),
             f"packs of {pack_size} where rows start on {problem.alignment} elements: the order of "
             "summation would depend on where a row lies",
+        )
+        self.require(
+            not (problem.placed and self.realigns(problem)),
+            "where lanes exchange elements none knows its column, which "
+            f"{', '.join(hook.name for hook in problem.hooks if hook.placed)} asks for; packs of "
+            f"{problem.alignment} need no exchange",
         )
 
     @staticmethod

@@ -17,7 +17,7 @@ from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
 from softgen.spec.layouts import LABEL
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy
+from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy, features_of
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import all_strategies, strategy_named
@@ -78,9 +78,11 @@ class Variant:
         if not self.strategy.computes(self.problem):
             label = self.problem.layout.label
             layout = f" in the layout {label}" if label else ""
+            missing = features_of(self.problem) - self.strategy.takes
+            why = "; ".join(sorted(feature.value for feature in missing))
             raise IllegalVariantError(
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
-                f"{self.problem.computed}{layout}"
+                f"{self.problem.computed}{layout}" + f" ({why})" * bool(why)
             )
         try:
             self.strategy.check(self.problem, arch)

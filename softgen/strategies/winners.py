@@ -13,6 +13,7 @@ import functools
 import json
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,27 +39,39 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     """Return the shipped winner for `rows` rows on the device of `arch`; None if there is none.
 
     A function that moves the same bytes with the same launch as another takes the other's winner
-    where it has none of its own, and rows of views that of contiguous ones.
+    where it has none of its own; so does a problem with hooks, or of views, that of the same
+    without.
     """
     bucket = rows_bucket(rows)
-    for function in _alike(problem.function):
-        wanted = dataclasses.replace(problem.bare, function=function)
+    for wanted in _alike(problem):
         setting = _settings(wanted, arch.device).get(bucket)
-        if setting is not None and setting.is_legal(problem, arch):
-            return Variant(problem, setting)
+        if setting is not None and (found := fitting(setting, problem, arch)):
+            return found
     return None
 
 
 def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
     """Return the shipped winner of the most rows, if they are so many that the memory decides."""
-    for function in _alike(problem.function):
-        wanted = dataclasses.replace(problem.bare, function=function)
+    for wanted in _alike(problem):
         known = _settings(wanted, arch.device)
         rows = [r for r in known if r * wanted.bytes_per_row >= LARGE]
         setting = known[max(rows)] if rows else None
-        if setting is not None and setting.is_legal(problem, arch):
-            return Variant(problem, setting)
+        if setting is not None and (found := fitting(setting, problem, arch)):
+            return found
     return None
+
+
+def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
+    """Return `problem` by the setting of a like one; None if it is not legal there.
+
+    Elements that stay packed may have to be unpacked: then on fewer blocks an SM.
+    """
+    found, knobs = [setting], setting.knobs
+    if problem.hooks and knobs.get("packed"):
+        for blocks in range(knobs["min_blocks"], 0, -1):
+            unpacked: dict[str, Any] = {"packed": False, "min_blocks": blocks}
+            found.append(dataclasses.replace(setting, **unpacked))
+    return next((Variant(problem, s) for s in found if s.is_legal(problem, arch)), None)
 
 
 def time_of(variant: Variant, rows: int, device: str) -> float | None:
@@ -70,8 +83,13 @@ def time_of(variant: Variant, rows: int, device: str) -> float | None:
     return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)
 
 
-def _alike(function: Function) -> tuple[Function, ...]:
-    return (function,) if function.like == function.name else (function, Function.of(function.like))
+def _alike(problem: Problem) -> Iterator[Problem]:
+    """Yield the problem and those whose winners it takes, nearest first."""
+    function = problem.function
+    other = () if function.like == function.name else (Function.of(function.like),)
+    for wanted in dict.fromkeys((problem, problem.bare)):
+        for each in (function, *other):
+            yield dataclasses.replace(wanted, function=each)
 
 
 def path_of(device: str) -> Path:

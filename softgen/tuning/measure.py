@@ -11,14 +11,16 @@ import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import GIB
-from softgen.spec.dtypes import ElementType, Integer
-from softgen.spec.numerics import numpy_dtype
-from softgen.spec.operands import Extent
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import hook_examples, numpy_dtype
+from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
 from softgen.tuning.entry import Timing
@@ -129,18 +131,21 @@ class Buffers:
         rest = memory(rotation.rest) if rotation.rest else None
         owners, words = [], []
         placement = Placement.contiguous(len(problem.whole_rows), rows, problem.cols)
-        numbers = zip(problem.layout_numbers, placement.numbers(problem.layout), strict=True)
-        hooks = {hook.operand(problem.compute_dtype): hook.example for hook in problem.hooks}
-        examples = {**hooks, **dict(numbers)}
+        numbers = placement.numbers(problem.layout)
+        values = (*hook_examples(problem, rows), *map(np.int64, numbers))
+        shared = (*problem.hook_operands, *problem.layout_numbers)
+        examples = dict(zip(shared, values, strict=True))
         for operand in problem.operands:
-            if operand.extent is Extent.NUMBER:
-                words.append([operand.word(examples[operand])] * pairs)
+            if operand in examples:  # all sets share what hooks take, which is small
+                word, owner = _example(operand, examples[operand])
+                owners.append(owner)
+                words.append([word] * pairs)
                 continue
             skew = _skew(problem) if operand.extent is Extent.ELEMENT else 0
             step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
             array = memory(pairs * step)
             if not operand.result:
-                _fill_random(array, operand.dtype, positive=operand != problem.operands[0])
+                _fill_random(array, operand.float_type, positive=operand != problem.operands[0])
             shift = _shift(problem) * operand.dtype.itemsize if skew else 0
             owners.append(array)
             words.append([array.data.ptr + shift + i * step for i in range(pairs)])
@@ -152,7 +157,7 @@ class Buffers:
 
         Raises InvalidValueError for a function whose result cannot be the next one's input.
         """
-        first, *others = (o for o in problem.operands if o.extent is not Extent.NUMBER)
+        first, *others = (o for o in problem.operands if o not in problem.hook_operands)
         if len(others) != 1 or (others[0].extent, others[0].dtype) != (first.extent, first.dtype):
             raise InvalidValueError(
                 f"launches of {problem.computed} cannot be chained: the result of one is no input "
@@ -169,6 +174,15 @@ class Buffers:
             return
         memset, rest = player.cupy.cuda.runtime.memsetAsync, self.rest
         player.between = lambda: memset(rest.data.ptr, 0, rest.nbytes, player.stream.ptr)
+
+
+def _example(operand: Operand, value: Any) -> tuple[int, Any]:
+    """Return the word of a number, or of an array on the device, and what keeps that."""
+    if operand.extent is Extent.NUMBER:
+        return operand.word(value.item()), None
+    array = memory(value.nbytes)
+    array[:] = require_device().asarray(value.reshape(-1).view("uint8"))
+    return array.data.ptr, array
 
 
 def memory(size: int) -> Any:
@@ -192,20 +206,15 @@ def _round_up(size: int) -> int:
     return -(-size // 256) * 256
 
 
-def _fill_random(buffer: Any, dtype: ElementType, positive: bool) -> None:
+def _fill_random(buffer: Any, dtype: DType, positive: bool) -> None:
     """Fill with normal values, or their sizes: what is weighted by those does not cancel.
-
-    Integers and booleans are all 1.
 
     By doubling copies: no generator kernel has to be compiled.
     """
     import cupy
-    import numpy as np
 
     values = np.random.default_rng(0).standard_normal(PERIOD_ELEMENTS, np.float32)
-    if isinstance(dtype, Integer):
-        values = np.ones_like(values)
-    elif positive:
+    if positive:
         values = np.abs(values)
     period = values.astype(numpy_dtype(dtype)).view(np.uint8)
     filled = min(period.size, buffer.size)

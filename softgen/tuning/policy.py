@@ -86,17 +86,14 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         device: the current device's number.
         mode: "on" tunes once where no choice is stored or shipped, "cached" takes the stored or
             shipped choice or the best guess, "off" the best guess, "force" tunes again. For rows
-            of views it is the choice for contiguous rows, for which "on" tunes nothing.
+            of views, or with hooks, it is the choice for contiguous rows without; for views "on"
+            tunes nothing, and with hooks "force" tunes those.
     """
     arch = arch_of(device)
     if mode == "off":
         return _guess(problem, rows, arch)
-    if problem.bare != problem:
-        # Views have as many widths as a cache has lengths: a call times none of them unasked.
-        alike = choose(problem.bare, rows, device, "cached" if mode == "on" else mode)
-        found = Variant(problem, alike.variant.strategy)
-        legal = found.strategy.is_legal(problem, arch)
-        return Chosen(found, alike.origin) if legal else _guess(problem, rows, arch)
+    if problem.bare != problem and not (mode == "force" and problem.hooks):
+        return _as_bare(problem, rows, device, mode)
     key = Key.of(problem, rows, environment(device))
     if mode != "force":
         stored = cache.load(key, arch)
@@ -114,6 +111,23 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
             return Chosen(stored.winner, "tuned by another thread")
         tuned = _tune_and_log(problem, rows)
         return Chosen(tuned.winner, f"tuned, {len(tuned.timings)} candidates timed")
+
+
+def _as_bare(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
+    """Return the choice for contiguous rows without hooks, where that is legal, else a guess.
+
+    So a new hook costs no tuning. Views have as many widths as a cache has lengths: a call times
+    none of them unasked, not as contiguous rows either. Hooks may have been tuned by name.
+    """
+    arch, bare = arch_of(device), problem.bare
+    if problem.hooks:
+        stored = cache.load(Key.of(problem, rows, environment(device)), arch, quiet=True)
+        if stored is not None:
+            return Chosen(stored.winner, "from the cache")
+    of_views = problem.layout != bare.layout
+    alike = choose(bare, rows, device, "cached" if mode == "on" and of_views else mode)
+    found = winners.fitting(alike.variant.strategy, problem, arch)
+    return Chosen(found, alike.origin) if found else _guess(problem, rows, arch)
 
 
 def _guess(problem: Problem, rows: int, arch: Arch) -> Chosen:

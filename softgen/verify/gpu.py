@@ -50,7 +50,10 @@ def run_on_storage(
         if operand.extent is Extent.NUMBER:
             words.append(operand.word(waiting.pop(0).item()))
             continue
-        where = _Where.of(problem, operand, rows, placement)
+        if operand.extent is Extent.BROADCAST:
+            where = _Where(np.arange(waiting[0].size), waiting[0].size, 0)
+        else:
+            where = _Where.of(problem, operand, rows, placement)
         offset = y_offset if operand.result else x_offset
         start = offset * operand.dtype.itemsize if operand.extent is Extent.ELEMENT else 0
         # Before the first row there may be others; CuPy's memory starts on 512 bytes.

@@ -8,6 +8,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
+from softgen.spec.hooks import HOOKS
 from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
@@ -54,6 +55,22 @@ MIXED = (
     (DType.FLOAT32, DType.BFLOAT16),
     (DType.FLOAT32, DType.FLOAT64),
 )
+
+# Hooks, each alone and some together, at widths that start on packs and that do not. Wide ones
+# have rows for many threads.
+HOOK_WIDTHS = (1000, 33)
+HOOK_WIDE_WIDTHS = (20000, 32768)
+HOOK_SETS = (
+    ("scale", "causal"),
+    ("scaleany", "maskany", "zeroempty"),
+    ("scalerow", "softcap", "biasbf16", "dropout"),
+    ("softcap", "causal", "sinkbf16"),
+    ("biasf32any", "lengthsi32", "causal"),
+    ("mask", "lengthsi64", "sinkf32", "zeroempty", "outscale"),
+    ("scale", "biasf16", "mask", "causal", "sinkf16", "zeroempty", "outscale", "dropout"),
+)
+HOOK_SETS_WIDE = (("mask", "sinkf32"), ("scalerow", "biasbf16"), ("lengthsi64",), ("dropout",))
+OF_LOGARITHMS = (("scale", "causal"), ("softcap", "biasf32", "sinkf32"), ("maskany", "zeroempty"))
 
 # A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 4000 take about
 # 12 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
@@ -109,7 +126,8 @@ def matrix(
                 best = max(found, key=lambda variant: variant.launch.blocks_per_row)
                 found.insert(0, found.pop(found.index(best)))
             first = layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1]
-            rest = covering(found) if all_variants and problem.function.name in WIDELY else []
+            widely = problem.function.name in WIDELY and not problem.hooks
+            rest = covering(found) if all_variants and widely else []
             groups.append(list(dict.fromkeys([*first, *rest])))
     limit = _limit([len(group) for group in groups])
     return [variant for group in groups for variant in group[:limit]]
@@ -177,11 +195,36 @@ def problems() -> list[Problem]:
         found += [
             Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES
         ]
+    found += hooked_problems()
     return [
         problem
         for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
         if any(kind.computes(problem) for kind in _kinds_for(problem.cols))
     ]
+
+
+def hooked_problems() -> list[Problem]:
+    """Return problems with hooks to verify: types and widths take turns."""
+    types = list(DType)
+    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS]
+    found = [
+        Problem.of("softmax", types[i // 2 % len(types)], HOOK_WIDTHS[i % 2], hooks=hooks)
+        for i, hooks in enumerate(sets)
+    ]
+    found += [
+        Problem.of("softmax", types[i % len(types)], cols, hooks=hooks)
+        for i, hooks in enumerate(HOOK_SETS_WIDE)
+        for cols in HOOK_WIDE_WIDTHS
+    ]
+    found.append(
+        Problem.of("softmax", "bfloat16", 1000, hooks=HOOK_SETS[-1], layout=Strided(2), alignment=1)
+    )
+    for i, hooks in enumerate(OF_LOGARITHMS):
+        dtype = types[-1 - i]
+        found.append(Problem.of("log_softmax_lse", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
+        if "zeroempty" not in hooks:
+            found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
+    return found
 
 
 def _kinds_for(cols: int) -> list[type[Strategy]]:

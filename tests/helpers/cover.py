@@ -42,7 +42,7 @@ def _combinations(variant: Variant) -> Iterator[object]:
         "cols": problem.cols,
         "alignment": problem.alignment,
         "fixed_order": problem.fixed_order,
-        "hooks": problem.hooks,
+        "hooks": bool(problem.hooks),
         "layout": problem.layout,
         "shares a block": variant.launch.rows_per_block > 1,
     }

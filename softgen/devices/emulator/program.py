@@ -86,13 +86,7 @@ class Job:
         if self.x.ndim != 2 or self.x.shape[1] != problem.cols:
             raise InvalidValueError(f"x must have shape (rows, {problem.cols}), got {self.x.shape}")
         for operand, array in zip(problem.inputs[1:], self.others, strict=True):
-            shape = operand.shape(self.x.shape[0], problem.cols)
-            kind = storage_dtype(operand.dtype)
-            if array.shape != shape or array.dtype != kind:
-                raise InvalidValueError(
-                    f"{operand.name} must be {kind} of shape {shape}, got {array.dtype} of "
-                    f"{array.shape}"
-                )
+            operand.require(array.dtype, array.shape, self.x.shape[0], problem.cols)
         self._require_placement()
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
@@ -176,25 +170,27 @@ class Job:
         )
         numbers = [np.int64(number) for number in self._placed.numbers(problem.layout)]
         arrays = b"".join(np.ascontiguousarray(a).tobytes() for a in (*self.inputs, *numbers))
-        return head + b"".join(map(self._description, problem.operands)) + arrays
+        sizes = {o.name: a.size for o, a in zip(problem.inputs, self.inputs, strict=True)}
+        described = (self._description(each, sizes.get(each.name, 1)) for each in problem.operands)
+        return head + b"".join(described) + arrays
 
     @property
     def inputs(self) -> tuple[Storage, ...]:
         """Every input, in operands' order."""
         return (self.x, *self.others)
 
-    def _description(self, operand: Operand) -> bytes:
+    def _description(self, operand: Operand, size: int) -> bytes:
         problem = self.source.variant.problem
         names = [each.name for each in problem.operands]
         same = self.in_place and operand in problem.replacing
-        number = operand.extent is Extent.NUMBER
-        of_a_row = 1 if number else operand.elements_per_row(problem.cols)
+        apart = operand.extent in (Extent.NUMBER, Extent.BROADCAST)  # no elements of rows
+        of_a_row = size if apart else operand.elements_per_row(problem.cols)
         elements = self.y_offset if operand.result else self.x_offset
         # What there is one of per row lies apart from any boundary of rows.
         shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0
         return struct.pack(
             "16s7q",
-            *(operand.name.encode(), number, of_a_row, operand.dtype.itemsize, shift),
+            *(operand.name.encode(), apart, of_a_row, operand.dtype.itemsize, shift),
             *(not operand.result, operand.result, names.index(operand.may_be) if same else -1),
         ) + self._outer(operand)
 

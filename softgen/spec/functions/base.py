@@ -57,6 +57,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def weighs(self) -> bool:
+        """Whether it has an element a column that sum to one in a row."""
+        return False
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return False

@@ -104,6 +104,11 @@ class Softmax(Normalized):
         """Whether its template has terms of its own where results are float32, or x is float16."""
         return True
 
+    @property
+    def weighs(self) -> bool:
+        """They do."""
+        return True
+
     def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
         """Return y."""
         return terms / total

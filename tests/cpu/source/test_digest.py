@@ -16,6 +16,7 @@ from softgen.source.digest import added_strategies, digest
 from softgen.source.render import environment, render
 from softgen.spec.arch import arch_named
 from softgen.spec.functions import all_functions
+from softgen.spec.hooks import HOOKS
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
@@ -62,8 +63,10 @@ def variants() -> list[Variant]:
             problem = Problem.of(function, dtype, cols)
             for kind in all_strategies():
                 found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
-    scaled = Problem.of("softmax", "bfloat16", 4096, hooks=["scale"])
-    return [*found, *itertools.islice(candidates(scaled, 64, H200, "block"), 1)]
+    for hook in {hook.kind: hook for hook in HOOKS}.values():
+        hooked = Problem.of("softmax", "bfloat16", 4096, hooks=[hook])
+        found += itertools.islice(candidates(hooked, 64, H200, "block"), 1)
+    return found
 
 
 def test_a_digest_is_one_for_all_settings_of_a_strategy() -> None:
@@ -160,7 +163,7 @@ def test_every_template_that_is_loaded_changes_the_digest(
         ever |= loaded
         function = variant.problem.function
         first = rendering.strategy_template(variant.strategy.name)
-        hooks = tuple(f"hooks/{hook.name}.cuh.j2" for hook in variant.problem.hooks)
+        hooks = tuple(f"hooks/{hook.kind}.cuh.j2" for hook in variant.problem.hooks)
         named = digests._templates(first, function.template, function.part.name, hooks)
         assert loaded <= set(named), variant.name
     assert len(ever) >= 40

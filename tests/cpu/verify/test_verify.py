@@ -38,7 +38,7 @@ def exact(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Resul
     problem = source.variant.problem
     values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
     wide = any(operand.dtype is DType.FLOAT64 for operand in problem.results)
-    results = numerics.reference(problem.function, *values, wide=wide)
+    results = numerics.exact_results(problem, values, wide)
     return tuple(encode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
 
 
@@ -149,13 +149,17 @@ def test_a_runner_that_loses_a_row_is_caught() -> None:
             result[-1] = result[-2]
         return results
 
-    report = verify(device="cuda", variants=["safe"], dtypes=["float32"], runner=runner)
-    assert report.failed == report.checked - sum("_1_safe" in v.name for v in _safe_float32())
+    names = [variant.name for variant in _safe_float32()]
+    report = verify(device="cuda", variants=names, runner=runner)
+    assert report.failed == report.checked - sum("_1_safe" in name for name in names)
 
 
 def _safe_float32() -> list[Variant]:
-    """One column: all rows of softmax are 1, so no row can be told from another."""
-    return matrix(False, ["safe"], ["float32"])
+    """One column: all rows of softmax are 1, so no row can be told from another.
+
+    A hook may hide a row, as the one before it.
+    """
+    return [v for v in matrix(False, ["safe"], ["float32"]) if not v.problem.hooks]
 
 
 def test_unknown_devices_are_refused() -> None:

@@ -138,7 +138,7 @@ inline Work work;
 // is parked.
 struct Launch {
   const Kernel* kernel;
-  void* arguments[32];  // where row 0 of each operand would be
+  std::vector<void*> arguments;  // where row 0 of each operand would be
   long long rows;
   unsigned char* workspace;  // null where the kernel takes none
   std::deque<Block> blocks;  // at least those that are alive

@@ -28,8 +28,8 @@ struct Job {
 // One operand, in the order of the kernel's parameters; what is an input is followed by its elements.
 struct Description {
   char name[16];
-  int64_t number;  // whether it is one number, and no array
-  int64_t cols;  // elements of a row
+  int64_t apart;  // whether it has no elements of rows: a number, or an array of its own size
+  int64_t cols;  // elements of a row, or all
   int64_t item;  // bytes of an element
   int64_t shift;    // bytes that it starts after a 16-byte boundary
   int64_t input;    // whether the kernel reads it

@@ -126,13 +126,14 @@ void send_rows(const Array& array, int64_t rows) {
 // Takes the descriptions of the job's arrays, and their elements.
 void set_up_operands(const Job& job) {
   operands.clear();
+  launch.arguments.assign(static_cast<size_t>(job.operands), nullptr);
   std::vector<size_t> places;
   for (int64_t i = 0; i < job.operands; ++i) {
     Description one;
     if (!receive(&one, sizeof(one))) fail("the input ended within a job");
     if (one.same_as < 0) {
       places.push_back(operands.size());
-      const int64_t rows = one.number ? 1 : job.rows;
+      const int64_t rows = one.apart ? 1 : job.rows;
       operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.item, one.shift,
                                                   Places(one.outer, one.cols)),
                           one.input != 0, one.result != 0, {}});
@@ -140,9 +141,9 @@ void set_up_operands(const Job& job) {
       places.push_back(places[static_cast<size_t>(one.same_as)]);
       operands[places.back()].result = true;
     }
-    launch.arguments[i] =
+    launch.arguments[static_cast<size_t>(i)] =
         operands[places.back()].array->first_row() -
-        (one.number ? 0 : job.first_row * one.cols * one.item);
+        (one.apart ? 0 : job.first_row * one.cols * one.item);
   }
   for (Operand& operand : operands) {
     const Array& array = *operand.array;

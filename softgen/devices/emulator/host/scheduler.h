@@ -17,7 +17,7 @@ inline void fail_if_unwritten_was_read(const Block& block) {
 }
 
 inline void thread_main() {
-  launch.kernel->call(launch.arguments, launch.rows, launch.workspace);
+  launch.kernel->call(launch.arguments.data(), launch.rows, launch.workspace);
   require_own_copies_awaited();
   require_launch_before_awaited("returned");
   wait(State::kReturned);

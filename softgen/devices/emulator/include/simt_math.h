@@ -11,6 +11,7 @@ float logf(float);
 float log2f(float);
 float log1pf(float);
 float sqrtf(float);
+float tanhf(float);
 float fabsf(float);
 float fmaxf(float, float);  // C and CUDA agree: a NaN operand gives the other operand
 float fminf(float, float);
@@ -26,6 +27,7 @@ double log(double);
 double log2(double);
 double log1p(double);
 double sqrt(double);
+double tanh(double);
 double fabs(double);
 double fmax(double, double);
 double fmin(double, double);
@@ -41,6 +43,7 @@ inline float exp2(float x) { return exp2f(x); }
 inline float log(float x) { return logf(x); }
 inline float log2(float x) { return log2f(x); }
 inline float sqrt(float x) { return sqrtf(x); }
+inline float tanh(float x) { return tanhf(x); }
 inline float fabs(float x) { return fabsf(x); }
 inline float fmax(float a, float b) { return fmaxf(a, b); }
 inline float fmin(float a, float b) { return fminf(a, b); }
@@ -67,6 +70,7 @@ inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline double __dadd_rn(double a, double b) { return a + b; }
 inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline int __float2int_rn(float x) { return static_cast<int>(rintf(x)); }

@@ -1,0 +1,59 @@
+"""Hooks: what is done to elements on their way in and out, beside the function.
+
+A kernel's text depends on which hooks there are, and their values are arguments of a launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.names import unknown
+from softgen.spec.dtypes import DType, Integer
+from softgen.spec.hooks.arrays import Bias, Mask
+from softgen.spec.hooks.base import Hook as Hook
+from softgen.spec.hooks.dropout import Dropout
+from softgen.spec.hooks.ends import Causal, Lengths
+from softgen.spec.hooks.rows import Sink as Sink
+from softgen.spec.hooks.rows import ZeroRows as ZeroRows
+from softgen.spec.hooks.scale import OutScale, RowScale, Scale
+from softgen.spec.hooks.softcap import Softcap
+
+SCALE = Scale()
+
+# In the order in which they are applied.
+HOOKS: tuple[Hook, ...] = (
+    *(SCALE, Scale("any"), RowScale()),
+    Softcap(),
+    *(Bias(packs, dtype) for dtype in DType for packs in (True, False)),
+    *(Mask(), Mask(packs=False)),
+    *(Lengths(Integer.INT32), Lengths()),
+    Causal(),
+    *(Sink(dtype) for dtype in DType),
+    ZeroRows(),
+    OutScale(),
+    Dropout(),
+)
+
+_BY_NAME = {hook.name: hook for hook in HOOKS}
+_PLACES = {hook: i for i, hook in enumerate(HOOKS)}
+
+
+def hook_named(value: Hook | str) -> Hook:
+    """Return the hook called `value`; InvalidValueError names the choices."""
+    if isinstance(value, Hook):
+        return value
+    if not isinstance(value, str):
+        raise InvalidTypeError(f"a hook is given by its name, got {value!r}")
+    if value not in _BY_NAME:
+        raise InvalidValueError(unknown("hook", value, _BY_NAME))
+    return _BY_NAME[value]
+
+
+def in_order(hooks: Iterable[Hook | str]) -> tuple[Hook, ...]:
+    """Return hooks in the order in which they are applied; InvalidValueError for two of a kind."""
+    chosen = sorted(map(hook_named, hooks), key=_PLACES.__getitem__)
+    kinds = [hook.kind for hook in chosen]
+    if len(set(kinds)) < len(kinds):
+        raise InvalidValueError(f"one hook of a kind at most, got {', '.join(map(str, chosen))}")
+    return tuple(chosen)

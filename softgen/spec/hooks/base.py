@@ -1,0 +1,91 @@
+"""The interface of a hook: what it takes, what it does, and how exactly."""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.operands import Operand
+
+
+@dataclass(frozen=True)
+class Hook(abc.ABC):
+    """A modifier of elements on their way in or out. Its fields decide the text of a kernel.
+
+    A hook has a template in templates/hooks/, and its values are arguments of a launch. Every
+    method that computes takes arrays of the type of the arithmetic, and rounds once.
+    """
+
+    @property
+    @abc.abstractmethod
+    def name(self) -> str:
+        """As in names of kernels: lower-case letters and digits."""
+
+    @property
+    def kind(self) -> str:
+        """What a problem has at most one of, and the stem of the template."""
+        return self.name
+
+    @property
+    @abc.abstractmethod
+    def formula(self) -> str:
+        """What it does, for the header of an emitted file, as in "with scale * x"."""
+
+    @abc.abstractmethod
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return what the kernel takes for it; `compute` is the type of all arithmetic."""
+
+    @abc.abstractmethod
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return values of its operands for tests; the same on every call."""
+
+    def enter(self, x: Any, *values: Any) -> Any:
+        """Return the elements as they come in, of shape (rows, cols); -inf where hidden."""
+        return x
+
+    def column(self, rows: int, *values: Any) -> Any:
+        """Return a logit a row that takes part in the sum and has no column; None without one."""
+        return None
+
+    def leave(self, y: Any, *values: Any) -> Any:
+        """Return the results as they go out, of shape (rows, cols)."""
+        return y
+
+    @property
+    def placed(self) -> bool:
+        """Whether it has to know the column of an element, or that one is not there."""
+        return True
+
+    @property
+    def ends(self) -> bool:
+        """Whether it ends a row at run time: what lies behind is not loaded."""
+        return False
+
+    @property
+    def enters(self) -> bool:
+        """Whether it modifies or hides elements on their way in."""
+        return True
+
+    @property
+    def leaves(self) -> bool:
+        """Whether it modifies results, of which there is one an element."""
+        return False
+
+    @property
+    def by_row(self) -> bool:
+        """Whether it has to know the number of a row."""
+        return False
+
+    @property
+    def steps(self) -> float:
+        """The error beside one rounding, in steps of 2^-23 (float64: 2^-52) of the largest |x|."""
+        return 0.0
+
+    def registers(self, compute: DType, cols_per_thread: int) -> int:
+        """Return the registers that a thread needs for it, so that it does not spill."""
+        return 2 * len(self.operands(compute))
+
+    def __str__(self) -> str:
+        return self.name

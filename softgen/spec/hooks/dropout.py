@@ -1,0 +1,105 @@
+"""Dropout of results by a counter-based generator: the same bits for any strategy.
+
+Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011): the words of
+element e of the result are those of the counter (e // 4, offset) under the key `seed`, of which
+element e takes word e % 4. It stays where that is at least `threshold`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.places import number
+from softgen.spec.operands import Extent, Operand
+
+_ROUNDS = 10
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class Dropout(Hook):
+    """Set results to 0 with probability p = threshold / 2^32, and multiply the others."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "dropout"
+
+    @property
+    def formula(self) -> str:
+        """What is written."""
+        return "kept_scale * y where kept"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return what decides who is kept, and what those are multiplied by."""
+        return (
+            number("threshold", "0 to 2^32: an element stays where its random word is not less"),
+            number("seed", "any 64 bits: the key of Philox4x32-10"),
+            number("seed_offset", "any 64 bits: the upper half of its counter"),
+            Operand("kept_scale", compute, Extent.NUMBER, False, "Compute", accepts="finite"),
+        )
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return p = 0.3."""
+        return (threshold_of(0.3), 2**40 + 12345, 2**33 + 7, 1 / 0.7)
+
+    def leave(self, y: Any, *values: Any) -> Any:
+        """Return what is kept, multiplied."""
+        import numpy as np
+
+        threshold, seed, offset, scale = values
+        words = words_of(np.arange(y.size, dtype=np.uint64), int(seed), int(offset))
+        kept = words.reshape(y.shape) >= np.uint64(int(threshold))
+        return np.where(kept, y * scale, y.dtype.type(0))
+
+    @property
+    def leaves(self) -> bool:
+        """On the way out."""
+        return True
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False
+
+    def registers(self, compute: DType, cols_per_thread: int) -> int:
+        """Return what the generator takes."""
+        return 24
+
+
+def threshold_of(p: float) -> int:
+    """Return the threshold for the probability `p` from 0 to 1."""
+    return round(p * 2**32)
+
+
+def words_of(elements: Any, seed: int, offset: int) -> Any:
+    """Return the random word of each element, an array of uint64 below 2^32.
+
+    Args:
+        elements: numbers of elements, an array of uint64.
+        seed: 64 bits, of either sign.
+        offset: 64 bits, of either sign.
+    """
+    import numpy as np
+
+    mask, half = np.uint64(_MASK), np.uint64(32)
+    counter = elements // np.uint64(4)
+    words = [counter & mask, counter >> half]
+    words += [np.full_like(counter, offset >> shift & _MASK) for shift in (0, 32)]
+    keys = [seed & _MASK, seed >> 32 & _MASK]
+    for _ in range(_ROUNDS):
+        products = [words[2 * i] * np.uint64(_MULTIPLIERS[i]) for i in (0, 1)]
+        words = [
+            (products[1] >> half) ^ words[1] ^ np.uint64(keys[0]),
+            products[1] & mask,
+            (products[0] >> half) ^ words[3] ^ np.uint64(keys[1]),
+            products[0] & mask,
+        ]
+        keys = [(key + step) & _MASK for key, step in zip(keys, _WEYL, strict=True)]
+    which = (elements % np.uint64(4)).astype(np.int64)
+    return np.choose(which, words)

@@ -1,0 +1,103 @@
+"""What a row is beside its elements: a logit without a column, and what an empty one gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.places import Place, one_term
+from softgen.spec.operands import Extent, Operand
+
+
+@dataclass(frozen=True)
+class Sink(Hook):
+    """A logit of the row (or its head) that takes part in the sum and has no column.
+
+    Attributes:
+        of: the type of the logits.
+    """
+
+    of: DType = DType.FLOAT32
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return f"sink{self.of.short}"
+
+    @property
+    def kind(self) -> str:
+        """One for all types."""
+        return "sink"
+
+    @property
+    def formula(self) -> str:
+        """What stands for x."""
+        return "x and sink[row]"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return the logits, and where rows find theirs."""
+        sink = Operand("sink", self.of, Extent.BROADCAST, False, self.of.cuda)
+        return (sink, *one_term("sink"))
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return logits below, among and above the elements, and -inf."""
+        import numpy as np
+
+        return (np.array([0.5, -3.0, 20.0, -np.inf, 4.0]), 2, 5)
+
+    def column(self, rows: int, *values: Any) -> Any:
+        """Return the logits."""
+        import numpy as np
+
+        sink, every, count = values
+        return sink.reshape(-1)[Place(int(every), int(count), 1).of(np.arange(rows))]
+
+    @property
+    def placed(self) -> bool:
+        """Whichever the elements are."""
+        return False
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False
+
+    @property
+    def by_row(self) -> bool:
+        """A logit a row."""
+        return True
+
+
+@dataclass(frozen=True)
+class ZeroRows(Hook):
+    """A row of nothing but -inf gives 0 (log_softmax: -inf), and not NaN. It hides no NaN."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "zeroempty"
+
+    @property
+    def formula(self) -> str:
+        """What is written."""
+        return "0 for empty rows"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return nothing: it is the text that differs."""
+        return ()
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return nothing."""
+        return ()
+
+    @property
+    def placed(self) -> bool:
+        """Whichever the elements are."""
+        return False
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False

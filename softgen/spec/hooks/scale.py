@@ -1,0 +1,147 @@
+"""Scales: a number times every element, on its way in or out, or a number a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.places import Place, one_term
+from softgen.spec.operands import Extent, Operand
+
+
+@dataclass(frozen=True)
+class Scale(Hook):
+    """Multiply by a number, as 1 / temperature.
+
+    Attributes:
+        sign: "positive", which moves no maximum and keeps the -inf of what is not there; or "any".
+    """
+
+    sign: str = "positive"
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "scale" if self.sign == "positive" else "scaleany"
+
+    @property
+    def kind(self) -> str:
+        """As the scale of rows."""
+        return "scale"
+
+    @property
+    def formula(self) -> str:
+        """What stands for x."""
+        return "scale * x"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return a number of the type of the arithmetic."""
+        accepts = "finite and above 0" if self.sign == "positive" else "finite"
+        scale = Operand("scale", compute, Extent.NUMBER, False, "Compute", accepts=accepts)
+        return (scale,)
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return a number whose products are rounded."""
+        return (0.7 if self.sign == "positive" else -0.7,)
+
+    def enter(self, x: Any, *values: Any) -> Any:
+        """Return the products."""
+        return x * values[0]
+
+    @property
+    def placed(self) -> bool:
+        """Times any other number, the -inf of what is not there may be +inf, or NaN."""
+        return self.sign != "positive"
+
+
+@dataclass(frozen=True)
+class RowScale(Hook):
+    """Multiply by a number of the row, of any sign."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "scalerow"
+
+    @property
+    def kind(self) -> str:
+        """As the scale of all rows."""
+        return "scale"
+
+    @property
+    def formula(self) -> str:
+        """What stands for x."""
+        return "scale[row] * x"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return an array of the type of the arithmetic, and where rows find their element."""
+        scale = Operand("scale", compute, Extent.BROADCAST, False, "Compute")
+        return (scale, *one_term("scale"))
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return four numbers, each for two rows."""
+        import numpy as np
+
+        return (np.array([0.7, -1.3, 0.0, 2.5]), 2, 4)
+
+    def enter(self, x: Any, *values: Any) -> Any:
+        """Return the products."""
+        return x * row_values(x, *values)
+
+    @property
+    def by_row(self) -> bool:
+        """A number a row."""
+        return True
+
+
+@dataclass(frozen=True)
+class OutScale(Hook):
+    """Multiply the results by a number."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "outscale"
+
+    @property
+    def formula(self) -> str:
+        """What is written."""
+        return "out_scale * y"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return a number of the type of the arithmetic."""
+        accepts = "finite"
+        return (Operand("out_scale", compute, Extent.NUMBER, False, "Compute", accepts=accepts),)
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return a number whose products are rounded."""
+        return (0.3,)
+
+    def leave(self, y: Any, *values: Any) -> Any:
+        """Return the products."""
+        return y * values[0]
+
+    @property
+    def placed(self) -> bool:
+        """Whichever element it is."""
+        return False
+
+    @property
+    def leaves(self) -> bool:
+        """On the way out."""
+        return True
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False
+
+
+def row_values(x: Any, values: Any, every: Any, count: Any) -> Any:
+    """Return the elements of an array for the rows of `x`, as a column."""
+    import numpy as np
+
+    place = Place(int(every), int(count), 1)
+    return values.reshape(-1)[place.of(np.arange(len(x)))][:, None]

@@ -1,0 +1,50 @@
+"""softcap: c tanh(x / c), which keeps elements between -c and c, as Gemma 2 has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks.base import Hook
+from softgen.spec.operands import Extent, Operand
+
+
+@dataclass(frozen=True)
+class Softcap(Hook):
+    """Bend elements towards -c and c. It moves no maximum; -inf becomes -c."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "softcap"
+
+    @property
+    def formula(self) -> str:
+        """What stands for x."""
+        return "softcap * tanh(x / softcap)"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return c."""
+        accepts = "finite and above 0"
+        return (Operand("softcap", compute, Extent.NUMBER, False, "Compute", accepts=accepts),)
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return Gemma 2's c of the logits."""
+        return (30.0,)
+
+    def enter(self, x: Any, *values: Any) -> Any:
+        """Return c tanh(x / c), in a wider type until it is rounded."""
+        import numpy as np
+
+        (c,) = (np.asarray(value, np.longdouble) for value in values)
+        return (c * np.tanh(x.astype(np.longdouble) / c)).astype(x.dtype)
+
+    @property
+    def steps(self) -> float:
+        """The quotient, the hyperbolic tangent and the product are rounded."""
+        return 1.0
+
+    def registers(self, compute: DType, cols_per_thread: int) -> int:
+        """Return what tanh() takes."""
+        return 8 if compute is DType.FLOAT32 else 24

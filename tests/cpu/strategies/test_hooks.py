@@ -1,0 +1,229 @@
+"""Hooks on the emulator: every one by every strategy that takes it, against float64."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import Job, build
+from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
+from softgen.source.render import Source, render
+from softgen.spec.arch import arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks import HOOKS, hook_named
+from softgen.spec.numerics import Storage, check, encode, hook_examples
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant, parse_name
+from tests.helpers.emulator_helpers import broken, share_programs
+
+ARCH = arch_named("sm_90")
+ROWS = 14
+
+# By every strategy a setting whose rows start on packs, or one whose rows do not.
+SETTINGS = {
+    "warp": ("f32_300", "warp_p4_c12_g32_r2_pad_b128"),
+    "block": ("bf16_301", "block_p8_c8_g64_b64_m1"),
+    "cluster": ("f32_1000", "cluster_p4_c4_b64_k8_m1"),
+    "shared": ("bf16_301", "shared_p8_b64_y0_s1_n0"),
+    "cooperative": ("f32_1024", "cooperative_p4_c4_b192_k2_n2_s4_f1_l1"),
+    "split": ("bf16_1000", "split_p8_c8_b64_m1"),
+    "online": ("f32_301", "online_p4_u2_b64"),
+    "safe": ("f64_33", "safe_b64"),
+}
+WITHOUT_ENDS = ("cooperative", "shared")
+KINDS = {hook.kind: hook for hook in HOOKS}
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def variant_of(hooks: str, strategy: str, function: str = "softmax") -> Variant:
+    stem, setting = SETTINGS[strategy]
+    variant = parse_name(f"{function}_{stem}_{hooks}_{setting}")
+    variant.check(ARCH)
+    return variant
+
+
+def rows_of(variant: Variant, rows: int = ROWS) -> Storage:
+    """Return rows, one with NaN, one of -inf, and one whose middle alone is not -inf."""
+    problem = variant.problem
+    x = np.random.default_rng(problem.cols).standard_normal((rows, problem.cols)) * 4
+    x[3, problem.cols // 2] = np.nan
+    x[5] = -np.inf
+    x[6], x[6, problem.cols // 2] = -np.inf, 2.0
+    x[7, problem.cols // 2] = -np.inf
+    return encode(x, problem.dtype)
+
+
+def objections(sources: Sequence[Source], values: Sequence[Sequence[Any]] = ()) -> list[str]:
+    """Return what is wrong with any source; `values` are for hooks, by default their examples."""
+    jobs = []
+    for i, source in enumerate(sources):
+        problem = source.variant.problem
+        given = hook_examples(problem, ROWS)
+        if values:
+            pairs = zip(values[i], problem.hook_operands, strict=True)
+            given = tuple(encode(value, operand.dtype) for value, operand in pairs)
+        jobs.append(Job(source, rows_of(source.variant), given))
+    found = []
+    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
+        name, problem = job.source.name, job.source.variant.problem
+        if isinstance(result, EmulationError):
+            found.append(f"{name}: {result}")
+        elif not (accuracy := check(result[0], job.inputs, problem)).ok:
+            found.append(f"{name}: {accuracy.message}")
+    return found
+
+
+def test_every_hook_alone() -> None:
+    """By every third pair of hook and strategy; `softgen verify` has them all."""
+    pairs = [
+        (hook, strategy)
+        for i, hook in enumerate(KINDS.values())
+        for j, strategy in enumerate(SETTINGS)
+        if (i + j) % 3 == 0 and not (hook.ends and strategy in WITHOUT_ENDS)
+    ]
+    assert {hook for hook, _ in pairs} == {*KINDS.values()}
+    assert {strategy for _, strategy in pairs} == {*SETTINGS}
+    assert objections([render(variant_of(hook.name, strategy)) for hook, strategy in pairs]) == []
+
+
+def test_every_type_of_what_hooks_take() -> None:
+    chosen = {
+        "block": "scalerow_biasf16_sinkf64",
+        "warp": "biasf64_mask_lengthsi64_sinkf16",
+        "cluster": "biasbf16_maskany_lengthsi32",
+        "online": "biasbf16any_mask_sinkbf16",
+        "split": "biasf16any_maskany_lengthsi64",
+        "safe": "biasf32any_maskany_sinkf32",
+        "shared": "biasf64any_mask_sinkbf16",
+    }
+    said = "_".join(chosen.values()).split("_")
+    assert {hook for hook in HOOKS if hook.name not in said} <= {
+        *map(hook_named, ("scale", "scaleany", "softcap", "biasf32", "causal")),
+        *map(hook_named, ("zeroempty", "outscale", "dropout")),
+    }
+    assert objections([render(variant_of(each, name)) for name, each in chosen.items()]) == []
+
+
+def test_named_regimes() -> None:
+    """What hooks are known to go wrong at, by two strategies each."""
+    line = 320
+    shown = np.zeros((2, line), bool)
+    shown[1, [7, 150]] = True  # of row 5 and of row 7 nothing but -inf
+    hidden = np.where(shown, 0.0, -np.inf)
+    one = (1, 1, 0, 1, 0)
+    cases: list[tuple[str, tuple[Any, ...]]] = [
+        ("scaleany", (-1.5,)),
+        ("scaleany", (0.0,)),
+        ("scale", (1e-3,)),
+        ("scale", (1e3,)),
+        ("scalerow", (np.array([-2.0, 0.0, 1e3, 1.0]), 1, 4)),
+        ("mask", (shown, *(1, 2, line, 1, 0))),
+        ("mask_zeroempty", (shown, *(1, 2, line, 1, 0))),
+        ("biasf32_zeroempty", (hidden, *(1, 2, line, 1, 0))),
+        ("maskany", (np.arange(line) % 7 < 3, *one)),  # whose lines are the same one
+        ("lengthsi32_zeroempty", (np.array([0, 1, 151, 150]), 1, 4)),
+        ("causal_sinkf32", (5, -3, np.array([1.0, -2.0]), 5, 2)),
+        ("sinkf32", (np.array([np.inf, -np.inf, np.nan, 90.0]), 1, 4)),
+        ("sinkf32_zeroempty", (np.array([-np.inf, 1.0]), 2, 2)),
+        ("zeroempty", ()),
+        ("outscale", (448.0,)),
+        ("dropout", (0, 1, 2, 1.0)),
+        ("dropout", (2**32, 1, 2, 0.0)),
+    ]
+    strategies = ("warp", "block", "online", "safe")
+    sources = [render(variant_of(hooks, strategies[i % 4])) for i, (hooks, _) in enumerate(cases)]
+    assert objections(sources, [given for _, given in cases]) == []
+
+
+def test_drawn_combinations() -> None:
+    draw = random.Random(16)
+    sources: list[Source] = []
+    while len(sources) < 10:
+        strategy = draw.choice([*SETTINGS])
+        by_kind = draw.sample([*KINDS], draw.randint(2, 6))
+        chosen = [draw.choice([hook for hook in HOOKS if hook.kind == kind]) for kind in by_kind]
+        function = draw.choice(["softmax", "softmax_lse", "log_softmax", "logsumexp", "partial"])
+        names = sorted(chosen, key=HOOKS.index)
+        try:
+            variant = variant_of("_".join(hook.name for hook in names), strategy, function)
+        except (IllegalVariantError, InvalidValueError):
+            continue
+        sources.append(render(variant))
+    assert len({source.variant.strategy.name for source in sources}) >= 6
+    assert objections(sources) == []
+
+
+def test_what_is_hidden_is_not_loaded() -> None:
+    """Every element that a length hides saves its load, in packs; all results are written."""
+    strategies = [name for name in SETTINGS if name not in WITHOUT_ENDS]
+    sources = [render(variant_of("lengthsi64", strategy)) for strategy in strategies]
+    lengths = [(source, length) for source in sources for length in (10**6, 1, 0)]
+    jobs = [
+        Job(source, rows_of(source.variant), (np.array([length]), *map(np.asarray, (1, 1))))
+        for source, length in lengths
+    ]
+    done = build(sources).run_counted(jobs)
+    works = [one[1] for one in done if not isinstance(one, EmulationError)]
+    assert len(works) == len(jobs), done
+    for i, source in enumerate(sources):
+        every, one, none = (work.accesses for work in works[3 * i : 3 * i + 3])
+        problem, knobs = source.variant.problem, source.variant.strategy.knobs
+        pack = int(knobs.get("pack_size", 1))
+        reads = {"split": 2, "online": 2, "safe": 3}.get(source.variant.strategy.name, 1)
+        loads = problem.cols // pack  # and those of single elements at the ends
+        assert one > none
+        assert loads - 2 <= (every - none) / ROWS / reads <= loads + 2 * pack, source.name
+
+
+def test_mistakes_are_seen() -> None:
+    mask, causal = variant_of("mask", "warp"), variant_of("causal", "warp")
+    wrong = [
+        broken(render(mask), "if (!shown[i])", "if (!shown[0])"),
+        broken(render(mask), "% static_cast<unsigned int>(mask_inner) * mask_step", "* 0"),
+        broken(render(causal), "queries) + offset + 1", "queries) + offset"),
+        broken(render(causal), "if (col + i >= end)", "if (col + i > end)"),
+        broken(render(variant_of("sinkf32", "block")), "{hooks.sink, 1}", "{hooks.sink, 0}"),
+        broken(render(variant_of("dropout", "warp")), "0xbb67ae85u", "0xbb67ae86u"),
+        broken(render(variant_of("scaleany", "block")), "values[i] = negative_infinity();", ";"),
+    ]
+    for i, source in enumerate(wrong):
+        named = dataclasses.replace(source, symbol=f"{source.symbol}_{i}")
+        wrong[i] = dataclasses.replace(named, text=source.text.replace(source.symbol, named.symbol))
+    found = objections(wrong)
+    assert len(found) == len(wrong), found
+
+
+def test_strategies_without_ends_say_so() -> None:
+    for strategy in WITHOUT_ENDS:
+        with pytest.raises(IllegalVariantError, match="rows end where a number says"):
+            variant_of("causal", strategy)
+    fixed = parse_name("softmax_f32_1001_fixed_mask_block_p4_c4_g256_b256_m1")
+    with pytest.raises(IllegalVariantError, match="none knows its column, which mask asks for"):
+        fixed.check(ARCH)
+    packed = parse_name("softmax_bf16_4096_scale_block_p8_c32_g128_b128_m8_pk")
+    with pytest.raises(IllegalVariantError, match="modified on their way in"):
+        packed.check(ARCH)
+
+
+def test_functions_say_what_they_take() -> None:
+    for function, hook, message in (
+        ("merge", "scale", "merge takes no hooks, got scale"),
+        ("finish", "mask", "finish takes no hooks"),
+        ("logsumexp", "zeroempty", "logsumexp has no NaN"),
+        ("log_softmax", "dropout", "dropout is for results that sum to one"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            Problem.of(function, "float32", 100, hooks=[hook])
+    several = Problem.of("softmax", "float32", 100, hooks=["dropout", "causal", "scale", "mask"])
+    assert [hook.name for hook in several.hooks] == ["scale", "mask", "causal", "dropout"]
+    assert several.bare == Problem.of("softmax", "float32", 100)
+    assert several.compute_dtype is DType.FLOAT32
