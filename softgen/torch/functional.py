@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from softgen.call import api
 from softgen.errors import InvalidTypeError
 from softgen.torch import operators
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, wanted_again
-from softgen.torch.layout import last
+from softgen.torch.layout import last, numbers, widened
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -61,23 +62,24 @@ def log_softmax(
     return back(api.log_softmax(x, dtype=dtype))
 
 
-def logsumexp(input: Any, dim: int, keepdim: bool = False) -> Any:
+def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> Any:
     """Return log(sum(exp(input))) along `dim`, as torch.logsumexp does.
 
     Args:
         input: as in `softmax`.
-        dim: as in `softmax`; one dimension.
+        dim: one dimension, or several; () is all of them. Along others than the last, tensors are
+            copied.
         keepdim: whether the result keeps it, with length 1.
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
     if torch.compiler.is_compiling():
-        lse = operators.logsumexp(input, dim)
+        lse = operators.logsumexp(input, list(numbers(input, dim)))
     elif wanted_again(input):
         lse = LogSumExp.apply(input, dim).to(input.dtype)
     else:
         lse = api.logsumexp(last(input, dim)[0])
-    return lse.unsqueeze(dim) if keepdim and input.dim() else lse
+    return widened(lse, input, dim) if keepdim else lse
 
 
 def _dim(x: Any, dim: None, stacklevel: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from softgen.call import api, gradients
-from softgen.torch.layout import last
+from softgen.torch.layout import last, widened
 
 # Whether a transform of torch.func is under way: then tensors are not what they seem.
 TRANSFORMING = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
@@ -95,12 +95,8 @@ class LogSumExp(torch.autograd.Function):
         """Return upstream * exp(x - lse)."""
         x, lse = ctx.saved_tensors
         if wanted_again(upstream, x):
-            each = (
-                (upstream, lse)
-                if not x.dim()
-                else (upstream.unsqueeze(ctx.dim), lse.unsqueeze(ctx.dim))
-            )
-            return (each[0] * torch.exp(x - each[1])).to(x.dtype), None
+            factor, shift = (widened(each, x, ctx.dim) for each in (upstream, lse))
+            return (factor * torch.exp(x - shift)).to(x.dtype), None
         rows, back = last(x.detach(), ctx.dim)
         # finish gives exp(x - m) / d. Where the upstream is 0 d is infinite, and the result 0.
         return back(api.finish(rows, lse.detach(), upstream.detach().reciprocal())), None

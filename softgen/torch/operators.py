@@ -37,12 +37,12 @@ def _log_softmax_backward(
     return back(found).contiguous()
 
 
-def _logsumexp_wide(x: torch.Tensor, dim: int) -> torch.Tensor:
+def _logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
     return api.logsumexp(last(x, dim)[0], dtype=_wide(x))
 
 
 def _logsumexp_backward(
-    x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: int
+    x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
 ) -> torch.Tensor:
     rows, back = last(x, dim)
     return back(api.finish(rows, lse, upstream.reciprocal())).contiguous()
@@ -62,8 +62,8 @@ logsumexp_wide = _make("softgen::logsumexp_wide", _logsumexp_wide)
 logsumexp_backward = _make("softgen::logsumexp_backward", _logsumexp_backward)
 
 
-def logsumexp(x: Any, dim: int) -> Any:
-    """Return lse along a dimension, of x's dtype."""
+def logsumexp(x: Any, dim: list[int]) -> Any:
+    """Return lse along dimensions, of x's dtype."""
     return logsumexp_wide(x, dim).to(x.dtype)
 
 
@@ -79,7 +79,7 @@ def _register() -> None:
         gradient.register_fake(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
     logsumexp_wide.register_fake(
         lambda x, dim: torch.empty(
-            [size for i, size in enumerate(x.shape) if i != dim % max(1, x.dim())],
+            [size for i, size in enumerate(x.shape) if i not in dim],
             dtype=_wide(x),
             device=x.device,
         )

@@ -1,0 +1,55 @@
+"""PyTorch's own samples of softmax, log_softmax and logsumexp, forward and backward."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("expecttest")  # which PyTorch's tests import
+
+import softgen.torch  # noqa: E402
+from softgen.errors import SoftgenError  # noqa: E402
+
+pytestmark = pytest.mark.gpu
+
+NAMES = ("softmax", "log_softmax", "logsumexp")
+DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_samples_agree_within_pytorchs_tolerances(name: str) -> None:
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    counts: Counter[str] = Counter()
+    for operation in op_db:
+        if operation.name != name:
+            continue
+        for dtype in map(lambda each: getattr(torch, each), DTYPES):
+            for sample in operation.sample_inputs("cuda", dtype, requires_grad=True):
+                counts[_outcome(name, sample)] += 1
+    print(name, dict(counts))
+    assert set(counts) == {"served"}
+    assert counts["served"] >= 20
+
+
+def _outcome(name: str, sample: Any) -> str:
+    """Compare one sample, and return what became of it."""
+    mine, theirs = getattr(softgen.torch, name), getattr(torch, name)
+    x = sample.input.detach().clone().requires_grad_()
+    try:
+        ours = mine(sample.input, *sample.args, **sample.kwargs)
+    except SoftgenError as error:
+        return f"refused: {error}"
+    wanted = theirs(x, *sample.args, **sample.kwargs)
+    torch.testing.assert_close(ours, wanted)
+    dy = torch.randn_like(wanted)
+    (ours_dx,) = torch.autograd.grad(ours, sample.input, dy)
+    (dx,) = torch.autograd.grad(wanted, x, dy)
+    if x.dtype in (torch.float16, torch.bfloat16):  # what is left of terms that cancel
+        torch.testing.assert_close(ours_dx, dx, rtol=0.016, atol=0.02)
+    else:
+        torch.testing.assert_close(ours_dx, dx)
+    return "served"
