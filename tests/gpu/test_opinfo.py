@@ -36,20 +36,28 @@ def test_samples_agree_within_pytorchs_tolerances(name: str) -> None:
 
 
 def _outcome(name: str, sample: Any) -> str:
-    """Compare one sample, and return what became of it."""
+    """Compare one sample, and return what became of it.
+
+    Of 16 bits PyTorch's gradients are too coarse to be compared with: of its logsumexp they are off
+    by 6%, since the result that they start from is rounded. So it computes those in float32.
+    """
     mine, theirs = getattr(softgen.torch, name), getattr(torch, name)
-    x = sample.input.detach().clone().requires_grad_()
+    x = sample.input.detach()
+    half = x.dtype in (torch.float16, torch.bfloat16)
+    x = (x.float() if half else x.clone()).requires_grad_()
     try:
         ours = mine(sample.input, *sample.args, **sample.kwargs)
     except SoftgenError as error:
         return f"refused: {error}"
-    wanted = theirs(x, *sample.args, **sample.kwargs)
+    wanted = theirs(x, *sample.args, **sample.kwargs).to(ours.dtype)
     torch.testing.assert_close(ours, wanted)
     dy = torch.randn_like(wanted)
     (ours_dx,) = torch.autograd.grad(ours, sample.input, dy)
     (dx,) = torch.autograd.grad(wanted, x, dy)
-    if x.dtype in (torch.float16, torch.bfloat16):  # what is left of terms that cancel
-        torch.testing.assert_close(ours_dx, dx, rtol=0.016, atol=0.02)
+    if half:  # y, which the gradient starts from, is rounded, and terms cancel
+        torch.testing.assert_close(ours_dx, dx.to(ours_dx.dtype), rtol=0.016, atol=0.02)
+    elif ours.dtype is torch.float32:
+        torch.testing.assert_close(ours_dx, dx, rtol=1.3e-6, atol=1e-5)
     else:
         torch.testing.assert_close(ours_dx, dx)
     return "served"
