@@ -9,11 +9,11 @@ from __future__ import annotations
 import csv
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from softgen.bench.record import LIMIT, SOFTGEN
-from softgen.bench.roster import DEPENDENT_COPY, PLAIN, others
+from softgen.bench.roster import AGAIN, DEPENDENT_COPY, INVARIANT, PLAIN, others
 from softgen.bench.suites import shapes_of
 from tests.sources_page import DASH, Size, Table, hundredths, microseconds, rendered, table
 
@@ -28,12 +28,24 @@ def fastest_other(found: Table, size: Size) -> str | None:
 
 def of_suite(benchmark: Path, suite: str, file: str = "") -> list[str]:
     """Return a line a shape, of a suite of many the landmarks."""
-    found = Table(benchmark / f"{file or suite}.csv")
+    sizes = [
+        (shape.dtype.value, shape.rows, shape.cols)
+        for shape in shapes_of([suite])
+        if shape.landmark
+    ]
+    return of_sizes(Table(benchmark / f"{file or suite}.csv"), sizes)
+
+
+def of_file(benchmark: Path, file: str) -> list[str]:
+    """Return a line for each shape of a file, in its order."""
+    found = Table(benchmark / f"{file}.csv")
+    return of_sizes(found, found.timed)
+
+
+def of_sizes(found: Table, sizes: Iterable[Size]) -> list[str]:
+    """Return a line for each shape."""
     rows = []
-    for shape in shapes_of([suite]):
-        size = (shape.dtype.value, shape.rows, shape.cols)
-        if not shape.landmark:
-            continue
+    for size in sizes:
         winner, other = found.record(size, SOFTGEN), fastest_other(found, size)
         of_other = f"{other} {microseconds(found.time(size, other))}" if other else DASH
         rows.append(
@@ -51,6 +63,22 @@ def of_suite(benchmark: Path, suite: str, file: str = "") -> list[str]:
         *("dtype", "rows x cols", "limit", "winner", "time", "time / limit"),
         *("first guess / time", "fastest other", "time / other"),
     )
+    return table(heads, rows)
+
+
+def of_invariance(benchmark: Path) -> list[str]:
+    """Return what batch invariance costs, beside the noise of the run."""
+    found = Table(benchmark / "batch_invariant.csv")
+    rows = [
+        (
+            *(size[0], f"{size[1]} x {size[2]}"),
+            *(microseconds(found.time(size, peer)) for peer in (LIMIT, SOFTGEN, INVARIANT)),
+            hundredths(found.ratio(size, INVARIANT, SOFTGEN)),
+            hundredths(found.ratio(size, AGAIN, SOFTGEN)),
+        )
+        for size in found.timed
+    ]
+    heads = ("dtype", "rows x cols", "limit", "usual", "invariant", "invariant / usual", "A/A")
     return table(heads, rows)
 
 
@@ -104,6 +132,9 @@ def of_matmuls(benchmark: Path) -> list[str]:
 SUITES = ("llm", "online", "triton", "fastsoftmax", "oneflow", "logsumexp")
 SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     **{suite: functools.partial(of_suite, suite=suite) for suite in SUITES},
+    "log_softmax": functools.partial(of_suite, suite="llm", file="log_softmax"),
+    "float64": functools.partial(of_file, file="float64"),
+    "batch_invariant": of_invariance,
     "short": functools.partial(of_launches, file="short"),
     "matmuls": of_matmuls,
     "chained": functools.partial(of_launches, file="chained"),
