@@ -23,10 +23,12 @@ from softgen.devices.emulator import Work
 from softgen.devices.gpu.compile import compile_offline
 from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
+from softgen.strategies.columns import ColumnsInRegisters
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.recurrence import Recurrence
 from softgen.strategies.lessons.serial import Serial
@@ -35,6 +37,8 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.split import Split
+from softgen.strategies.strips import Strips
+from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
 from softgen.verify.verify import Verdict, on_emulator
@@ -64,6 +68,12 @@ def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     yield of(1000, "float16"), Cluster(8, 8, 64, 2, 1, False)
     yield of(1001), Cluster(4, 8, 64, 2, 1, False)
     yield of(1001, "bfloat16", fixed_order=True), Cluster(8, 8, 64, 2, 1, False, packed=True)
+    columns = Problem.of("softmax", "float32", 100, layout=Columns(16))
+    yield columns, ColumnsInRegisters(4, 4, 256, 2, 1)
+    odd = Problem.of("log_softmax", "bfloat16", 99, layout=Columns(6))
+    yield odd, ColumnsInRegisters(2, 2, 64, 2, 1, cluster_size=2)
+    yield columns, Strips(4, 4, 64, 2, cluster_size=2)
+    yield odd, Tiles(8, 25, 4, 4, 96)
     yield of(4300), Split(4, 4, 32, 1, True, False)
     yield of(4101, fixed_order=True), Split(4, 4, 32, 1, False, False)
     yield of(2000), Cooperative(4, 4, 192, 2, 1, 8, 2, 2)

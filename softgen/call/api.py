@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from softgen.call.axes import with_axes_kept
 from softgen.call.full import calls_of
+from softgen.call.library import library_of
 from softgen.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ _finish = calls_of("finish")
 
 def softmax(
     x: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -31,15 +33,18 @@ def softmax(
     batch_invariant: bool | None = None,
     pdl: bool = True,
     return_lse: bool = False,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return exp(x - max) / sum(exp(x - max)) along `axis`, on the GPU that holds `x`.
 
     Args:
         x: CuPy array, PyTorch CUDA tensor, or any object with `__cuda_array_interface__` or
             `__dlpack__` on a GPU; float16, bfloat16, float32 or float64, any shape. A view
-            is read where it is if its last axis is contiguous; others cost a copy (docs/views.md).
-        axis: the last axis, as -1 or its number.
+            is read where it is if its last axis is contiguous and reduced; others cost a copy
+            (docs/views.md).
+        axis: the axis, by its number; several as a tuple, which are then one row; None for all.
+            Any axis, or adjacent ones, of a contiguous array takes no copy. Others between them
+            cost one of x, and y is then a view of an array whose axes are in another order.
         dtype: dtype of the result; x's by default. Arithmetic is in float32, or float64 if either
             dtype is.
         out: where to write: x itself, or another array of the result's shape, dtype and device,
@@ -67,8 +72,8 @@ def softmax(
     Raises, before any launch:
         InvalidTypeError (a TypeError): not a GPU array, or a dtype that is not a float of 16 to 64
             bits. numpy.exceptions.AxisError: no such axis. InvalidValueError (a ValueError): out or
-            an option does not fit. NotSupportedError (a NotImplementedError): another axis than the
-            last, or a tensor that requires grad. CaptureError: inside CUDA graph capture, where
+            an option does not fit. NotSupportedError (a NotImplementedError): a tensor that
+            requires grad. CaptureError: inside CUDA graph capture, where
             nothing may be tuned or loaded, and CuPy may not allocate a result. LaunchError:
             `variant` names a kernel that needs more SMs at once than the caller's stream has.
 
@@ -86,7 +91,7 @@ def softmax(
 
 def log_softmax(
     x: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -95,7 +100,7 @@ def log_softmax(
     batch_invariant: bool | None = None,
     pdl: bool = True,
     return_lse: bool = False,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return (x - max) - log(sum(exp(x - max))) along `axis`; everything else is as in `softmax`.
 
@@ -112,7 +117,7 @@ def log_softmax(
 
 def logsumexp(
     x: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -121,7 +126,7 @@ def logsumexp(
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return log(sum(exp(x))) along `axis`: x is read once, and one number a row written.
 
@@ -130,7 +135,7 @@ def logsumexp(
         axis: as in `softmax`.
         dtype: dtype of the result; x's by default.
         out: where to write, an array of the result's shape (without keepdim), dtype and device.
-        keepdim: whether the result keeps the axis, with length 1.
+        keepdim: whether the result keeps the axes, with length 1.
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`.
@@ -147,18 +152,22 @@ def logsumexp(
         axis = axis_of(axis, dim)
     calls = _logsumexp if pdl else calls_of("logsumexp", False)
     lse = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
-    return lse[..., None] if keepdim else lse
+    if not keepdim:
+        return lse
+    if axis is None:
+        return with_axes_kept(lse, None, library_of(x)[1].ndim)
+    return lse[..., None] if axis == -1 else with_axes_kept(lse, axis)
 
 
 def partial(
     x: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> tuple[Any, Any]:
     """Return the pair (m, d) of each row: m = max(x) and d = sum(exp(x - m)).
 
@@ -189,7 +198,7 @@ def finish(
     x: Any,
     m: Any,
     d: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -197,7 +206,7 @@ def finish(
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return exp(x - m) / d: the softmax of a piece x of rows whose pairs are (m, d).
 
@@ -206,7 +215,7 @@ def finish(
         m: maxima of the whole rows, as `partial` or `merge` returns them; of x's shape without the
             axis, float32 (float64 if x or the result is).
         d: sums of the whole rows, likewise.
-        axis: as in `softmax`.
+        axis: as in `softmax`; any other than the last costs a copy of x.
         dtype: as in `softmax`.
         out: as in `softmax`.
         tune: as in `softmax`.
@@ -221,7 +230,7 @@ def finish(
     return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (m, d))
 
 
-def axis_of(axis: int, dim: int) -> int:
+def axis_of(axis: Any, dim: int | tuple[int, ...]) -> int | tuple[int, ...]:
     """Return `dim`, which a caller gave in place of `axis`."""
     if axis != -1 and axis != dim:
         raise InvalidValueError(f"axis={axis!r} and dim={dim!r} differ; give one of them")

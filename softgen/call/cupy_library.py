@@ -6,6 +6,7 @@ import operator
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from softgen.call.axes import is_plain
 from softgen.call.warm_run import (
     ALIGNMENT_MASK,
     LAST_LEGACY_STREAM,
@@ -90,6 +91,10 @@ class CupyLibrary:
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
         return x.copy(order="C")
+
+    def permuted(self, x: Any, order: Sequence[int]) -> Any:
+        """Return a view of x with its axes in that order."""
+        return x.transpose(order)
 
     def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
         """Return `size` bytes for work on the current stream, which has that handle."""
@@ -233,7 +238,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
             except TypeError:  # an option that has no hash
                 entry = key = None
             # True and 1.0 equal the axis 1, and are refused.
-            if entry is not None and type(axis) is int:
+            if entry is not None and (type(axis) is int or is_plain(axis)):
                 last = (shape, element, device, alignments, *options, entry)
             else:
                 entry = None

@@ -8,11 +8,11 @@ import operator
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from softgen.call.axes import Reduced, reduced
 from softgen.call.kernels import INVARIANT, kernel_for, launch_on_fewer, serves_views
 from softgen.call.library import Library, library_of, usable_alignment
-from softgen.call.outputs import Output, resolve_outputs
+from softgen.call.moved import run_moved
+from softgen.call.outputs import Output, require_fit, resolve_outputs
 from softgen.call.views import Placed, copied, numbers_of, placed, share_memory
 from softgen.call.warm import WarmCalls
 from softgen.call.warm_run import is_captured
@@ -23,13 +23,13 @@ from softgen.errors import (
     InvalidTypeError,
     InvalidValueError,
     LaunchError,
-    NotSupportedError,
 )
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import ROWS
+from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem, whole_number
+from softgen.spec.problem import Problem
+from softgen.strategies.base import features_of
 from softgen.tuning.policy import batch_invariant_default, tune_mode
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def run_full(
     function: Function,
     inputs: Sequence[Any],
     out: Any,
-    axis: int,
+    axis: int | tuple[int, ...] | None,
     dtype: object,
     tune: str | None,
     choice: Choice,
@@ -82,23 +82,36 @@ def run_full(
     library, x = library_of(inputs[0])
     x_type = library.dtype(x)
     y_type = x_type if dtype is None else DType.of(dtype)
-    cols = _width_of_last_axis(x, axis)
+    along = reduced(x.shape, axis)
     mode = tune_mode(tune)
     device = library.device(x)
     invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
     # A row of nothing has no kernel, but its operands have types and shapes.
-    shape_only = Problem.of(function, x_type, max(1, cols), out_dtype=y_type)
+    shape_only = Problem.of(
+        function, x_type, max(1, along.cols), out_dtype=y_type, layout=along.layout
+    )
+    if _has_no_kernel(along, shape_only) and 0 not in x.shape:
+
+        def run(arrays: Sequence[Any], last: tuple[int, ...]) -> Any:
+            options = (last, dtype, tune, choice, batch_invariant)
+            return run_full(calls, function, arrays, None, *options, key=None, pdl=pdl)
+
+        with on_device(device):
+            if out is not None:
+                require_fit(library, x, out, shape_only, along.row_shape)
+            rest = other_inputs(library, x, shape_only, inputs[1:], (), along.row_shape)
+            return run_moved(library, shape_only, along.axes, (x, *rest), out, run)
     with on_device(device):
         stream = library.stream(device)
         captured = library.mallocs_in_capture and is_captured(stream)
         require_room(captured, out, shape_only)
-        outputs = resolve_outputs(library, x, out, shape_only, views=True)
-        rest = other_inputs(library, x, shape_only, inputs[1:], outputs)
+        last = along.axes in ((), (x.ndim - 1,))  # views are of those
+        outputs = resolve_outputs(library, x, out, shape_only, along.row_shape, views=last)
+        rest = other_inputs(library, x, shape_only, inputs[1:], outputs, along.row_shape)
         if 0 in x.shape:
             return _of_nothing(library, shape_only, outputs)
-        rows = math.prod(x.shape) // cols
-        found = placed(library, shape_only, (x, *rest), outputs)
-        assert found is not None  # it copies what it must
+        rows = math.prod(x.shape) // along.cols
+        found = _placed(library, shape_only, [x, *rest], outputs, last)
         problem, words = _problem_of(library, shape_only, found, invariant)
         if invariant and problem.alignment < shape_only.alignment:
             # The kernel of another alignment might sum in another order.
@@ -113,7 +126,7 @@ def run_full(
                 for operand, each in zip(shape_only.inputs, found.inputs, strict=True)
             ]
             elsewhere = [output.elsewhere(library) for output in found.outputs]
-            found = Placed(copies, elsewhere, None, ROWS)
+            found = Placed(copies, elsewhere, None, shape_only.layout)
             problem, words = _problem_of(library, shape_only, found, invariant)
         wanted = INVARIANT if invariant else mode
         if not serves_views(problem, rows, device, wanted, choice, library):
@@ -150,7 +163,7 @@ def run_full(
 
 def keeps(problem: Problem, key: Hashable) -> bool:
     """Whether a launch may be kept under `key`: one of views only where the key has strides."""
-    return problem.layout == ROWS or isinstance(key, ViewKey)
+    return not isinstance(problem.layout, Strided) or isinstance(key, ViewKey)
 
 
 def _problem_of(
@@ -178,19 +191,42 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
         )
 
 
+def _has_no_kernel(along: Reduced, problem: Problem) -> bool:
+    """Whether memory has no such rows, or only the oracle knows the function for them."""
+    return along.moves or (problem.layout is not ROWS and bool(features_of(problem)))
+
+
+def _placed(
+    library: Library, problem: Problem, inputs: list[Any], outputs: list[Output], views: bool
+) -> Placed:
+    """Return the arrays of a launch: views where they are, or copies of what is not contiguous."""
+    if not views:
+        dense = copied(library, problem, Placed(inputs, outputs, None, ROWS))
+        return dense._replace(layout=problem.layout)
+    found = placed(library, problem, inputs, outputs)
+    assert found is not None  # it copies what it must
+    return found
+
+
 def other_inputs(
-    library: Library, x: Any, problem: Problem, given: Sequence[Any], outputs: Sequence[Output]
+    library: Library,
+    x: Any,
+    problem: Problem,
+    given: Sequence[Any],
+    outputs: Sequence[Output],
+    row_shape: tuple[int, ...],
 ) -> list[Any]:
     """Return the inputs beside x: those of a row each contiguous, others as they are.
 
-    Raise unless each array belongs to x and stays as it is.
+    Raise unless each array belongs to x and stays as it is. `row_shape` is the shape of those of
+    a row.
     """
     found = []
     for operand, array in zip(problem.inputs[1:], given, strict=True):
         if operand.extent is Extent.NUMBER:
             found.append(array)
             continue
-        mine = _other_input(library, x, problem.operands[0].name, operand, array)
+        mine = _other_input(library, x, problem.operands[0].name, operand, array, row_shape)
         if any(share_memory(library, mine, output.target) for output in outputs):
             raise InvalidValueError(f"out overlaps {operand.name}; pass an array of its own memory")
         found.append(mine)
@@ -220,7 +256,9 @@ def words_of(
     ]
 
 
-def _other_input(library: Library, x: Any, name: str, operand: Operand, array: Any) -> Any:
+def _other_input(
+    library: Library, x: Any, name: str, operand: Operand, array: Any, row_shape: tuple[int, ...]
+) -> Any:
     """Return an input beside x; raise unless it belongs to x, called `name`."""
     other, array = library_of(array)
     if other is not library or library.device(array) != library.device(x):
@@ -229,7 +267,7 @@ def _other_input(library: Library, x: Any, name: str, operand: Operand, array: A
     if found is not operand.dtype:
         raise InvalidTypeError(f"{operand.name} must be {operand.dtype.value}, got {found.value}")
     row = operand.extent is Extent.ROW
-    shape = tuple(x.shape[:-1] if row else x.shape)
+    shape = row_shape if row else tuple(x.shape)
     if tuple(array.shape) != shape:
         of = f"{name}'s rows" if row else name
         raise InvalidValueError(
@@ -247,16 +285,3 @@ def _of_nothing(library: Library, problem: Problem, outputs: Sequence[Output]) -
         if operand.extent is Extent.ROW:
             library.fill(output.target, value)
     return finished(library, outputs)
-
-
-def _width_of_last_axis(x: Any, axis: int) -> int:
-    """Return the length of `axis`, which must be the last; a 0-d array is a row of one element."""
-    number, ndim = whole_number("axis", axis), max(1, x.ndim)
-    if not -ndim <= number < ndim:
-        raise np.exceptions.AxisError(number, x.ndim)
-    if number % ndim != ndim - 1:
-        raise NotSupportedError(
-            f"axis {number} of a {x.ndim}-d array: softgen computes along the last axis only so "
-            "far. Move it last with moveaxis(x, axis, -1) and move the result back"
-        )
-    return int(x.shape[-1]) if x.ndim else 1

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def softmax_backward(
     dy: Any,
     y: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -22,14 +22,15 @@ def softmax_backward(
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return dx = y (dy - sum(dy y)): the gradient with respect to x, where y = softmax(x).
 
     Args:
         dy: gradient with respect to y, as x of `softmax`.
         y: the softmax, of dy's library, shape, dtype and device.
-        axis: along which y was computed, as in `softmax`.
+        axis: along which y was computed, as in `softmax`. Any other than the last costs copies of
+            dy and y.
         dtype: dtype of dx; dy's by default. Where softmax had a `dtype`, give that of its x.
         out: where to write: dy itself, or another array of dx's shape, dtype and device.
         tune: as in `softmax`.
@@ -50,7 +51,7 @@ def softmax_backward(
 def log_softmax_backward(
     dy: Any,
     y: Any,
-    axis: int = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     dtype: object = None,
     out: Any = None,
@@ -58,7 +59,7 @@ def log_softmax_backward(
     variant: Choice = None,
     batch_invariant: bool | None = None,
     pdl: bool = True,
-    dim: int | None = None,
+    dim: int | tuple[int, ...] | None = None,
 ) -> Any:
     """Return dx = dy - exp(y) sum(dy): the gradient with respect to x, where y = log_softmax(x).
 

@@ -18,7 +18,7 @@ from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
 from softgen.source.render import Source
-from softgen.spec.layouts import MOST_OUTER, ROWS, Strided
+from softgen.spec.layouts import MOST_OUTER, Strided
 from softgen.spec.placement import Placement
 from softgen.spec.problem import natural_alignment
 from softgen.strategies.variants import Variant
@@ -69,12 +69,13 @@ class Kernel:
         object.__setattr__(self, "_others", len(self.variant.problem.inputs) - 1)
 
     def __call__(self, x: Any, *arrays: Any, out: Any = None) -> Any:
-        """Apply the kernel along the last axis of `x` and return the result, or a tuple of all.
+        """Apply the kernel along the planned axis of `x` and return the result, or a tuple of all.
 
         Args:
             x: an array (CuPy, PyTorch or protocol) of the planned dtype, on the planned device,
                 whose last axis has the planned width and whose rows are aligned as planned;
-                contiguous, unless the plan is for views.
+                contiguous, unless the plan is for views. In a plan with `inner` the last axes are
+                (cols, inner), and cols is reduced.
             arrays: the other inputs, as m and d of finish, then the numbers that hooks take; after
                 them `out` may follow.
             out: the first result's array; x itself, or disjoint from the inputs. A new array by
@@ -113,16 +114,17 @@ class Kernel:
         problem = self.variant.problem
         stream = library.stream(self.device)
         require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
-        views = problem.layout != ROWS
-        outputs = resolve_outputs(library, x, out, problem, views=views)
-        others = other_inputs(library, x, problem, rest, outputs)
+        views = isinstance(problem.layout, Strided)
+        row_shape = problem.layout.row_shape(tuple(x.shape))
+        outputs = resolve_outputs(library, x, out, problem, row_shape, views=views)
+        others = other_inputs(library, x, problem, rest, outputs, row_shape)
         rows = math.prod(x.shape) // problem.cols
         if rows == 0:
             return finished(library, outputs)
         placement = self._placed(library, (x, *others), outputs) if views else None
         if not views:
             others = contiguous(library, problem, others)
-        natural = natural_alignment(problem.dtype, problem.cols)
+        natural = natural_alignment(problem.dtype, problem.cols, problem.layout)
         words = words_of(library, problem, (x, *others), outputs)
         strides = placement.strides if placement else ()
         alignment = usable_alignment(natural, problem.given, words, strides)
@@ -182,12 +184,11 @@ class Kernel:
                 f"the plan is for device {self.device}, x is on device {library.device(x)}; make a "
                 "plan while that device is current"
             )
-        cols = x.shape[-1] if x.ndim else 1
-        if cols != problem.cols:
-            raise InvalidValueError(
-                f"the plan is for a last axis of {problem.cols}, got shape {tuple(x.shape)}"
-            )
-        if not library.is_contiguous(x) and problem.layout == ROWS:
+        wanted = problem.layout.last_axes(problem.cols)
+        if (tuple(x.shape) or (1,))[-len(wanted) :] != wanted:
+            axes = f"a last axis of {wanted[0]}" if len(wanted) == 1 else f"last axes of {wanted}"
+            raise InvalidValueError(f"the plan is for {axes}, got shape {tuple(x.shape)}")
+        if not library.is_contiguous(x) and not isinstance(problem.layout, Strided):
             raise InvalidValueError(
                 "this plan takes C-contiguous arrays; plan with strided=1, 2 or 3 for views of so "
                 "many outer axes, or make x contiguous"

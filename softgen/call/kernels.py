@@ -21,7 +21,7 @@ from softgen.errors import (
     LaunchError,
 )
 from softgen.source.store import source_of
-from softgen.spec.layouts import ROWS
+from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
 from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others
@@ -92,7 +92,7 @@ def serves_views(
     That is the kernel of his choice, or with batch invariance the bits of the kernel that
     contiguous rows have: one of the same setting.
     """
-    if problem.layout == ROWS:
+    if not isinstance(problem.layout, Strided):
         return True
     if choice is not None:
         from softgen.strategies.select import select

@@ -71,6 +71,9 @@ class Library(Protocol):
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
 
+    def permuted(self, x: Any, order: Sequence[int]) -> Any:
+        """Return a view of x with its axes in that order."""
+
     def assign(self, target: Any, source: Any) -> None:
         """Copy `source` into `target` on the caller's stream."""
 

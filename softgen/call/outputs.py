@@ -42,6 +42,7 @@ def resolve_output(
     out: Any,
     dtype: DType,
     extent: Extent = Extent.ELEMENT,
+    row_shape: tuple[int, ...] = (),
     *,
     views: bool = False,
 ) -> Output:
@@ -54,12 +55,13 @@ def resolve_output(
             not. One that is not contiguous costs a scratch array and a copy.
         dtype: of the result.
         extent: whether the result has x's shape, or that of its rows.
+        row_shape: the latter: x's without the axes that are reduced.
         views: whether one of x's shape that is not contiguous is left to `views.placed`, which also
             tells whether it overlaps x.
 
     Raises InvalidTypeError or InvalidValueError if `out` does not fit.
     """
-    shape = tuple(x.shape) if extent is Extent.ELEMENT else tuple(x.shape[:-1])
+    shape = tuple(x.shape) if extent is Extent.ELEMENT else row_shape
     elements = math.prod(shape)
     if out is None:
         fresh = library.empty(shape, dtype, library.device(x))
@@ -72,19 +74,37 @@ def resolve_output(
 
 
 def resolve_outputs(
-    library: Library, x: Any, out: Any, problem: Problem, *, views: bool
+    library: Library,
+    x: Any,
+    out: Any,
+    problem: Problem,
+    row_shape: tuple[int, ...],
+    *,
+    views: bool,
 ) -> list[Output]:
     """Return where each result of `x` goes; `out` is the caller's array for the first, or None.
 
-    `views` is as in `resolve_output`.
+    `row_shape` is x's shape without the axes that are reduced; `views` is as in `resolve_output`.
 
     Raises what `resolve_output` raises.
     """
     first, *more = problem.results
     return [
-        resolve_output(library, x, out, first.float_type, first.extent, views=views),
-        *(resolve_output(library, x, None, each.float_type, each.extent) for each in more),
+        resolve_output(library, x, out, first.float_type, first.extent, row_shape, views=views),
+        *(
+            resolve_output(library, x, None, each.float_type, each.extent, row_shape)
+            for each in more
+        ),
     ]
+
+
+def require_fit(
+    library: Library, x: Any, out: Any, problem: Problem, row_shape: tuple[int, ...]
+) -> None:
+    """Raise what `resolve_output` raises, unless the first result can be written to `out`."""
+    first = problem.results[0]
+    shape = tuple(x.shape) if first.extent is Extent.ELEMENT else row_shape
+    _check_out(library, x, out, first.float_type, shape, math.prod(shape))
 
 
 def _check_out(

@@ -10,7 +10,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
-from softgen.spec.layouts import Strided
+from softgen.spec.layouts import layout_from
 from softgen.spec.problem import Problem, whole_number
 from softgen.strategies.select import Choice
 from softgen.tuning.policy import NOMINAL_ROWS, batch_invariant_default, tune_mode
@@ -24,6 +24,7 @@ def plan(
     rows: int | None = None,
     out_dtype: object = None,
     alignment: int | None = None,
+    inner: int = 1,
     tune: str | None = None,
     variant: Choice = None,
     batch_invariant: bool | None = None,
@@ -41,6 +42,8 @@ def plan(
         out_dtype: of the result; `dtype` by default.
         alignment: rows start on a multiple of this many elements; by default what `cols` gives for
             arrays as they are allocated, 1 for any.
+        inner: elements behind the axis that is reduced: x is then (..., cols, inner), contiguous,
+            and results of a row are (..., inner).
         tune: as in `softmax`.
         variant: as in `softmax`.
         batch_invariant: as in `softmax`; `rows` and `tune` then move nothing.
@@ -59,7 +62,7 @@ def plan(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=invariant,
-        layout=Strided.of(strided),
+        layout=layout_from(inner, strided),
         hooks=hooks,
     )
     nominal = NOMINAL_ROWS if rows is None else whole_number("rows", rows)

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
+from softgen.call.axes import is_plain
 from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, known, look_up, never
 from softgen.devices.gpu.device import require_device
 from softgen.spec.dtypes import DType, ElementType, Integer
@@ -100,6 +101,10 @@ class TorchLibrary:
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
         return x.clone(memory_format=self.torch.contiguous_format)
+
+    def permuted(self, x: Any, order: Sequence[int]) -> Any:
+        """Return a view of x with its axes in that order."""
+        return x.permute(*order)
 
     def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
         """Return `size` bytes for work on the current stream, which has that handle."""
@@ -240,7 +245,7 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                     entry is not None
                     and x.is_contiguous()
                     and not x.requires_grad
-                    and type(axis) is int
+                    and (type(axis) is int or is_plain(axis))
                 ):
                     last = (entry[-1], *request, entry)
                 else:

@@ -17,7 +17,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
-from softgen.spec.layouts import Strided
+from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed
 from softgen.strategies.variants import is_full_name
@@ -49,6 +49,7 @@ def emit(
     variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
+    inner: options.InnerOption = 1,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
     ] = False,
@@ -75,7 +76,7 @@ def emit(
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
         *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
-        *(batch_invariant, strided, every),
+        *(batch_invariant, strided, inner, every),
     )
     sources, of = wanted.sources(), wanted.set_name()
     if stdout:
@@ -104,15 +105,17 @@ class Selection:
         variant: str | None,
         batch_invariant: bool,
         strided: int,
+        inner: int,
         every: bool,
     ) -> None:
-        flags = (batch_invariant or None, strided or None, every or None)
+        behind = inner if inner > 1 else None
+        flags = (batch_invariant or None, strided or None, behind, every or None)
         self.hooks: tuple[Hook, ...] = ()
-        self.layout = Strided.of(strided)
+        self.layout = layout_from(inner, strided)
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
-            described = (cols, dtype, function, out_dtype, alignment, batch_invariant, strided)
-            named = options.problem_of(variant, *described)
+            described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
+            named = options.problem_of(variant, *described, strided, inner)
             cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
@@ -157,15 +160,16 @@ class Selection:
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
-        problem = options.problem_of(None, *described, self.batch_invariant, 0)
-        return dataclasses.replace(problem, hooks=self.hooks, layout=self.layout)
+        lies = (options.outer_of(self.layout), self.layout.step)
+        problem = options.problem_of(None, *described, self.batch_invariant, *lies)
+        return dataclasses.replace(problem, hooks=self.hooks)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
         from softgen.source.render import render
 
         found = []
-        options.require_possible(self.alignment, cols)
+        options.require_possible(self.alignment, cols, self.layout)
         for function in [self.function] if self.function else all_functions():
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
@@ -202,6 +206,8 @@ class Selection:
         invariant = " --batch-invariant" if self.batch_invariant else ""
         if isinstance(self.layout, Strided):
             invariant += f" --strided {self.layout.outer}"
+        elif self.layout.step > 1:
+            invariant += f" --inner {self.layout.step}"
         sized = f"--rows {self.rows} {self.arch.command_options}"
         return f"--all --cols {self.cols}{given}{invariant} {sized}"
 

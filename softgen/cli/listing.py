@@ -35,6 +35,7 @@ def list_variants(
     variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
+    inner: options.InnerOption = 1,
     json: options.JsonOption = False,
 ) -> None:
     """List the candidate variants of a problem and their parameters.
@@ -45,7 +46,7 @@ def list_variants(
     if cols is None and not (variant and is_full_name(variant)):
         cols = EXAMPLE_COLS
     problem = options.problem_of(
-        variant, cols, dtype, function, out_dtype, alignment, batch_invariant, strided
+        variant, cols, dtype, function, out_dtype, alignment, batch_invariant, strided, inner
     )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, variant)

@@ -13,7 +13,7 @@ from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_OUTER, Layout, Strided
+from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem, largest_power_of_two_divisor
 from softgen.strategies.select import require_known
 from softgen.strategies.variants import Variant, is_full_name, parse_name
@@ -124,6 +124,15 @@ StridedOption = Annotated[
         "contiguous arrays.",
     ),
 ]
+InnerOption = Annotated[
+    int,
+    typer.Option(
+        "--inner",
+        min=1,
+        max=MOST_INNER,
+        help="Elements behind the axis that is reduced; 1 where it is the last.",
+    ),
+]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
 ]
@@ -167,6 +176,7 @@ def problem_of(
     alignment: int | None,
     batch_invariant: bool,
     strided: int,
+    inner: int,
 ) -> Problem:
     """Return the problem that the options describe, or the full name of a variant among them.
 
@@ -177,14 +187,15 @@ def problem_of(
         require_agreement(
             *(named, cols, dtype, function, out_dtype, alignment),
             batch_invariant=batch_invariant,
-            layout=Strided.of(strided) if strided else None,
+            layout=layout_from(inner, strided) if strided or inner > 1 else None,
         )
         return named.problem
     if cols is None:
         if variant is not None:
             require_known(variant)
         raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
-    require_possible(alignment, cols)
+    layout = layout_from(inner, strided)
+    require_possible(alignment, cols, layout)
     return Problem.of(
         function or "softmax",
         dtype or DType.FLOAT32,
@@ -192,16 +203,18 @@ def problem_of(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
-        layout=Strided.of(strided),
+        layout=layout,
     )
 
 
-def require_possible(alignment: int | None, cols: int) -> None:
+def require_possible(alignment: int | None, cols: int, layout: Layout = ROWS) -> None:
     """Raise InvalidValueError if no two rows in a row can start on multiples of `alignment`."""
-    most = largest_power_of_two_divisor(cols)
+    pitch = layout.pitch(cols)
+    most = largest_power_of_two_divisor(pitch)
     if alignment is not None and alignment > most:
+        what = "rows of" if layout.step == 1 else "columns of rows side by side, of"
         raise InvalidValueError(
-            f"--alignment {alignment}: rows of {cols} elements start on multiples of {most} at "
+            f"--alignment {alignment}: {what} {pitch} elements start on multiples of {most} at "
             f"most; give --alignment {most} or less, or leave it out"
         )
 
@@ -223,6 +236,7 @@ def require_agreement(
         out_dtype=own.out_dtype,
         alignment=own.alignment if alignment is None else alignment,
         fixed_order=batch_invariant or own.fixed_order,
+        layout=own.layout,
     )
     for option, value, said in (
         ("--cols", cols, own.cols),
@@ -230,7 +244,8 @@ def require_agreement(
         ("--function", function and function.name, own.function.name),
         ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
         ("--alignment", asked.alignment, own.alignment),
-        ("--strided", layout and layout.label[-1], own.layout.label[-1:] or "0"),
+        ("--strided", layout and outer_of(layout), outer_of(own.layout)),
+        ("--inner", layout and layout.step, own.layout.step),
     ):
         if value is not None and value != said:
             raise InvalidValueError(
@@ -243,6 +258,11 @@ def require_agreement(
             "--batch-invariant was given; leave it out, or choose a name with `fixed` in it: "
             f"`softgen list --cols {own.cols} --dtype {own.dtype.value} --batch-invariant`"
         )
+
+
+def outer_of(layout: Layout) -> int:
+    """Return the value of --strided."""
+    return layout.outer if isinstance(layout, Strided) else 0
 
 
 class Device(str, Enum):

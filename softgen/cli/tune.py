@@ -15,6 +15,7 @@ from softgen.cli.group import INTERRUPTED
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.select import describe as describe_problem
 
@@ -43,6 +44,7 @@ def tune(
     dtype: options.DTypeOption = DType.FLOAT32,
     function: options.SuiteFunction = None,
     out_dtype: options.OutDType = None,
+    inner: options.InnerOption = 1,
     budget: Annotated[
         float | None,
         typer.Option("--budget", min=0.01, help="Seconds a shape. \\[default: all that may win]"),
@@ -80,8 +82,11 @@ def tune(
     wanted += [(each.function, each.dtype, each.rows, each.cols) for each in of_suites]
     if not wanted:
         raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
+    if inner > 1 and (suite or grid is not None):
+        raise typer.BadParameter("--inner goes with --shape and --shapes, without --grid")
+    layout = layout_behind(inner)
     problems = [
-        (Problem.of(each, kind, cols, out_dtype=out_dtype), rows)
+        (Problem.of(each, kind, cols, out_dtype=out_dtype, layout=layout), rows)
         for each, kind, rows, cols in wanted
     ]
     searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)

@@ -9,7 +9,7 @@ from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook
-from softgen.spec.layouts import Strided
+from softgen.spec.layouts import layout_from
 from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import Choice, select, untimed
 
@@ -24,6 +24,7 @@ def generate(
     arch: Arch | str = DEFAULT_ARCH,
     out_dtype: object = None,
     alignment: int | None = None,
+    inner: int = 1,
     sms: int | None = None,
     batch_invariant: bool = False,
     strided: int = 0,
@@ -43,6 +44,7 @@ def generate(
         arch: the architecture, for example "sm_90", or an Arch; the header's compile line names it.
         out_dtype: element type of the result; `dtype` by default.
         alignment: where rows start, in elements; see `Problem.of`.
+        inner: elements behind the axis that is reduced: memory is (rows / inner, cols, inner).
         sms: the number of SMs to choose and to size a grid for, from 1 to 1024: what the kernel
             will find on another device of `arch`, or in a part of one (MIG, MPS). By default those
             of the device that `arch` has its sizes from, 132 for "sm_90". A cooperative kernel
@@ -67,7 +69,7 @@ def generate(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
-        layout=Strided.of(strided),
+        layout=layout_from(inner, strided),
         hooks=hooks,
     )
     rows = whole_number("rows", rows)

@@ -146,4 +146,7 @@ def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
     if isinstance(problem.layout, Strided) and operand.extent is Extent.ELEMENT:
         found["shape"] = [*problem.layout.shape, problem.cols]
         found["strides"] = [*problem.layout.strides(operand.name), 1]
+    if problem.layout.step > 1 and operand.extent is Extent.ELEMENT:
+        inner = problem.layout.step
+        found["shape"] = [f"rows / {inner}", problem.cols, inner]
     return found

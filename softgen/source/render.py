@@ -123,7 +123,10 @@ def environment() -> jinja2.Environment:
 
 def constant_lines(variant: Variant) -> list[str]:
     """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
-    rows = [("Col kCols", variant.problem.cols, "elements in a row")]
+    problem = variant.problem
+    rows = [("Col kCols", problem.cols, "elements in a row")]
+    if problem.layout.step > 1:
+        rows.append(("long long kInner", problem.layout.step, "from one of them to the next"))
     for field in variant.strategy.fields():
         value = getattr(variant.strategy, field.name)
         named = field.metadata["constant"] and field.name not in variant.strategy.unnamed
@@ -247,6 +250,8 @@ def _row_names(problem: Problem) -> dict[str, Any]:
         return f"StridedRows<{element}> {array(name)}" if strided else f"{element}* {name}"
 
     def row_of(name: str, row: str = "row") -> str:
+        if problem.layout.step > 1:
+            return f"{name} + {row} / kInner * (kInner * kCols) + {row} % kInner"
         return f"{array(name)}.at({row})" if strided else f"{name} + {row} * kCols"
 
     return {
@@ -381,6 +386,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         alignment_rule=alignment_rule(problem),
         hooks_rule="".join(f", with {hook.formula}" for hook in problem.hooks),
         shape_rule=functools.partial(shape_rule, problem),
+        col_offset=problem.layout.col_offset(),
         results_have_a_type=any(operand.cuda == "Y" for operand in problem.operands),
         writes=problem.writes_elements,
         row_results=", ".join(operand.name for operand in problem.row_results),

@@ -30,6 +30,32 @@ class Layout(abc.ABC):
         return ()
 
     @property
+    def step(self) -> int:
+        """What the number of rows is a multiple of."""
+        return 1
+
+    @property
+    def has_one_order(self) -> bool:
+        """Whether every kernel sums all rows in one order, wherever they lie."""
+        return False
+
+    def pitch(self, cols: int) -> int:
+        """Return what the offset of aligned packs is a multiple of, in elements."""
+        return cols
+
+    def col_offset(self) -> str:
+        """Return how far behind a row's first element column `col` lies, in C++."""
+        return "col"
+
+    def last_axes(self, cols: int) -> tuple[int, ...]:
+        """Return the lengths of the last axes of an array that a kernel takes."""
+        return (cols,)
+
+    def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of such an array without the axis that is reduced."""
+        return shape[:-1]
+
+    @property
     @abc.abstractmethod
     def label(self) -> str:
         """As in names of kernels, behind the columns; empty for the usual layout."""
@@ -162,8 +188,95 @@ class Strided(Layout):
         return array.reshape(rows, cols)
 
 
+MOST_INNER = 2**40
+
+
+@dataclass(frozen=True)
+class Columns(Layout):
+    """An axis of a contiguous array with other axes behind it: memory is (outer, cols, inner).
+
+    There are outer * inner rows, numbered as (outer, inner), which is how their results lie.
+
+    Attributes:
+        inner: elements between two neighbours of a row, 2 to 2**40.
+    """
+
+    inner: int
+
+    def __post_init__(self) -> None:
+        if type(self.inner) is not int:
+            raise InvalidTypeError(f"inner must be an int, got {self.inner!r}")
+        if not 2 <= self.inner <= MOST_INNER:
+            raise InvalidValueError(
+                f"inner must be from 2 to 2**40, got {self.inner}; with 1 an axis is the last, "
+                "whose layout is Rows()"
+            )
+
+    @property
+    def label(self) -> str:
+        """For example in1024."""
+        return f"in{self.inner}"
+
+    @property
+    def step(self) -> int:
+        """The rows of one outer index."""
+        return self.inner
+
+    @property
+    def has_one_order(self) -> bool:
+        """Yes: a thread has the same columns of all its rows, wherever memory starts."""
+        return True
+
+    def pitch(self, cols: int) -> int:
+        """Return inner: packs lie along it, whatever the columns."""
+        return self.inner
+
+    def col_offset(self) -> str:
+        """Return the offset of a column."""
+        return "col * kInner"
+
+    def last_axes(self, cols: int) -> tuple[int, ...]:
+        """Return the columns and inner."""
+        return (cols, self.inner)
+
+    def row_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape without the last axis but one."""
+        return (*shape[:-2], shape[-1])
+
+    @property
+    def shape_rule(self) -> str:
+        """The shape."""
+        return f"[rows / {self.inner}][{{cols}}][{self.inner}], contiguous"
+
+    def in_memory(self, rows: Any) -> Any:
+        """Return the array as (outer, cols, inner)."""
+        return rows.reshape(-1, self.inner, rows.shape[-1]).swapaxes(1, 2)
+
+    def from_memory(self, array: Any, rows: int, cols: int) -> Any:
+        """Return (outer, cols, inner) as (rows, cols)."""
+        return array.reshape(-1, cols, self.inner).swapaxes(1, 2).reshape(rows, cols)
+
+
+def layout_behind(inner: int) -> Layout:
+    """Return the layout of an axis with `inner` elements behind it: Rows() where that is 1."""
+    return ROWS if type(inner) is int and inner == 1 else Columns(inner)
+
+
+def layout_from(inner: int, strided: int) -> Layout:
+    """Return the layout that a caller asks for by these numbers; 1 and 0 are of contiguous rows.
+
+    Raises InvalidValueError for both at once: views have their rows on the last axis.
+    """
+    behind, views = layout_behind(inner), Strided.of(strided)
+    if behind is not ROWS and views is not ROWS:
+        raise InvalidValueError(
+            f"inner={inner} and strided={strided}: columns are of contiguous arrays; give one"
+        )
+    return behind if views is ROWS else views
+
+
 # As names of kernels have it.
-LABEL = rf"strided[1-{MOST_OUTER}]"
+LABEL = rf"(?:strided[1-{MOST_OUTER}]|in\d{{1,13}})"
 
 
 def layout_of(value: Layout | str) -> Layout:
@@ -176,6 +289,8 @@ def layout_of(value: Layout | str) -> Layout:
         return ROWS
     if not re.fullmatch(LABEL, value):
         raise InvalidValueError(
-            f"unknown layout {value!r}; known are '' and labels such as strided1"
+            f"unknown layout {value!r}; known are '' and labels such as strided1 and in1024"
         )
+    if value.startswith("in"):
+        return Columns(int(value[2:]))
     return Strided(int(value[-1]))

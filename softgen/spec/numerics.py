@@ -133,6 +133,22 @@ def hook_examples(problem: Problem, rows: int) -> tuple[Storage, ...]:
     )
 
 
+def in_memory(array: Storage, operand: Operand, problem: Problem) -> Storage:
+    """Return an operand as it lies in memory, where those of elements have a layout."""
+    if operand.extent is not Extent.ELEMENT:
+        return array
+    stored: Storage = problem.layout.in_memory(array)
+    return stored
+
+
+def from_memory(array: Storage, operand: Operand, problem: Problem, rows: int) -> Storage:
+    """Return what lies in memory in the operand's shape: the inverse of `in_memory`."""
+    if operand.extent is not Extent.ELEMENT:
+        return array.reshape(operand.shape(rows, problem.cols))
+    shaped: Storage = problem.layout.from_memory(array, rows, problem.cols)
+    return shaped
+
+
 def unit_of(dtype: DType) -> str:
     """Return what errors of results of that type are counted in, "ulp" or "relative"."""
     return "ulp" if dtype.itemsize == 2 else "relative"

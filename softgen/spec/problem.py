@@ -63,10 +63,11 @@ class Problem:
         out_dtype: element type of the result that has a type of its own (see Function.operands).
         cols: elements in a row.
         alignment: every row of x and of y starts on a multiple of this many elements of its own
-            type (of 16 bytes, where that is less). A power of two.
+            type (of 16 bytes, where that is less). A power of two. In the layout of columns so
+            many rows side by side start on such a multiple in every column.
         fixed_order: whether the order in which a row is summed must not depend on where the row
-            lies. False where rows are whole packs of 16 bytes, since every kernel has one order for
-            those.
+            lies. False where rows are whole packs of 16 bytes, and in a layout whose kernels all
+            have one order, since then it does not anyway.
         hooks: what is done to elements on their way in and out, in this order.
         layout: where the elements of a row lie; by default they are contiguous, and so are rows.
 
@@ -107,8 +108,9 @@ class Problem:
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
             hooks: what is done to elements on their way in and out, by name, for example
-                ["scale", "causal"]; in any order.
-            layout: where the elements of a row lie: a Layout, or its label.
+                ["scale", "causal"]; in any order. Of rows on the last axis alone.
+            layout: where the elements of a row lie: a Layout, for example Columns(1024), or its
+                label.
 
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
@@ -117,7 +119,10 @@ class Problem:
         cols = whole_number("cols", cols)
         if not 1 <= cols <= MAX_COLS:
             raise InvalidValueError(f"cols must be from 1 to 2**40, got {cols}")
-        natural = natural_alignment(x_type, cols)
+        lies = layout_of(layout)
+        if cols * lies.step > MAX_COLS:
+            raise InvalidValueError(f"cols x inner must be at most 2**40, got {cols} x {lies.step}")
+        natural = natural_alignment(x_type, cols, lies)
         if alignment is None:
             alignment = natural
         alignment = whole_number("alignment", alignment)
@@ -126,10 +131,15 @@ class Problem:
                 f"alignment must be a power of two (in elements), got {alignment}"
             )
         alignment = min(alignment, natural)
-        fixed_order = fixed_order and alignment < x_type.max_pack
+        fixed_order = fixed_order and alignment < x_type.max_pack and not lies.has_one_order
+        if hooks and lies.step > 1:
+            raise InvalidValueError(
+                f"hooks are of rows on the last axis, not with {lies.step} elements behind it; "
+                "leave hooks out, or move the axis last"
+            )
         problem = cls(
             *(Function.of(function), x_type, y_type, cols),
-            *(alignment, fixed_order, in_order(hooks), layout_of(layout)),
+            *(alignment, fixed_order, in_order(hooks), lies),
         )
         problem._require_hooks()
         return problem
@@ -303,7 +313,7 @@ class Problem:
     def label(self) -> str:
         """Readable and unique: the first part of a variant's name."""
         label = "_".join(filter(None, [f"{self.stem}_{self.cols}", self.layout.label]))
-        if self.alignment != natural_alignment(self.dtype, self.cols):
+        if self.alignment != natural_alignment(self.dtype, self.cols, self.layout):
             label += f"_align{self.alignment}"
         if self.fixed_order:
             label += "_fixed"
@@ -315,6 +325,6 @@ def rows_bucket(rows: int) -> int:
     return 1 << (rows - 1).bit_length()
 
 
-def natural_alignment(dtype: DType, cols: int) -> int:
+def natural_alignment(dtype: DType, cols: int, layout: Layout = ROWS) -> int:
     """Return the alignment in elements of rows of `cols` when the first starts on 16 bytes."""
-    return min(largest_power_of_two_divisor(cols), dtype.max_pack)
+    return min(largest_power_of_two_divisor(layout.pitch(cols)), dtype.max_pack)

@@ -15,11 +15,12 @@ FOLDER = Path(__file__).parent
 # inside a module is copied with the module that one begins from.
 SHIPPED = frozenset(
     (
-        *("block", "cluster", "cooperative", "oneflowblock", "oneflowwarp", "online"),
-        *("recurrence", "safe", "serial", "shared", "split", "threepass", "warp"),
+        *("block", "cluster", "columns", "cooperative", "oneflowblock", "oneflowwarp", "online"),
+        *("recurrence", "safe", "serial", "shared", "split", "strips", "threepass"),
+        *("tiles", "warp"),
         # What they consist of, and what chooses among them.
-        *("base", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow", "registry"),
-        *("select", "sliced", "slips", "variants", "walk", "winners"),
+        *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),
+        *("registry", "select", "sliced", "slips", "variants", "walk", "winners"),
     )
 )
 

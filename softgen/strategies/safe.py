@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.layouts import Rows, Strided
+from softgen.spec.layouts import Columns, Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -23,7 +23,7 @@ class Safe(Strategy):
     name = "safe"
     summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
     takes = frozenset(Feature)
-    layouts = (Rows, Strided)
+    layouts = (Rows, Strided, Columns)
 
     block_size: int = knob("b", "threads in a block")
 
@@ -40,10 +40,19 @@ class Safe(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield 1024 threads for long rows, 256 for the others."""
-        yield cls(1024 if problem.cols > 4096 else 256)
+        """Yield 1024 threads for long rows, 256 for the others.
+
+        As few as 32 where rows lie side by side: those may be millions, of a few columns each.
+        """
+        if problem.layout.step > 1 and problem.cols <= 128:
+            yield cls(32)
+        else:
+            yield cls(1024 if problem.cols > 4096 else 256)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Three reads and a write instead of one of each, in scalar loads."""
-        return 4.0
+        """Three reads and a write instead of one of each, in scalar loads.
+
+        Of columns each load of 4 bytes moves a sector of 32.
+        """
+        return 4.0 if problem.layout.step == 1 else 30.0

@@ -17,8 +17,8 @@ from softgen.strategies.variants import parse_label
 def slip(name: str) -> str:
     """Return what is wrong with `name`, which no variant has; empty where no part explains it.
 
-    A full name is FUNCTION_DTYPE[_to_DTYPE]_COLS[_alignN][_fixed][_HOOK...]_STRATEGY_KNOBS, and the
-    first part that is not known counts.
+    A full name is FUNCTION_DTYPE[_to_DTYPE]_COLS[_inN][_alignN][_fixed][_HOOK...]_STRATEGY_KNOBS,
+    and the first part that is not known counts.
 
     Raises StrategyError for a strategy that was added and is left out.
     """

@@ -72,7 +72,10 @@ def elements_held(strategy: Strategy) -> int:
     """
     knobs = strategy.knobs
     walks = knobs.get("pack_size", 1) * knobs.get("unroll", 1)
-    return knobs.get("cols_per_thread", walks) * knobs.get("rows_per_access", 1)
+    held = knobs.get("cols_per_thread", walks) * knobs.get("rows_per_access", 1)
+    if "threads_across" in knobs and "cols_per_thread" in knobs:
+        return held * knobs["pack_size"]  # of so many rows each
+    return held
 
 
 def _plausible(found: list[Variant], rows: int, arch: Arch) -> list[type[Strategy]]:

@@ -22,7 +22,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import hook_examples, numpy_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem
+from softgen.spec.problem import Problem, natural_alignment
 from softgen.tuning.entry import Timing
 
 COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
@@ -56,7 +56,7 @@ class Rotation:
 
         Args:
             problem: the request.
-            rows: number of rows.
+            rows: number of rows; those of columns are rounded up to whole outer indices.
             free: bytes of the device's memory.
             whole: whether it must be all rows, for which half of the memory may be taken.
 
@@ -68,11 +68,14 @@ class Rotation:
         budget = min(free // SHARE_OF_FREE, MOST_BYTES)
         if whole:
             budget = max(budget, min(rows * each, free // 2))
-        fitting = budget // each
-        if fitting < (rows if whole else 1):
-            needs = f"{rows} rows need" if whole else "one row needs"
+        step = problem.layout.step  # rows that come together
+        rows = -(-rows // step) * step
+        fitting = budget // each // step * step
+        if fitting < (rows if whole else step):
+            least = rows if whole else step
+            needs = "one row needs" if least == 1 else f"{least} rows need"
             raise InvalidValueError(
-                f"{needs} {(rows if whole else 1) * each} bytes of {problem.label} to be timed, "
+                f"{needs} {least * each} bytes of {problem.label} to be timed, "
                 f"and {budget} may be taken of the {free} that are free"
             )
         rows = min(rows, fitting)
@@ -194,7 +197,7 @@ def memory(size: int) -> Any:
 
 def _shift(problem: Problem) -> int:
     """Return how many elements to move the base so that rows have just the problem's alignment."""
-    natural = Problem.of(problem.function, problem.dtype, problem.cols).alignment
+    natural = natural_alignment(problem.dtype, problem.cols, problem.layout)
     return problem.alignment if problem.alignment < natural else 0
 
 

@@ -14,7 +14,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, VerificationError
 from softgen.source.render import Source
-from softgen.spec.numerics import Storage, storage_dtype
+from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
@@ -60,7 +60,8 @@ def run_on_storage(
         start += -(-where.before * operand.dtype.itemsize // 16) * 16
         image = np.full(where.elements * operand.dtype.itemsize, 0xFF, "uint8")
         if not operand.result:
-            array = np.ascontiguousarray(waiting.pop(0)).reshape(-1)
+            stored = in_memory(waiting.pop(0), operand, problem)
+            array = np.ascontiguousarray(stored).reshape(-1)
             image.view(storage_dtype(operand.dtype))[where.indices] = array
         # Results start as NaN, so that what is not written is seen, as what is in gaps.
         memory = cupy.full(start + image.size, 0xFF, "uint8")
@@ -73,8 +74,9 @@ def run_on_storage(
         words += [number.word(value) for number, value in numbers]
     kernel.launch(words, rows, cupy.cuda.get_current_stream().ptr)
     return tuple(
-        _taken(cupy.asnumpy(found[operand][0]), operand, found[operand][1]).reshape(
-            operand.shape(rows, problem.cols)
+        from_memory(
+            _taken(cupy.asnumpy(found[operand][0]), operand, found[operand][1]),
+            *(operand, problem, rows),
         )
         for operand in problem.results
     )

@@ -9,7 +9,7 @@ from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
-from softgen.spec.layouts import Strided
+from softgen.spec.layouts import Columns, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
@@ -72,6 +72,24 @@ HOOK_SETS = (
 HOOK_SETS_WIDE = (("mask", "sinkf32"), ("scalerow", "biasbf16"), ("lengthsi64",), ("dropout",))
 OF_LOGARITHMS = (("scale", "causal"), ("softcap", "biasf32", "sinkf32"), ("maskany", "zeroempty"))
 
+# Columns of memory: (columns, inner, type), with inner whole packs, less than a pack and odd, and
+# rows that one thread, one warp, a block and a cluster hold.
+COLUMNS = (
+    (1, 16, DType.FLOAT32),
+    (3, 4, DType.FLOAT32),
+    (21, 2, DType.BFLOAT16),
+    (21, 1024, DType.FLOAT16),
+    (128, 77, DType.FLOAT32),
+    (128, 1024, DType.BFLOAT16),
+    (1001, 3, DType.FLOAT16),
+    (1001, 16, DType.FLOAT64),
+    (5000, 2, DType.FLOAT64),
+    (5000, 16, DType.FLOAT32),
+    (5000, 77, DType.BFLOAT16),
+)
+# What starts anywhere, and results of other types.
+OTHER_COLUMNS = (300, 24)
+
 # A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 4000 take about
 # 12 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
 # ones alike.
@@ -112,10 +130,11 @@ def matrix(
     kept = {DType.of(dtype) for dtype in dtypes} if dtypes else set(DType)
     arch = arch_named(DEFAULT_ARCH)
     groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
+    kept_of_group = [1] * len(groups)
     for problem in problems():
         if problem.dtype not in kept:
             continue
-        wanted = _wanted(problem.cols)
+        wanted = _wanted(problem)
         for kind in kinds:
             if wanted and kind.name not in wanted:
                 continue
@@ -125,12 +144,21 @@ def matrix(
             if wanted:  # small blocks: a row in as many parts as there are
                 best = max(found, key=lambda variant: variant.launch.blocks_per_row)
                 found.insert(0, found.pop(found.index(best)))
-            first = layouts(found) if problem.cols in LAYOUT_WIDTHS else found[:1]
+            first = found[:1]
+            if isinstance(problem.layout, Columns):
+                first = exchanges(found)
+            elif problem.cols in LAYOUT_WIDTHS:
+                first = layouts(found)
             widely = problem.function.name in WIDELY and not problem.hooks
             rest = covering(found) if all_variants and widely else []
             groups.append(list(dict.fromkeys([*first, *rest])))
+            kept_of_group.append(len(first))
     limit = _limit([len(group) for group in groups])
-    return [variant for group in groups for variant in group[:limit]]
+    return [
+        variant
+        for group, least in zip(groups, kept_of_group, strict=True)
+        for variant in group[: max(least, limit)]
+    ]
 
 
 def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
@@ -148,7 +176,7 @@ def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
                 variant = select(problem, _ROWS, arch, choice)
             except IllegalVariantError:
                 continue
-            wanted = _wanted(problem.cols)
+            wanted = _wanted(problem)
             if not wanted or variant.strategy.name in wanted:
                 found.append(variant)
     if not found:
@@ -157,8 +185,9 @@ def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
     return found
 
 
-def _wanted(cols: int) -> tuple[str, ...]:
-    """Return the strategies that rows of `cols` are for; nothing if for all."""
+def _wanted(problem: Problem) -> tuple[str, ...]:
+    """Return the strategies that rows so wide are for; nothing if for all."""
+    cols = 0 if isinstance(problem.layout, Columns) else problem.cols
     return WIDEST_STRATEGIES if cols == WIDEST else WIDE_WIDTHS.get(cols, ())
 
 
@@ -196,10 +225,11 @@ def problems() -> list[Problem]:
             Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES
         ]
     found += hooked_problems()
+    found += _columns_problems()
     return [
         problem
         for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
-        if any(kind.computes(problem) for kind in _kinds_for(problem.cols))
+        if any(kind.computes(problem) for kind in _kinds_for(problem))
     ]
 
 
@@ -227,8 +257,34 @@ def hooked_problems() -> list[Problem]:
     return found
 
 
-def _kinds_for(cols: int) -> list[type[Strategy]]:
-    wanted = _wanted(cols)
+def _columns_problems() -> list[Problem]:
+    """Return those of columns: softmax at all sizes, the other functions at one each."""
+    found = [
+        Problem.of("softmax", dtype, cols, layout=Columns(inner)) for cols, inner, dtype in COLUMNS
+    ]
+    cols, inner = OTHER_COLUMNS
+    for dtype in DType:
+        found.append(Problem.of("log_softmax", dtype, cols, layout=Columns(inner), alignment=1))
+    for x_type, y_type in MIXED:
+        found.append(Problem.of("softmax", x_type, cols, out_dtype=y_type, layout=Columns(inner)))
+    for function in all_functions():
+        if function.name not in WIDELY:
+            found.append(Problem.of(function, DType.FLOAT32, 96, layout=Columns(8)))
+    return found
+
+
+def exchanges(variants: list[Variant]) -> list[Variant]:
+    """Return the best guess of each way that parts of columns go: lanes, warps, a cluster."""
+    found: dict[tuple[object, ...], Variant] = {}
+    for variant in variants:
+        strategy = variant.strategy
+        way = (variant.launch.cluster_size > 1, variant.launch.static_shared_bytes == 0)
+        found.setdefault((type(strategy), *way, getattr(strategy, "direct", False)), variant)
+    return list(found.values())
+
+
+def _kinds_for(problem: Problem) -> list[type[Strategy]]:
+    wanted = _wanted(problem)
     return [kind for kind in all_strategies() if not wanted or kind.name in wanted]
 
 

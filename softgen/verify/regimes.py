@@ -51,9 +51,18 @@ class Slices:
 
     @classmethod
     def of(cls, strategy: Strategy, problem: Problem) -> Slices:
-        """Return the slices of a strategy, from the knobs it has."""
+        """Return the slices of a strategy, from the knobs it has.
+
+        A thread of those of columns has single elements, a warp and a block so many rows of those.
+        """
         knobs = strategy.knobs
+        if across := int(knobs.get("threads_across", 0)):
+            block = int(knobs["block_size"]) // across
+            return cls(1, min(block, max(1, WARP_SIZE // across)), block, strategy.part(problem))
         pack = int(knobs.get("pack_size", 1))
+        if "outers" in knobs:
+            share = int(knobs["threads_per_row"])
+            return cls(1, share, share, share)
         threads = int(knobs.get("thread_group_width", knobs.get("block_size", 128)))
         return cls(pack, pack * WARP_SIZE, pack * threads, strategy.part(problem))
 

@@ -32,6 +32,7 @@ _BATCH = 24
 _COMPILE_SECONDS = 0.08
 _COLS_PER_SECOND = 30_000  # of all rows and both launches of a variant
 
+_ROWS = 60  # of all regimes, about
 _TOGETHER = 12  # blocks that wait for each other
 _WIDE = 4096  # columns from which a regime has fewer rows
 
@@ -156,7 +157,9 @@ def _work(variant: Variant) -> float:
 
     Measured on a machine of two x86 cores: 0.08 for warp's widths, 0.7 for cluster's.
     """
-    return _COMPILE_SECONDS + variant.problem.cols / _COLS_PER_SECOND
+    problem = variant.problem
+    many = max(1.0, problem.layout.step / _ROWS)
+    return _COMPILE_SECONDS + many * problem.cols / _COLS_PER_SECOND
 
 
 def _preparation(runner: Runner | None) -> Callable[[Sequence[Source]], Runner]:
@@ -236,8 +239,9 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     elif y_offset != offset:
         jobs.append(job)
     if variant.launch.workspace_bytes_per_row:  # what follows the last row comes early
-        one = tuple(o[:1] if o.ndim else o for o in rest)
-        jobs.append(replace(job, x=x[:1], others=one, placement=placement_of(problem, 1)))
+        step = problem.layout.step
+        one = tuple(o[:step] if o.ndim else o for o in rest)
+        jobs.append(replace(job, x=x[:step], others=one, placement=placement_of(problem, step)))
     return jobs
 
 
@@ -310,11 +314,19 @@ def _inputs(variant: Variant) -> tuple[Storage, ...]:
 
 
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
-    """Return x and the regime of each of its rows; their number is odd."""
+    """Return x and the regime of each of its rows.
+
+    Their number is odd; in a layout that has rows side by side, two outer indices or more.
+    """
     problem = variant.problem
     x, names = _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy, problem))
-    rows = rows_for(problem, len(x))
-    return x[:rows], names[:rows]
+    step = problem.layout.step
+    if step == 1:
+        rows = rows_for(problem, len(x))
+        return x[:rows], names[:rows]
+    rows = max(2, -(-len(x) // step)) * step
+    order = np.arange(rows)[::-1] % len(x)  # the last are random ones, of which no two are alike
+    return x[order], tuple(names[i] for i in order)
 
 
 @functools.lru_cache(maxsize=64)

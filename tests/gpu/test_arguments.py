@@ -44,15 +44,10 @@ def test_axis_out_of_range(axis: int) -> None:
         softgen.softmax(zeros(2, 3), axis=axis)
 
 
-@pytest.mark.parametrize("axis", [1.0, True, None, "1"])
+@pytest.mark.parametrize("axis", [1.0, True, (0, 1.0), "1"])
 def test_axis_of_another_type(axis: Any) -> None:
     with pytest.raises(TypeError, match="axis must be an int"):
         softgen.softmax(zeros(2, 3), axis=axis)
-
-
-def test_another_axis_than_the_last() -> None:
-    with pytest.raises(NotImplementedError, match="moveaxis"):
-        softgen.softmax(zeros(2, 3), axis=0)
 
 
 def test_out_that_does_not_fit() -> None:

@@ -29,7 +29,7 @@ from softgen.source.render import Source
 from softgen.source.whence import whence
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import MOST_OUTER, Strided
-from softgen.spec.numerics import storage_dtype
+from softgen.spec.numerics import from_memory, in_memory, storage_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 
@@ -54,6 +54,7 @@ class Job:
         y_offset: the same of y.
         first_row: index of the first row of x, so that offsets are large where memory is small.
             That row is only a neighbour: its result is undefined. No two blocks may share a row.
+            Of columns it is the first row of an outer index, all of whose rows are neighbours.
         together: blocks that run at a time, the last of them first; by default those of a cluster
             or of a cooperative grid, in order, and else one.
         dynamic_shared: bytes of dynamic shared memory; what the launch says by default.
@@ -85,6 +86,12 @@ class Job:
             )
         if self.x.ndim != 2 or self.x.shape[1] != problem.cols:
             raise InvalidValueError(f"x must have shape (rows, {problem.cols}), got {self.x.shape}")
+        step = problem.layout.step
+        if len(self.x) % step or self.first_row % step:
+            raise InvalidValueError(
+                f"{self.source.name} takes multiples of {step} rows, got {len(self.x)} from "
+                f"{self.first_row} on"
+            )
         for operand, array in zip(problem.inputs[1:], self.others, strict=True):
             operand.require(array.dtype, array.shape, self.x.shape[0], problem.cols)
         self._require_placement()
@@ -102,9 +109,9 @@ class Job:
         if self.first_row:
             if launch.cooperative or launch.workspace_bytes_per_row or self.grid is not None:
                 raise InvalidValueError("first_row needs blocks that have their rows to themselves")
-            if (self.first_row + 1) % launch.rows_per_block != 0:
+            if (self.first_row + step) % launch.rows_per_block != 0:
                 raise InvalidValueError(
-                    f"the row behind first_row must be the first of a block, which has "
+                    f"the row {step} behind first_row must be the first of a block, which has "
                     f"{launch.rows_per_block}"
                 )
 
@@ -159,17 +166,22 @@ class Job:
         if self.first_row:
             of_rows = launch.cluster_size * launch.blocks_per_row
             grid = -(-(self.first_row + rows) // launch.rows_per_block) * of_rows
-            first_block = (self.first_row + 1) // launch.rows_per_block * of_rows
+            first_block = (self.first_row + problem.layout.step) // launch.rows_per_block * of_rows
         together = self.together or (grid if launch.cooperative else launch.cluster_size)
         head = struct.pack(
-            "15q",
+            "16q",
             *(index, grid, launch.block_size, first_block, rows, self.first_row),
+            problem.layout.step,
             *(len(problem.operands), shared, launch.cluster_size, together),
             *(self.together is not None, launch.workspace_bytes(rows), flush),
             *(launch.dependent, self.seconds),
         )
         numbers = [np.int64(number) for number in self._placed.numbers(problem.layout)]
-        arrays = b"".join(np.ascontiguousarray(a).tobytes() for a in (*self.inputs, *numbers))
+        stored = [
+            in_memory(array, operand, problem)
+            for array, operand in zip(self.inputs, problem.inputs, strict=True)
+        ]
+        arrays = b"".join(np.ascontiguousarray(a).tobytes() for a in (*stored, *numbers))
         sizes = {o.name: a.size for o, a in zip(problem.inputs, self.inputs, strict=True)}
         described = (self._description(each, sizes.get(each.name, 1)) for each in problem.operands)
         return head + b"".join(described) + arrays
@@ -186,11 +198,12 @@ class Job:
         apart = operand.extent in (Extent.NUMBER, Extent.BROADCAST)  # no elements of rows
         of_a_row = size if apart else operand.elements_per_row(problem.cols)
         elements = self.y_offset if operand.result else self.x_offset
+        inner = problem.layout.step if operand.extent is Extent.ELEMENT else 1
         # What there is one of per row lies apart from any boundary of rows.
         shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0
         return struct.pack(
-            "16s7q",
-            *(operand.name.encode(), apart, of_a_row, operand.dtype.itemsize, shift),
+            "16s8q",
+            *(operand.name.encode(), apart, of_a_row, inner, operand.dtype.itemsize, shift),
             *(not operand.result, operand.result, names.index(operand.may_be) if same else -1),
         ) + self._outer(operand)
 
@@ -284,8 +297,8 @@ class Program:
             arrays = []
             for operand in problem.results:
                 shape, dtype = operand.shape(rows, problem.cols), storage_dtype(operand.dtype)
-                array = np.frombuffer(done.stdout, dtype, math.prod(shape), at).reshape(shape)
-                arrays.append(array.copy())
+                array = np.frombuffer(done.stdout, dtype, math.prod(shape), at)
+                arrays.append(from_memory(array, operand, problem, rows).copy())
                 at += array.nbytes
             results.append((tuple(arrays), Work(*_WORK.unpack_from(done.stdout, at))))
             at += _WORK.size

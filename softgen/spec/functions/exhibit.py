@@ -20,6 +20,7 @@ class Exhibit(NamedTuple):
         out_dtype: element type of the result.
         alignment: where rows start, in elements.
         fixed_order: whether a row is summed in one order wherever it lies.
+        inner: elements behind the axis that is reduced.
     """
 
     where: str
@@ -31,3 +32,4 @@ class Exhibit(NamedTuple):
     out_dtype: str | None = None
     alignment: int | None = None
     fixed_order: bool = False
+    inner: int = 1

@@ -7,6 +7,7 @@ import pytest
 from softgen.bench.knobs import around, every_variant
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import LADDER, step
 from softgen.strategies.registry import all_strategies
@@ -57,6 +58,7 @@ def test_of_other_strategies_every_candidate_is_timed(strategy: str) -> None:
 
 def test_every_strategy_has_a_grid() -> None:
     problems = [Problem.of("softmax", "float32", cols) for cols in (1024, 131072)]
+    problems.append(Problem.of("softmax", "float32", 1024, layout=Columns(4)))
     for kind in all_strategies():
         assert any(every_variant(kind.name, each, 4096, ARCH) for each in problems), kind.name
 

@@ -348,6 +348,9 @@ class FakeLibrary:
     def copy(self, x: Array) -> Array:
         raise AssertionError("resolve_output copies nothing")
 
+    def permuted(self, x: Array, order: Sequence[int]) -> Array:
+        raise AssertionError("resolve_output moves no axis")
+
     def assign(self, target: Array, source: Array) -> None:
         target.filled_from = source
 

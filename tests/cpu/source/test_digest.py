@@ -17,6 +17,7 @@ from softgen.source.render import environment, render
 from softgen.spec.arch import arch_named
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
@@ -63,6 +64,10 @@ def variants() -> list[Variant]:
             problem = Problem.of(function, dtype, cols)
             for kind in all_strategies():
                 found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
+        for cols, inner in ((4096, 64), (3, 4)):
+            columns = Problem.of(function, "float32", cols, layout=Columns(inner))
+            for kind in all_strategies():
+                found += itertools.islice(candidates(columns, 64, H200, kind.name), 1)
     for hook in {hook.kind: hook for hook in HOOKS}.values():
         hooked = Problem.of("softmax", "bfloat16", 4096, hooks=[hook])
         found += itertools.islice(candidates(hooked, 64, H200, "block"), 1)

@@ -13,6 +13,7 @@ from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates
@@ -49,11 +50,20 @@ def sample(algorithm: Function) -> list[Variant]:
                     alignment=alignment,
                     fixed_order=fixed_order,
                 )
-                for kind in all_strategies():
-                    some = list(candidates(problem, 64, arch_named("sm_90"), kind.name))
-                    for variant in some[:: max(1, len(some) - 1)]:
-                        found[variant.name] = variant
+                found |= spread(problem)
+        for inner, cols in ((2, 9), (77, 1001), (1024, 21), (2**20, 300), (4, 200_000)):
+            found |= spread(Problem.of(algorithm, dtype, cols, layout=Columns(inner)))
     return list(found.values())
+
+
+def spread(problem: Problem) -> dict[str, Variant]:
+    """Return the first, a middle one and the last candidate of each strategy, by name."""
+    found: dict[str, Variant] = {}
+    for kind in all_strategies():
+        some = list(candidates(problem, 64, arch_named("sm_90"), kind.name))
+        for variant in some[:: max(1, len(some) - 1)]:
+            found[variant.name] = variant
+    return found
 
 
 @pytest.mark.parametrize("algorithm", list(BOTH))

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, candidates
-from softgen.verify.matrix import layouts
+from softgen.verify.matrix import exchanges, layouts
 from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
 from tests.helpers.single import check
 
 ROWS = 9
 PAST = 2**32  # elements before the first row that is computed
+COLUMNS = Columns(8)
 SHARED_BY_BLOCKS = (Cooperative.name, Split.name)  # tests/gpu/test_many_rows.py has these
 
 
@@ -29,8 +33,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 def first_row(source: Source) -> int:
     """Return a row behind PAST elements, the last one of a block."""
-    rows = source.variant.launch.rows_per_block
-    return -(-PAST // source.variant.problem.cols // rows) * rows - 1
+    step = source.variant.problem.layout.step
+    rows = math.lcm(source.variant.launch.rows_per_block, step)
+    return -(-PAST // source.variant.problem.cols // rows) * rows - step
 
 
 def sources(dtype: str, fixed_order: bool) -> list[Source]:
@@ -42,6 +47,10 @@ def sources(dtype: str, fixed_order: bool) -> list[Source]:
             problem = Problem.of("softmax", dtype, cols, fixed_order=fixed_order)
             variants = list(candidates(problem, 64, ARCH, kind.name))
             found += [render(variant) for variant in layouts(variants)]
+        for cols in (100, 1001):
+            problem = Problem.of("softmax", dtype, cols, layout=COLUMNS)
+            variants = list(candidates(problem, 64, ARCH, kind.name))
+            found += [render(variant) for variant in exchanges(variants)]
     names = {source.variant.strategy.name for source in found}
     without = {*SHARED_BY_BLOCKS, *((OneflowWarp.name,) if dtype == "float64" else ())}
     assert fixed_order or names == {kind.name for kind in all_strategies()} - without
@@ -53,7 +62,7 @@ def sources(dtype: str, fixed_order: bool) -> list[Source]:
 def test_rows_behind_many_elements_are_the_same(dtype: str, fixed_order: bool) -> None:
     kernels = sources(dtype, fixed_order)
     program = build(kernels)
-    inputs = [input_of(source, ROWS) for source in kernels]
+    inputs = [input_of(source, ROWS * source.variant.problem.layout.step) for source in kernels]
     near = program.run_all([Job(s, x) for s, x in zip(kernels, inputs, strict=True)])
     far = program.run_all(
         [Job(s, x, first_row=first_row(s)) for s, x in zip(kernels, inputs, strict=True)]
@@ -63,10 +72,11 @@ def test_rows_behind_many_elements_are_the_same(dtype: str, fixed_order: bool) -
         assert not isinstance(other, EmulationError), other
         assert first_row(source) * source.variant.problem.cols > 2**32 - 2**20
         problem = source.variant.problem
-        assert check(other[1:], x[1:], problem).ok, source.name
+        step = problem.layout.step
+        assert check(other[step:], x[step:], problem).ok, source.name
         # Elsewhere a row may lie within a pack, and be summed in another order.
         if fixed_order or problem.alignment >= problem.dtype.max_pack:
-            assert (one[1:] == other[1:]).all(), source.name
+            assert (one[step:] == other[step:]).all(), source.name
 
 
 def test_an_offset_of_32_bits_is_seen() -> None:

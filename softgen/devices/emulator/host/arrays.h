@@ -19,9 +19,9 @@ constexpr unsigned char kPoison = 0xff;  // repeated, it is a NaN of each elemen
 
 class Array {
  public:
-  Array(std::string name, int64_t rows, int64_t cols, int64_t item, int64_t shift,
+  Array(std::string name, int64_t rows, int64_t cols, int64_t inner, int64_t item, int64_t shift,
         Places places = {})
-      : name_(std::move(name)), cols_(cols), item_(item), places_(std::move(places)),
+      : name_(std::move(name)), cols_(cols), inner_(inner), item_(item), places_(std::move(places)),
         bytes_(static_cast<size_t>((places_.apart() ? places_.span() : rows * cols) * item)) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     room_ = (bytes_ + 16 + page - 1) / page * page;
@@ -77,8 +77,12 @@ class Array {
   std::string element_name(int64_t element) const {
     if (cols_ == 1 && item_ == 1) return format("%s[byte %lld]", name(), static_cast<long long>(element));
     if (cols_ == 1) return format("%s[row %lld]", name(), static_cast<long long>(element));
-    const int64_t row = places_.apart() ? places_.row_of(element) : element / cols_;
-    const int64_t col = places_.apart() ? element - places_.start_of(row) : element % cols_;
+    int64_t row = element / (cols_ * inner_) * inner_ + element % inner_;
+    int64_t col = element / inner_ % cols_;
+    if (places_.apart()) {
+      row = places_.row_of(element);
+      col = element - places_.start_of(row);
+    }
     return format("%s[row %lld, col %lld]", name(), static_cast<long long>(row),
                   static_cast<long long>(col));
   }
@@ -130,6 +134,7 @@ class Array {
  private:
   std::string name_;
   int64_t cols_;
+  int64_t inner_;
   int64_t item_;
   Places places_;
   size_t bytes_;

@@ -13,7 +13,8 @@ struct Job {
   int64_t block;
   int64_t first_block;
   int64_t rows;
-  int64_t first_row;  // of the arrays; those before are nowhere, and the first is not computed
+  int64_t first_row;  // of the arrays; those before are nowhere, and the first ones not computed
+  int64_t step;       // rows that the first are, of which none is computed
   int64_t operands;   // as many descriptions follow
   int64_t dynamic_shared;  // bytes
   int64_t cluster;         // blocks of a cluster, of which grid is a multiple
@@ -30,6 +31,7 @@ struct Description {
   char name[16];
   int64_t apart;  // whether it has no elements of rows: a number, or an array of its own size
   int64_t cols;  // elements of a row, or all
+  int64_t inner;  // from one of them to the next; rows of one inner lie side by side
   int64_t item;  // bytes of an element
   int64_t shift;    // bytes that it starts after a 16-byte boundary
   int64_t input;    // whether the kernel reads it

@@ -88,7 +88,8 @@ void flush_subnormals(bool flush) {
 
 void require_all_written(const Job& job, const Operand& operand) {
   const Array& y = *operand.array;
-  const size_t from = job.first_row ? y.elements() / static_cast<size_t>(job.rows) : 0;
+  const size_t of_a_row = y.elements() / static_cast<size_t>(job.rows);
+  const size_t from = job.first_row ? static_cast<size_t>(job.step) * of_a_row : 0;
   size_t missing = 0, first = 0;
   for (size_t i = operand.written_by.size(); i-- > from;) {
     if (!operand.written_by[i] && !y.is_gap(i)) ++missing, first = i;
@@ -134,8 +135,8 @@ void set_up_operands(const Job& job) {
     if (one.same_as < 0) {
       places.push_back(operands.size());
       const int64_t rows = one.apart ? 1 : job.rows;
-      operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.item, one.shift,
-                                                  Places(one.outer, one.cols)),
+      operands.push_back({std::make_unique<Array>(one.name, rows, one.cols, one.inner, one.item,
+                                                  one.shift, Places(one.outer, one.cols)),
                           one.input != 0, one.result != 0, {}});
     } else {
       places.push_back(places[static_cast<size_t>(one.same_as)]);
@@ -161,7 +162,7 @@ void set_up_workspace(const Job& job) {
   launch.workspace = nullptr;
   if (!takes && job.workspace) fail("the launch has a workspace and the kernel takes none");
   if (!takes) return;
-  workspace_array = std::make_unique<Array>("workspace", job.workspace, 1, 1, 0);
+  workspace_array = std::make_unique<Array>("workspace", job.workspace, 1, 1, 1, 0);
   workspace_array->clear();
   launch.workspace = workspace_array->data();
 }

@@ -1,0 +1,139 @@
+"""What strategies share that reduce columns of memory: the layout Columns, (outer, cols, inner).
+
+The threads of a block are a grid: `threads_across` of them side by side along inner, each with a
+pack of adjacent rows, and the others behind each other along the axis. Rows are numbered through,
+so a block may have the last rows of one outer index and the first of the next. What the threads of
+a row find is combined in up to three steps: over the lanes of a warp, over the warps of a block,
+and over the blocks of a cluster (templates/lib/columns/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.layouts import Columns
+from softgen.spec.problem import Problem
+from softgen.strategies.base import PACK_SIZES, Strategy, knob
+from softgen.strategies.launch import Launch
+
+ACROSS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+CLUSTERS = (1, 2, 4, 8, 16)
+BLOCKS = (64, 128, 256, 512, 1024)
+MOST_SHARED = 48 * KIB  # static
+
+# Up to so many parts a thread combines those of its rows itself, and saves a barrier.
+MOST_PARTS_OF_A_THREAD = 16
+
+
+@dataclass(frozen=True)
+class Columnar(Strategy):
+    """Base of strategies whose threads hold or walk packs of adjacent rows."""
+
+    layouts = (Columns,)
+    triggers = True
+
+    pack_size: int = knob("p", "adjacent rows moved by one load or store")
+    threads_across: int = knob("w", "threads side by side, a pack of rows each")
+    block_size: int = knob("b", "threads in a block")
+
+    @property
+    def blocks_of_a_row(self) -> int:
+        """The blocks of the cluster that shares a row; 1 without one."""
+        return int(getattr(self, "cluster_size", 1))
+
+    @property
+    def threads_along(self) -> int:
+        """The threads of a block behind each other along the axis."""
+        return self.block_size // self.threads_across
+
+    @property
+    def rows_of_a_block(self) -> int:
+        """The rows side by side that a block reduces."""
+        return self.threads_across * self.pack_size
+
+    @property
+    def stride(self) -> int:
+        """The threads of all blocks along the axis: a thread has every so manyeth column."""
+        return self.blocks_of_a_row * self.threads_along
+
+    @property
+    def warp_parts(self) -> int:
+        """The parts of a row in a block, once the lanes of each warp are combined."""
+        return self.block_size // max(self.threads_across, WARP_SIZE)
+
+    @property
+    def alone(self) -> bool:
+        """Whether the lanes of one warp have a whole row, so that nothing goes through memory."""
+        return self.warp_parts == 1 and self.blocks_of_a_row == 1
+
+    @property
+    def direct(self) -> bool:
+        """Whether each thread combines the parts of its own rows, all of its block's."""
+        parts = self.warp_parts * self.pack_size
+        return self.blocks_of_a_row == 1 and parts <= MOST_PARTS_OF_A_THREAD
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return (9, 0) if self.blocks_of_a_row > 1 else (7, 5)
+
+    def slot_bytes(self, problem: Problem) -> int:
+        """Return the static shared memory of a block: parts of its warps, of its cluster's."""
+        if self.alone:
+            return 0
+        blocks = self.blocks_of_a_row
+        slots = self.warp_parts + (blocks if blocks > 1 else 0)
+        return slots * self.rows_of_a_block * problem.part_bytes + 8 * (blocks > 1)
+
+    def check_grid(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless blocks, packs and clusters are possible."""
+        require = self.require
+        require(
+            self.blocks_of_a_row == 1 or arch.compute_capability >= (9, 0),
+            f"thread block clusters need sm_90, {arch.name} has none",
+        )
+        require(
+            self.blocks_of_a_row <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
+            f"a cluster of {self.blocks_of_a_row} does not fit a GPC of {arch.device}",
+        )
+        require(self.blocks_of_a_row in CLUSTERS, f"cluster_size must be one of {CLUSTERS}")
+        require(self.pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
+        require(
+            self.pack_size <= problem.alignment,
+            f"packs of {self.pack_size} where rows start on {problem.alignment} elements",
+        )
+        self.require_block(self.block_size)
+        require(self.threads_across in ACROSS, f"threads_across must be one of {ACROSS}")
+        require(
+            self.block_size % self.threads_across == 0,
+            f"block_size must be a multiple of threads_across ({self.threads_across})",
+        )
+        shared = self.slot_bytes(problem)
+        require(
+            shared <= MOST_SHARED,
+            f"the parts of a block take {shared} bytes of shared memory, of {MOST_SHARED}",
+        )
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: so many rows a block or cluster, and their parts."""
+        return Launch(
+            self.block_size,
+            rows_per_block=self.rows_of_a_block,
+            static_shared_bytes=self.slot_bytes(problem),
+            cluster_size=self.blocks_of_a_row,
+            strides=False,
+        )
+
+    def part(self, problem: Problem) -> int:
+        """Return the columns that all blocks of a cluster have in one round, else 0."""
+        return self.stride if self.blocks_of_a_row > 1 else 0
+
+    @staticmethod
+    def packs_worth_trying(problem: Problem) -> list[int]:
+        """Return packs of 16, 8 and 4 bytes of x, as far as rows are aligned; one element at least.
+
+        Those of half a sector and less only where there are no wider ones.
+        """
+        widest = min(problem.alignment, problem.dtype.max_pack)
+        return [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]

@@ -1,0 +1,141 @@
+"""Columns of memory in registers: an axis with others behind it, one read and one write.
+
+A thread holds some elements of each of a pack of adjacent rows. It takes the exponentials against
+the maximum that the lanes of its warp have of a row, and keeps them; (max, sum) pairs are exchanged
+once, through shared memory and, in a cluster, by pushes into that of other blocks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.spec.arch import Arch
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.columnar import ACROSS, BLOCKS, CLUSTERS, Columnar
+
+# Registers of a thread beside its elements, and beside them those of each row of its pack.
+OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
+ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
+
+MOST_HELD = 96  # registers of elements of a candidate
+
+
+@dataclass(frozen=True)
+class ColumnsInRegisters(Columnar):
+    """Adjacent rows per block or cluster, a thread holding a piece of a pack of them."""
+
+    name = "columns"
+    summary = "columns of memory in registers: packs along inner, one exchange along the axis"
+
+    cols_per_thread: int = knob("c", "elements of a row held by one thread")
+    min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
+    cluster_size: int = knob("k", "blocks that share a row", default=1)
+    evict_first: bool = knob(
+        "ef", "whether loads and stores leave the caches first", constant=False, default=False
+    )
+
+    def describe(self, problem: Problem) -> str:
+        """Return how rows are held, for the header of a file."""
+        blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"
+        held = f"{self.rows_of_a_block} rows in the registers of {blocks}"
+        noun = f"{problem.function.part.noun}s"
+        return held if self.stride == 1 else f"{held}, one exchange of {noun}"
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the threads cover a row and it fits the registers."""
+        self.check_grid(problem, arch)
+        wanted = -(-problem.cols // self.stride)
+        self.require(
+            self.cols_per_thread == wanted,
+            f"cols_per_thread must be {wanted}, what {self.stride} threads hold of "
+            f"{problem.cols} columns",
+        )
+        self.require(
+            problem.cols >= self.stride,
+            f"{self.stride} threads along an axis of {problem.cols}, where each must have a column",
+        )
+        self.require_registers(
+            self.element_registers(problem),
+            self.others(problem),
+            self.min_blocks,
+            self.block_size,
+            arch,
+        )
+
+    def whole_cols(self, problem: Problem) -> int:
+        """Return how many of a thread's columns there are for all threads; all, or one less."""
+        return problem.cols // self.stride
+
+    def element_registers(self, problem: Problem) -> int:
+        """Return the 32-bit registers of a thread that hold elements."""
+        return self.pack_size * self.cols_per_thread * problem.compute_dtype.itemsize // 4
+
+    def others(self, problem: Problem) -> int:
+        """Return the registers of a thread beside them, with which ptxas does not spill."""
+        compute = problem.compute_dtype
+        more = self.element_registers(problem) // 16
+        return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield lines of 32 bytes and more whose threads hold 4 to 96 registers of elements."""
+        found = [
+            setting
+            for pack in cls.packs_worth_trying(problem)
+            for across in ACROSS
+            for block in BLOCKS
+            for cluster in CLUSTERS
+            for setting in cls._filled(problem, rows, arch, pack, across, block, cluster)
+        ]
+        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+
+    @classmethod
+    def _filled(
+        cls,
+        problem: Problem,
+        rows: int,
+        arch: Arch,
+        pack: int,
+        across: int,
+        block: int,
+        cluster: int,
+    ) -> Iterator[ColumnsInRegisters]:
+        """Yield such a block with few or most blocks on an SM, if it is worth a try."""
+        line = pack * across * problem.dtype.itemsize
+        if block % across or not min(32, rows * problem.dtype.itemsize) <= line <= 2048:
+            return
+        stride = block // across * cluster
+        one = cls(pack, across, block, -(-problem.cols // stride), 1, cluster)
+        held = one.element_registers(problem)
+        if held > MOST_HELD or (held < 8 and stride > 1) or not one.is_legal(problem, arch):
+            return
+        yield one
+        full = most_blocks(held + one.others(problem), block, arch)
+        for evict_first in (False, True):
+            more = dataclasses.replace(one, min_blocks=full, evict_first=evict_first)
+            if full > 1 and more.is_legal(problem, arch):
+                yield more
+
+    def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: 128 bytes a line, 32 registers, 256 threads, few blocks in a cluster.
+
+        Every SM should have a block, or two.
+        """
+        line = self.rows_of_a_block * problem.dtype.itemsize
+        blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
+        score = 0.5 * max(0.0, math.log2(128 / line)) + 0.1 * max(0.0, math.log2(line / 128))
+        score += 0.4 * abs(math.log2(self.element_registers(problem) / 32))
+        score += 0.15 * abs(math.log2(self.block_size / 256)) + 0.2 * math.log2(self.cluster_size)
+        score += 0.8 * max(0.0, math.log2(2 * arch.multiprocessors / blocks))
+        score += 0.3 * math.log2(problem.dtype.max_pack / self.pack_size)
+        return (score, self.evict_first, -self.min_blocks)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """The copy's time; more where an axis is so long that only large clusters hold it."""
+        return 1.05 if problem.cols <= 1024 else 1.2

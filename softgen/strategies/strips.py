@@ -1,0 +1,104 @@
+"""Columns of memory in two passes: (max, sum) pairs of a strip of rows, then their results.
+
+Source: algorithm 3 of Milakov & Gimelshein (arXiv 1805.02867), for rows that lie side by side. A
+strip is what a block, or a cluster of blocks, has: some rows with all of their columns. The second
+pass reads it from the L2 cache as long as all strips that are under way fit there, so strips are
+narrow, and the blocks of a cluster share one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.spec.arch import Arch
+from softgen.spec.dtypes import DType
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.columnar import ACROSS, CLUSTERS, Columnar
+from softgen.strategies.walk import MOST_UNROLL
+
+UNROLLS = (1, 2, 4, 8)
+BLOCKS = (128, 256, 512, 1024)
+
+CACHED = 0.6  # of the L2 cache for strips; the results pass through it too
+
+# Registers of a thread beside its elements: addresses; and of each row of its pack, its pair with
+# what rounding lost, or what makes results.
+OTHER_REGISTERS = {DType.FLOAT32: 26, DType.FLOAT64: 64}
+ROW_REGISTERS = {DType.FLOAT32: 5, DType.FLOAT64: 16}
+
+
+@dataclass(frozen=True)
+class Strips(Columnar):
+    """A strip of adjacent rows per block or cluster, read twice."""
+
+    name = "strips"
+    summary = "columns of memory in two passes over a strip of rows, the second from L2; any length"
+
+    unroll: int = knob("u", "columns that a thread loads before it uses the first")
+    cluster_size: int = knob("k", "blocks that share a row", default=1)
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("unroll",) if self.unroll == 1 else ()
+
+    def describe(self, problem: Problem) -> str:
+        """Return what the file of `problem` does, for its header."""
+        blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"
+        passes = "in two passes" if problem.writes_elements else "in one pass"
+        return f"{blocks} walks along {self.rows_of_a_block} rows {passes}"
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
+        self.check_grid(problem, arch)
+        self.require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
+        compute = problem.compute_dtype
+        held = self.pack_size * self.unroll * compute.itemsize // 4
+        others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
+        self.require_registers(held, others, 1, self.block_size, arch)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield strips of 32 bytes and more whose threads all have columns."""
+        least = min(32, rows * problem.dtype.itemsize)
+        found = [
+            cls(pack, across, block, unroll, cluster)
+            for pack in cls.packs_worth_trying(problem)
+            for across in ACROSS
+            if least <= pack * across * problem.dtype.itemsize <= 512
+            for block in BLOCKS
+            if block >= across
+            for cluster in CLUSTERS
+            if block // across * cluster <= max(problem.cols, 32)
+            for unroll in UNROLLS
+            if unroll == 1 or unroll * (block // across) * cluster <= problem.cols
+        ]
+        legal = [setting for setting in found if setting.is_legal(problem, arch)]
+        yield from sorted(legal, key=lambda s: s._badness(problem, rows, arch))
+
+    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+        """Order candidates: strips that stay in L2, 64 bytes a line, a block for every SM."""
+        line = self.rows_of_a_block * problem.dtype.itemsize
+        strips = max(1.0, rows / self.rows_of_a_block)
+        resident = arch.multiprocessors * arch.threads_per_multiprocessor / 2 / self.block_size
+        under_way = min(strips, max(1.0, resident / self.cluster_size)) * problem.cols * line
+        score = (
+            1.0 * max(0.0, math.log2(under_way / (CACHED * arch.l2_bytes)))
+            if problem.writes_elements
+            else 0.0
+        )
+        score += 0.4 * max(0.0, math.log2(64 / line)) + 0.1 * max(0.0, math.log2(line / 128))
+        score += 0.8 * max(0.0, math.log2(arch.multiprocessors / (strips * self.cluster_size)))
+        bytes_at_once = self.unroll * self.pack_size * problem.dtype.itemsize
+        score += 0.2 * abs(math.log2(bytes_at_once / 64)) + 0.1 * math.log2(self.cluster_size)
+        return score + 0.1 * abs(math.log2(self.block_size / 512))
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Two reads, the second from L2; one where no elements are written."""
+        if not problem.writes_elements:
+            return 1.1
+        return 1.5

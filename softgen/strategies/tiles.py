@@ -1,0 +1,136 @@
+"""Columns of memory with little behind the axis: tiles of whole outer indices in shared memory.
+
+Where inner is a few elements, accesses along it are parts of a sector. All elements of some outer
+indices follow each other in memory, though: a block moves them in whole packs, and its threads find
+the columns of their rows in shared memory, whatever inner is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.spec.arch import KIB, Arch
+from softgen.spec.dtypes import MAX_PACK_BYTES
+from softgen.spec.layouts import Columns
+from softgen.spec.problem import Problem
+from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.launch import Launch
+
+SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
+BLOCKS = (64, 128, 256, 512, 1024)
+MOST_SHARED = 48 * KIB  # static
+MOST_INNER = 64  # of a candidate: from there on packs along inner are lines
+MOST_HELD = 48  # registers of elements of a candidate
+
+
+@dataclass(frozen=True)
+class Tiles(Strategy):
+    """Some outer indices per block, moved through shared memory in whole packs."""
+
+    name = "tiles"
+    summary = "outer indices that follow each other in shared memory, for a few elements of inner"
+    layouts = (Columns,)
+    triggers = True
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    cols_per_thread: int = knob("c", "elements of a row held by one thread")
+    threads_per_row: int = knob("t", "threads that share a row")
+    outers: int = knob("o", "outer indices of a block")
+    block_size: int = knob("b", "threads in a block")
+
+    def describe(self, problem: Problem) -> str:
+        """Return what a block has, for the header of a file."""
+        return f"a block moves {self.outers} outer indices in packs, through shared memory"
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless a tile is whole packs and its rows have threads."""
+        require, inner = self.require, problem.layout.step
+        require(
+            self.pack_size == problem.dtype.max_pack,
+            f"pack_size must be {problem.dtype.max_pack}, which 16 bytes hold",
+        )
+        require(
+            not problem.writes_elements or problem.dtype.itemsize == problem.out_dtype.itemsize,
+            "results stand where their elements stood: types of one size",
+        )
+        self.require_block(self.block_size)
+        require(self.threads_per_row in SHARERS, f"threads_per_row must be one of {SHARERS}")
+        require(
+            self.threads_per_row <= problem.cols,
+            f"{self.threads_per_row} threads for a row of {problem.cols}",
+        )
+        wanted = -(-problem.cols // self.threads_per_row)
+        require(
+            self.cols_per_thread == wanted,
+            f"cols_per_thread must be {wanted}, what {self.threads_per_row} threads hold of "
+            f"{problem.cols} columns",
+        )
+        require(self.outers >= 1, "outers must be at least 1")
+        require(
+            self.outers * inner * self.threads_per_row <= self.block_size,
+            f"{self.outers} x {inner} rows of {self.threads_per_row} threads are more than "
+            f"{self.block_size}",
+        )
+        tile = self.tile_bytes(problem)
+        require(
+            tile % MAX_PACK_BYTES == 0,
+            f"{self.outers} outer indices are {tile} bytes, and must be a multiple of 16",
+        )
+        shared = self.launch(problem).static_shared_bytes
+        require(shared <= MOST_SHARED, f"a tile and parts take {shared} bytes of {MOST_SHARED}")
+        loads = -(-tile // (MAX_PACK_BYTES * self.block_size))
+        held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        others = OTHER_REGISTERS[problem.compute_dtype]
+        self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
+
+    def tile_bytes(self, problem: Problem) -> int:
+        """Return the size of the elements of a block."""
+        return self.outers * problem.layout.step * problem.cols * problem.dtype.itemsize
+
+    def part(self, problem: Problem) -> int:
+        """Return the columns that the threads of a row have in one round."""
+        return self.threads_per_row
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: a tile, and parts where threads share rows."""
+        rows = self.outers * problem.layout.step
+        parts = rows * self.threads_per_row if self.threads_per_row > 1 else 0
+        shared = self.tile_bytes(problem) + parts * problem.part_bytes
+        return Launch(self.block_size, rows, static_shared_bytes=shared, strides=False)
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield blocks as full as whole packs allow, of small inner."""
+        inner, pack = problem.layout.step, problem.dtype.max_pack
+        if inner > MOST_INNER:
+            return
+        unit = MAX_PACK_BYTES // math.gcd(
+            MAX_PACK_BYTES, inner * problem.cols * problem.dtype.itemsize
+        )
+        found = [
+            cls(pack, -(-problem.cols // sharers), sharers, outers, block)
+            for sharers in SHARERS
+            for block in BLOCKS
+            if (outers := block // (inner * sharers) // unit * unit)
+        ]
+        legal = [setting for setting in found if setting.is_legal(problem, arch)]
+        held = [s for s in legal if s.held(problem) <= MOST_HELD]
+        yield from sorted(held, key=lambda s: s._badness(problem))
+
+    def held(self, problem: Problem) -> int:
+        """Return the registers of a thread that hold elements."""
+        return self.cols_per_thread * problem.compute_dtype.itemsize // 4
+
+    def _badness(self, problem: Problem) -> float:
+        """Order candidates: few idle threads, 8 elements a thread, tiles of 8 KiB."""
+        used = self.outers * problem.layout.step * self.threads_per_row / self.block_size
+        score = 2 * (1 - used) + 0.3 * abs(math.log2(self.cols_per_thread / 8))
+        return score + 0.3 * abs(math.log2(self.tile_bytes(problem) / (8 * KIB)))
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """The copy's time where packs along inner are less than a sector or two."""
+        narrow = problem.alignment * problem.dtype.itemsize < MAX_PACK_BYTES
+        return 1.02 if narrow or problem.layout.step * problem.dtype.itemsize <= 64 else 1.2

@@ -1,0 +1,184 @@
+"""Kernels of the layout Columns: names, what is legal, and what happens to broken ones."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from softgen.devices.emulator import Job, build
+from softgen.errors import (
+    EmulationError,
+    IllegalVariantError,
+    InvalidTypeError,
+    InvalidValueError,
+)
+from softgen.source.render import render
+from softgen.spec.layouts import ROWS, Columns, layout_behind, layout_of
+from softgen.spec.problem import Problem
+from softgen.strategies import winners
+from softgen.strategies.columns import ColumnsInRegisters
+from softgen.strategies.select import select
+from softgen.strategies.strips import Strips
+from softgen.strategies.tiles import Tiles
+from softgen.strategies.variants import Variant, candidates, parse_name
+from softgen.verify.verify import on_emulator
+from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
+
+
+def problem_of(cols: int, inner: int, dtype: str = "float32") -> Problem:
+    return Problem.of("softmax", dtype, cols, layout=Columns(inner))
+
+
+def held(cols: int, inner: int, *knobs: int) -> Variant:
+    pack, across, block, per_thread, cluster = knobs
+    setting = ColumnsInRegisters(pack, across, block, per_thread, 1, cluster)
+    return Variant(problem_of(cols, inner), setting)
+
+
+ALONE = held(48, 32, 4, 4, 32, 6, 1)
+DIRECT = held(30, 48, 2, 16, 64, 8, 1)
+TOTALS = held(100, 16, 4, 4, 256, 2, 1)
+TOTALS_OF_MORE_ROWS = held(21, 2048, 4, 128, 256, 11, 1)
+ACROSS_OUTERS = held(9, 3, 1, 32, 64, 5, 1)
+CLUSTER = held(100, 8, 4, 2, 64, 2, 2)
+CLUSTER_OF_MORE_ROWS = held(12, 20, 4, 32, 64, 3, 2)
+STRIPS = Variant(problem_of(45, 24), Strips(2, 4, 64, 2, 2))
+STRIPS_OF_A_WARP = Variant(problem_of(10, 32), Strips(4, 8, 32, 4))
+TILES = Variant(problem_of(21, 3), Tiles(4, 6, 4, 4, 64))
+TILES_OF_A_THREAD = Variant(problem_of(3, 4), Tiles(4, 3, 1, 9, 64))
+ALL = (
+    *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
+    *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
+)
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
+    for variant in ALL:
+        variant.check(ARCH)
+    for verdicts in on_emulator([render(variant) for variant in ALL]):
+        assert [verdict.objection for verdict in verdicts if verdict.objection] == []
+
+
+@pytest.mark.parametrize(
+    ("variant", "old", "new", "seen"),
+    [
+        (DIRECT, "  __syncthreads();\n", "", "race on shared memory"),
+        (TOTALS, "  __syncthreads();\n", "", "race on shared memory"),
+        (
+            TOTALS,
+            "slots[0] + thread",
+            "slots[0] + thread + 1",
+            "past the end|race|are off",
+        ),
+        (CLUSTER, "  cluster_wait();", "  ", "barrier"),
+        (CLUSTER, "  mbarrier_wait(&barrier);\n", "", "race on shared memory|never"),
+        (CLUSTER, "rank * kThreadsAlong + ", "", "written|elements are off"),
+        (ALONE, "(tile) % kTiles", "(tile) % (kTiles + 1)", "elements|written"),
+        (STRIPS, "col += kUnroll * kStride", "col += kStride", "twice|are off|written"),
+        (STRIPS_OF_A_WARP, "live ? kCols : 0", "kCols", "past the end"),
+        (TILES, "  __syncthreads();\n", "", "race on shared memory"),
+        (
+            TILES,
+            "slots[along][row] = part;\n  __syncthreads();",
+            "slots[along][row] = part;",
+            "race",
+        ),
+        (TILES, "left < kTile ? left : kTile", "kTile", "past the end"),
+        (TILES_OF_A_THREAD, "at + c * kSharing", "at + c", "are off|race|twice"),
+        (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
+        (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
+        (ACROSS_OUTERS, "along + c * kStride < kCols", "true", "past the end|twice"),
+    ],
+)
+def test_a_broken_kernel_is_seen(variant: Variant, old: str, new: str, seen: str) -> None:
+    (verdicts,) = on_emulator([broken(render(variant), old, new)], seconds=5)
+    assert re.search(seen, next(v.objection for v in verdicts if v.objection))
+
+
+def test_a_row_that_is_not_there_is_neither_read_nor_written() -> None:
+    source = render(ACROSS_OUTERS)  # 32 rows a block, and 33 rows
+    (result,) = build([source]).run_all([Job(source, input_of(source, 33))])
+    assert not isinstance(result, EmulationError), result
+
+
+def test_a_job_of_half_an_outer_index_is_refused() -> None:
+    source = render(ALONE)
+    with pytest.raises(InvalidValueError, match="takes multiples of 32 rows, got 48 from 0 on"):
+        Job(source, input_of(source, 48))
+
+
+def test_names_are_read_back() -> None:
+    for variant in candidates(problem_of(128, 1024, "bfloat16"), 65536, ARCH):
+        assert parse_name(variant.name) == variant
+    name = "softmax_f32_128_in1024_align1_safe_b256"
+    assert parse_name(name).problem.layout == Columns(1024)
+    assert parse_name(name).problem.alignment == 1
+    with pytest.raises(InvalidValueError, match="unknown strategy 'colums'"):
+        parse_name("softmax_f32_128_in1024_colums_p4_w8_b128_c8_m1")
+
+
+def test_alignment_follows_from_inner() -> None:
+    assert problem_of(1001, 16).alignment == 4
+    assert problem_of(1024, 77).alignment == 1
+    assert Problem.of("softmax", "float16", 3, layout="in6").alignment == 2
+
+
+def test_one_order_is_all_that_there_is() -> None:
+    problem = Problem.of("softmax", "float32", 100, fixed_order=True, layout=Columns(77))
+    assert not problem.fixed_order
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Columns(1), InvalidValueError, "inner must be from 2 to 2.*40, got 1"),
+        (lambda: Columns(2.0), InvalidTypeError, "inner must be an int, got 2.0"),  # type: ignore[arg-type]
+        (lambda: layout_of("rows"), InvalidValueError, "unknown layout 'rows'; known are '' and"),
+        (lambda: layout_of(3), InvalidTypeError, "a layout is a Layout or its label, got 3"),  # type: ignore[arg-type]
+        (lambda: problem_of(2**30, 2**20), InvalidValueError, "cols x inner must be at most 2"),
+    ],
+)
+def test_what_is_no_layout_is_refused(make: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
+    assert layout_of("") is layout_of(ROWS) is layout_behind(1) is ROWS
+    assert layout_of("in77") == layout_behind(77) == Columns(77)
+
+
+@pytest.mark.parametrize(
+    ("label", "message"),
+    [
+        ("columns_p4_w8_b128_c7_m1", "cols_per_thread must be 8, what 16 threads hold of 128"),
+        ("columns_p8_w8_b128_c8_m1", "packs of 8 where rows start on 4 elements"),
+        ("columns_p4_w3_b96_c4_m1", "threads_across must be one of"),
+        ("columns_p4_w64_b32_c8_m1", "block_size must be a multiple of threads_across"),
+        ("columns_p4_w1_b256_c1_m1", "256 threads along an axis of 128"),
+        ("columns_p4_w8_b128_c8_m1_k3", "cluster_size must be one of"),
+        ("columns_p4_w256_b1024_c32_m2", "a thread would hold 128 registers of elements"),
+        ("columns_p4_w256_b256_c8_m1_k16", "bytes of shared memory, of 49152"),
+        ("tiles_p4_c1_t128_o1_b128", "1 x 1024 rows of 128 threads are more than 128"),
+        ("warp_p4_c4_g32_r1_b128", "warp does not compute softmax"),
+    ],
+)
+def test_what_cannot_be_is_refused(label: str, message: str) -> None:
+    with pytest.raises(IllegalVariantError, match=message):
+        select(problem_of(128, 1024), 65536, ARCH, label)
+
+
+def test_a_winner_of_rows_is_none_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    shipped = [("softmax_f32_128_in1024_columns_p4_w8_b128_c8_m1", 65536, 1.0)]
+    monkeypatch.setattr(winners, "_winners", lambda device: shipped)
+    assert winners.winner(Problem.of("softmax", "float32", 128), 65536, ARCH) is None
+    found = winners.winner(problem_of(128, 1024), 65536, ARCH)
+    assert found is not None
+    assert found.name == shipped[0][0]
