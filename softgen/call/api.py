@@ -6,10 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.axes import with_axes_kept
 from softgen.call.full import calls_of
+from softgen.call.hooks import call_hooked
 from softgen.call.library import library_of
 from softgen.errors import InvalidValueError
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softgen.call.hooks import HookValues
     from softgen.strategies.select import Choice
 
 # Their last argument is given also where it is empty: the default of a parameter costs 0.02 us.
@@ -34,6 +38,7 @@ def softmax(
     pdl: bool = True,
     return_lse: bool = False,
     dim: int | tuple[int, ...] | None = None,
+    **hooks: Unpack[HookValues],
 ) -> Any:
     """Return exp(x - max) / sum(exp(x - max)) along `axis`, on the GPU that holds `x`.
 
@@ -64,6 +69,9 @@ def softmax(
         return_lse: whether to return log(sum(exp(x))) of each row beside the result, from the same
             pass over x: float32, or float64 if x or the result is, and of the shape of the rows.
         dim: PyTorch's name of `axis`; give one of them.
+        hooks: scale, softcap, bias, mask, lengths, causal, causal_offset, sink, empty_rows,
+            out_scale, dropout, seed and seed_offset: what is done to elements on their way in and
+            out (docs/hooks.md).
 
     Returns:
         An array of x's library (CuPy for the protocols), of x's shape, on the caller's stream; with
@@ -82,6 +90,9 @@ def softmax(
     """
     if dim is not None:
         axis = axis_of(axis, dim)
+    if hooks:
+        name = "softmax_lse" if return_lse else "softmax"
+        return call_hooked(name, x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
     if return_lse:
         calls = _softmax_lse if pdl else calls_of("softmax_lse", False)
     else:
@@ -101,6 +112,7 @@ def log_softmax(
     pdl: bool = True,
     return_lse: bool = False,
     dim: int | tuple[int, ...] | None = None,
+    **hooks: Unpack[HookValues],
 ) -> Any:
     """Return (x - max) - log(sum(exp(x - max))) along `axis`; everything else is as in `softmax`.
 
@@ -108,6 +120,9 @@ def log_softmax(
     """
     if dim is not None:
         axis = axis_of(axis, dim)
+    if hooks:
+        name = "log_softmax_lse" if return_lse else "log_softmax"
+        return call_hooked(name, x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
     if return_lse:
         calls = _log_softmax_lse if pdl else calls_of("log_softmax_lse", False)
     else:
@@ -127,6 +142,7 @@ def logsumexp(
     batch_invariant: bool | None = None,
     pdl: bool = True,
     dim: int | tuple[int, ...] | None = None,
+    **hooks: Unpack[HookValues],
 ) -> Any:
     """Return log(sum(exp(x))) along `axis`: x is read once, and one number a row written.
 
@@ -141,6 +157,7 @@ def logsumexp(
         batch_invariant: as in `softmax`.
         pdl: as in `softmax`.
         dim: PyTorch's name of `axis`.
+        hooks: as in `softmax`, but for out_scale, dropout and its seed.
 
     Returns:
         An array of x's library, of x's shape without the axis.
@@ -150,8 +167,12 @@ def logsumexp(
     """
     if dim is not None:
         axis = axis_of(axis, dim)
-    calls = _logsumexp if pdl else calls_of("logsumexp", False)
-    lse = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
+    if hooks:
+        request = (x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
+        lse = call_hooked("logsumexp", *request)
+    else:
+        calls = _logsumexp if pdl else calls_of("logsumexp", False)
+        lse = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
     if not keepdim:
         return lse
     if axis is None:

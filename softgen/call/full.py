@@ -37,14 +37,18 @@ if TYPE_CHECKING:
 
 
 @functools.cache
-def calls_of(function: str, pdl: bool = True) -> WarmCalls:
-    """Return the calls of the function that is called so; without `pdl`, by plain launches."""
+def calls_of(function: str, pdl: bool = True, hooks: tuple[str, ...] = ()) -> WarmCalls:
+    """Return the calls of the function that is called so; without `pdl`, by plain launches.
+
+    With `hooks`, by name, the inputs beside x are what those take.
+    """
     calls: WarmCalls
 
     def full(x: Any, out: Any, *request: Any) -> Any:
         rest, key = request[-2:]
         of = Function.of(function)
-        return run_full(calls, of, (x, *rest), out, *request[:-2], key=key, pdl=pdl)
+        inputs = (x, *rest)
+        return run_full(calls, of, inputs, out, *request[:-2], key=key, pdl=pdl, hooks=hooks)
 
     calls = WarmCalls(full)
     return calls
@@ -63,6 +67,7 @@ def run_full(
     *,
     key: Hashable,
     pdl: bool,
+    hooks: Sequence[str] = (),
 ) -> Any:
     """Return the result of a call that is not warm, and keep it in `calls` for the next.
 
@@ -78,6 +83,7 @@ def run_full(
         batch_invariant: as in `api.softmax`.
         key: None for a call that cannot be kept.
         pdl: as in `api.softmax`.
+        hooks: by name; what they take comes last among the inputs.
     """
     library, x = library_of(inputs[0])
     x_type = library.dtype(x)
@@ -88,7 +94,10 @@ def run_full(
     invariant = batch_invariant_default() if batch_invariant is None else batch_invariant
     # A row of nothing has no kernel, but its operands have types and shapes.
     shape_only = Problem.of(
-        function, x_type, max(1, along.cols), out_dtype=y_type, layout=along.layout
+        *(function, x_type, max(1, along.cols)),
+        out_dtype=y_type,
+        hooks=hooks,
+        layout=along.layout,
     )
     if _has_no_kernel(along, shape_only) and 0 not in x.shape:
 
@@ -177,6 +186,7 @@ def _problem_of(
         out_dtype=shape_only.out_dtype,
         alignment=usable_alignment(shape_only.alignment, shape_only.operands, words, strides),
         fixed_order=invariant,
+        hooks=shape_only.hooks,
         layout=found.layout,
     )
     return problem, words
@@ -266,6 +276,8 @@ def _other_input(
     found = library.element_type(array)
     if found is not operand.dtype:
         raise InvalidTypeError(f"{operand.name} must be {operand.dtype.value}, got {found.value}")
+    if operand.extent is Extent.BROADCAST:  # whose shape is the caller's, and told by numbers
+        return array
     row = operand.extent is Extent.ROW
     shape = row_shape if row else tuple(x.shape)
     if tuple(array.shape) != shape:

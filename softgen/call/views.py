@@ -110,7 +110,7 @@ def contiguous(library: Library, problem: Problem, others: Sequence[Any]) -> lis
     """Return the inputs beside x, with copies of arrays that are views."""
     return [
         array
-        if operand.extent is Extent.NUMBER or library.is_contiguous(array)
+        if operand.extent in (Extent.NUMBER, Extent.BROADCAST) or library.is_contiguous(array)
         else _copy(library, array)
         for operand, array in zip(problem.inputs[1:], others, strict=True)
     ]

@@ -102,7 +102,7 @@ def _checking(
     """
     address, alike, size = library.address, library.like(array), _bytes(library, array)
     # Where rows may start is in the kernel's text: they lie as those of the launch did.
-    mask = ALIGNMENT_MASK if by_element else library.dtype(array).itemsize - 1
+    mask = ALIGNMENT_MASK if by_element else library.element_type(array).itemsize - 1
     wanted = address(array) & mask
 
     def prepare(arguments: Any, stream: int, result: Any, rest: tuple[Any, ...]) -> Any:
@@ -148,4 +148,4 @@ def _making(
 
 
 def _bytes(library: Library, array: Any) -> int:
-    return int(math.prod(array.shape)) * library.dtype(array).itemsize
+    return int(math.prod(array.shape)) * library.element_type(array).itemsize

@@ -1,0 +1,338 @@
+"""What a call's hooks are: their names, which decide the kernel, and what its launch takes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from softgen.call.full import calls_of
+from softgen.call.library import Library, library_of
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.names import unknown
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Integer
+from softgen.spec.functions.base import Function
+from softgen.spec.hooks.dropout import threshold_of
+from softgen.spec.hooks.places import MOST_ROWS, Place, place_of
+from softgen.spec.problem import natural_alignment
+
+if TYPE_CHECKING:
+    from softgen.strategies.select import Choice
+
+
+class HookValues(TypedDict, total=False):
+    """The arguments of a call that are hooks; docs/hooks.md says what they do.
+
+    Attributes:
+        scale: a finite number, or an array of the type of the arithmetic, broadcast over the rows.
+        softcap: a finite number above 0.
+        bias: an array of floats, broadcast over x; its last axis is that of x.
+        mask: an array of booleans, broadcast over x; its last axis is that of x.
+        lengths: an array of int32 or int64, broadcast over the rows.
+        causal: whether a row ends behind its position.
+        causal_offset: columns that position 0 sees beside one; by default columns - queries.
+        sink: an array of floats, broadcast over the rows, as (heads, 1) over (batch, head, query).
+        empty_rows: "nan", or "zero" for 0 in rows of nothing but -inf.
+        out_scale: a finite number.
+        dropout: the probability of an element to be dropped, from 0 to 1.
+        seed: of dropout, 64 bits.
+        seed_offset: of dropout, 64 bits; by default 0.
+    """
+
+    scale: Any
+    softcap: float | None
+    bias: Any
+    mask: Any
+    lengths: Any
+    causal: bool
+    causal_offset: int | None
+    sink: Any
+    empty_rows: str
+    out_scale: float | None
+    dropout: float
+    seed: int | None
+    seed_offset: int
+
+
+NAMES = tuple(HookValues.__annotations__)
+
+
+def call_hooked(
+    function: str,
+    x: Any,
+    out: Any,
+    axis: Any,
+    dtype: object,
+    tune: str | None,
+    choice: Choice,
+    batch_invariant: bool | None,
+    pdl: bool,
+    hooks: Mapping[str, Any],
+) -> Any:
+    """Return the result of a call with hooks; the other arguments are those of `api.softmax`."""
+    _require_last(library_of(x)[1].ndim, axis)
+    names, values = chosen(Function.of(function), x, dtype, hooks)
+    calls = calls_of(function, pdl, names)
+    return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
+
+
+def _require_last(ndim: int, axis: object) -> None:
+    """Raise NotSupportedError for another axis than the last, where its hooks would find rows."""
+    if isinstance(axis, int) and not isinstance(axis, bool) and axis in (-1, ndim - 1):
+        return
+    raise NotSupportedError(
+        f"hooks are for the last axis, got axis {axis!r} of {ndim}; move it last with "
+        "moveaxis(x, axis, -1), and move the result back"
+    )
+
+
+def chosen(
+    function: Function, x: Any, dtype: object, hooks: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Return the names of the kernel's hooks, and what they take, in their order.
+
+    Args:
+        function: what is computed.
+        x: as in `api.softmax`; rows are those of its last axis.
+        dtype: as in `api.softmax`.
+        hooks: as `HookValues`.
+
+    Raises InvalidTypeError or InvalidValueError, saying what is accepted.
+    """
+    for name in hooks:
+        if name not in NAMES:
+            raise InvalidTypeError(unknown("argument", name, NAMES))
+    found = _Finder(x, dtype, hooks)
+    if found.rows > MOST_ROWS:
+        raise InvalidValueError(
+            f"hooks take at most 2**31 - 1 rows, got {found.rows}; call for a part of them"
+        )
+    for find in (found.scale, found.softcap, found.bias, found.mask, found.lengths, found.causal):
+        find()
+    found.sink()
+    found.empty_rows(function)
+    found.out_scale()
+    found.dropout()
+    return tuple(found.names), tuple(found.values)
+
+
+class _Finder:
+    """Looks at the arguments one by one, in the order in which hooks are applied."""
+
+    def __init__(self, x: Any, dtype: object, hooks: Mapping[str, Any]) -> None:
+        library, array = library_of(x)
+        self.library: Library = library
+        self.hooks = hooks
+        self.device = library.device(array)
+        self.dtype = library.dtype(array)
+        y_type = self.dtype if dtype is None else DType.of(dtype)
+        doubled = DType.FLOAT64 in (self.dtype, y_type)
+        self.compute = DType.FLOAT64 if doubled else DType.FLOAT32
+        self.shape = tuple(array.shape[:-1])
+        self.cols = int(array.shape[-1]) if array.ndim else 1
+        self.rows = math.prod(self.shape)
+        self.names: list[str] = []
+        self.values: list[Any] = []
+
+    def scale(self) -> None:
+        given = self.hooks.get("scale")
+        if given is None:
+            return
+        if _is_number(given):
+            value = _finite("scale", given)
+            self._add("scale" if value > 0 else "scaleany", value)
+        else:
+            array = self._array("scale", given, (self.compute,), "numbers or an array of")
+            self._add("scalerow", *self._by_row("scale", array))
+
+    def softcap(self) -> None:
+        given = self.hooks.get("softcap")
+        if given is None:
+            return
+        value = _finite("softcap", given)
+        if value <= 0:
+            raise InvalidValueError(f"softcap must be above 0, got {given!r}; None is without it")
+        self._add("softcap", value)
+
+    def bias(self) -> None:
+        given = self.hooks.get("bias")
+        if given is not None:
+            array = self._array("bias", given, tuple(DType), "an array of")
+            kind = self.library.element_type(array)
+            self._add(*self._lines("bias", array, f"bias{kind.short}"))
+
+    def mask(self) -> None:
+        given = self.hooks.get("mask")
+        if given is not None:
+            advice = "an array (an additive mask of floats is bias=) of"
+            array = self._array("mask", given, (Integer.BOOL,), advice)
+            self._add(*self._lines("mask", array, "mask"))
+
+    def lengths(self) -> None:
+        given = self.hooks.get("lengths")
+        if given is not None:
+            array = self._array("lengths", given, (Integer.INT32, Integer.INT64), "an array of")
+            kind = self.library.element_type(array)
+            self._add(f"lengths{kind.short}", *self._by_row("lengths", array))
+
+    def causal(self) -> None:
+        wanted, offset = self.hooks.get("causal", False), self.hooks.get("causal_offset")
+        if not isinstance(wanted, bool):
+            raise InvalidTypeError(f"causal must be True or False, got {wanted!r}")
+        if not wanted:
+            if offset is not None:
+                raise InvalidValueError("causal_offset needs causal=True")
+            return
+        queries = self.shape[-1] if self.shape else 1
+        shift = self.cols - queries if offset is None else _whole("causal_offset", offset)
+        self._add("causal", max(1, queries), shift)
+
+    def sink(self) -> None:
+        given = self.hooks.get("sink")
+        if given is None:
+            return
+        if not self.cols:
+            raise InvalidValueError("rows without elements take no sink; x has no columns")
+        array = self._array("sink", given, tuple(DType), "an array of")
+        kind = self.library.element_type(array)
+        self._add(f"sink{kind.short}", *self._by_row("sink", array))
+
+    def empty_rows(self, function: Function) -> None:
+        given = self.hooks.get("empty_rows", "nan")
+        if given not in ("nan", "zero"):
+            raise InvalidValueError(f"empty_rows must be 'nan' or 'zero', got {given!r}")
+        if given == "zero" and function.name != "logsumexp":  # whose empty rows are -inf anyway
+            self._add("zeroempty")
+
+    def out_scale(self) -> None:
+        given = self.hooks.get("out_scale")
+        if given is not None:
+            self._add("outscale", _finite("out_scale", given))
+
+    def dropout(self) -> None:
+        p, seed = _finite("dropout", self.hooks.get("dropout", 0.0)), self.hooks.get("seed")
+        if not 0 <= p <= 1:
+            raise InvalidValueError(f"dropout must be from 0 to 1, got {p!r}")
+        if p == 0:
+            return
+        if seed is None:
+            raise InvalidValueError("dropout needs seed=, 64 bits that are others at each call")
+        offset = _whole("seed_offset", self.hooks.get("seed_offset", 0))
+        kept = 1 / (1 - p) if p < 1 else 0.0
+        self._add("dropout", threshold_of(p), _bits("seed", seed), _bits("seed_offset", offset))
+        self.values.append(kept)
+
+    def _add(self, name: str, *values: Any) -> None:
+        self.names.append(name)
+        self.values += values
+
+    def _array(self, name: str, given: Any, kinds: Sequence[ElementType], words: str) -> Any:
+        """Return an array of one of the types, of x's library and on its device."""
+        library, array = library_of(given)
+        if library is not self.library or library.device(array) != self.device:
+            raise InvalidValueError(f"{name} must be of x's library and on its device")
+        if library.element_type(array) not in kinds:
+            accepted = " or ".join(kind.value for kind in kinds)
+            raise InvalidTypeError(
+                f"{name} must be {words} {accepted}, got {library.element_type(array).value}"
+            )
+        return array
+
+    def _lines(self, name: str, array: Any, kind: str) -> tuple[Any, ...]:
+        """Return the hook of an array with an element a column, and what it takes."""
+        library, size = self.library, self.library.element_type(array).itemsize
+        shape = tuple(array.shape)
+        if self.cols != 1 and (not shape or shape[-1] == 1):
+            advice = "lengths= hides whole rows" if name == "mask" else "it would move no result"
+            raise InvalidValueError(
+                f"{name} must have an element a column, got shape {shape}: a number a row is no "
+                f"{name} ({advice})"
+            )
+        self._require_broadcast(name, shape[:-1] if shape else (), (*self.shape, self.cols), shape)
+        if shape and shape[-1] != self.cols:
+            raise self._misfit(name, shape, (*self.shape, self.cols))
+        steps = library.byte_strides(array)
+        if any(step < 0 or step % size for step in steps) or (self.cols > 1 and steps[-1] != size):
+            array = library.copy(array)
+            steps = library.byte_strides(array)
+        place = self._place(name, shape[:-1], [step // size for step in steps[:-1]])
+        wanted = min(MAX_PACK_BYTES, natural_alignment(self.dtype, max(1, self.cols)) * size)
+        starts = (library.pointer(array), place.stride * size, place.step * size)
+        packs = all(start % wanted == 0 for start in starts)
+        return (kind if packs else f"{kind}any", array, *place.whole)
+
+    def _by_row(self, name: str, array: Any) -> tuple[Any, ...]:
+        """Return an array that is broadcast over the rows, and where they find their element."""
+        shape = tuple(array.shape)
+        self._require_broadcast(name, shape, self.shape, shape)
+        array = self.library.contiguous(array)
+        steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        place = self._place(name, shape, steps)
+        if place.step == 1 and place.count == 1:
+            return (array, 1, place.inner)
+        if place.step == 0 and place.stride in (0, 1):
+            return (array, place.every, place.count)
+        raise self._hard(name, shape)
+
+    def _require_broadcast(
+        self, name: str, outer: tuple[int, ...], wanted: tuple[int, ...], shape: tuple[int, ...]
+    ) -> None:
+        rows = self.shape
+        fits = len(outer) <= len(rows) and all(
+            mine in (1, theirs) for mine, theirs in zip(outer[::-1], rows[::-1], strict=False)
+        )
+        if not fits or (0 in shape and 0 not in rows and self.cols):
+            raise self._misfit(name, shape, wanted)
+
+    def _misfit(
+        self, name: str, shape: tuple[int, ...], wanted: tuple[int, ...]
+    ) -> InvalidValueError:
+        return InvalidValueError(f"{name} must broadcast to {wanted}, got shape {shape}")
+
+    def _place(self, name: str, shape: tuple[int, ...], steps: Sequence[int]) -> Place:
+        missing = len(self.shape) - len(shape)
+        place = place_of(((1,) * missing + shape), [0] * missing + [*steps], self.shape)
+        if place is None:
+            raise self._hard(name, shape)
+        return place
+
+    def _hard(self, name: str, shape: tuple[int, ...]) -> InvalidValueError:
+        return InvalidValueError(
+            f"{name} of shape {shape} is broadcast over rows of shape {self.shape} in more steps "
+            "than a kernel takes; expand it to the rows, and make it contiguous"
+        )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) or (
+        getattr(value, "shape", None) == () and type(value).__module__ == "numpy"
+    )
+
+
+def _finite(name: str, value: Any) -> float:
+    """Return a finite number as Python's float."""
+    if isinstance(value, bool) or not _is_number(value):
+        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{name} must be finite, got {number!r}")
+    return number
+
+
+def _whole(name: str, value: Any) -> int:
+    """Return an int that fits 64 bits."""
+    index: Callable[[Any], int] = operator.index
+    try:
+        number = index(value)
+    except TypeError:
+        raise InvalidTypeError(f"{name} must be an int, got {value!r}") from None
+    if not -(2**63) <= number < 2**64:
+        raise InvalidValueError(f"{name} must fit 64 bits, got {number}")
+    return number
+
+
+def _bits(name: str, value: Any) -> int:
+    """Return 64 bits as the signed number that they are."""
+    number = _whole(name, value)
+    return number - 2**64 if number >= 2**63 else number

@@ -1,0 +1,206 @@
+"""From the arguments of a call to what a launch takes, and by the emulator to the result."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from softgen.call import hooks as module
+from softgen.call.hooks import call_hooked, chosen
+from softgen.devices.emulator import run_each
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.source.generate import generate
+from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.functions.base import Function
+from softgen.spec.hooks.dropout import words_of
+from tests.helpers.emulator_helpers import share_programs
+
+SOFTMAX = Function.of("softmax")
+Array = npt.NDArray[Any]
+
+
+class Host:
+    """softgen.call.library.Library over NumPy's arrays, as far as hooks ask it."""
+
+    def element_type(self, x: Array) -> ElementType:
+        name = x.dtype.name
+        return Integer(name) if name in {each.value for each in Integer} else DType.of(name)
+
+    def dtype(self, x: Array) -> DType:
+        return DType.of(x.dtype.name)
+
+    def device(self, x: Array) -> int:
+        return 0
+
+    def pointer(self, x: Array) -> int:
+        return int(x.__array_interface__["data"][0])
+
+    def byte_strides(self, x: Array) -> tuple[int, ...]:
+        return x.strides
+
+    def contiguous(self, x: Array) -> Array:
+        return np.ascontiguousarray(x)
+
+    def copy(self, x: Array) -> Array:
+        return x.copy(order="C")
+
+
+HOST = Host()
+
+
+@pytest.fixture(autouse=True)
+def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+    def library_of(x: Any) -> tuple[Any, Any]:
+        if not isinstance(x, np.ndarray):
+            raise InvalidTypeError(f"got {type(x).__name__}")
+        return HOST, x
+
+    monkeypatch.setattr(module, "library_of", library_of)
+
+
+def aligned(shape: tuple[int, ...], dtype: str = "float32", off: int = 0) -> Array:
+    """Return zeros that start so many elements behind a 16-byte boundary."""
+    size = int(np.prod(shape))
+    memory = np.zeros(size + 64, dtype)
+    start = -memory.__array_interface__["data"][0] // memory.itemsize % (16 // memory.itemsize)
+    return memory[start + off :][:size].reshape(shape)
+
+
+def call(x: Array, **hooks: Any) -> Array:
+    """Return softmax of `x` by the emulator, as the call chooses hooks and values."""
+    names, values = chosen(SOFTMAX, x, None, hooks)
+    source = generate("softmax", x.dtype, x.shape[-1], variant="block", hooks=names)
+    operands = source.variant.problem.hook_operands
+    given = []
+    for operand, value in zip(operands, values, strict=True):
+        if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+            value = value.base  # the emulator takes whole arrays: the slices here start at 0
+        given.append(np.asarray(value, operand.dtype.value))
+    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
+    return run_each(source, rows, others=tuple(given))[0].reshape(x.shape)
+
+
+def softmax(x: Array) -> Array:
+    wide = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True, where=~np.isnan(x), initial=-1e9))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(wide / wide.sum(-1, keepdims=True))
+
+
+X = np.random.default_rng(5).standard_normal((2, 3, 4, 40)).astype(np.float32)
+QUERIES, COLS = np.arange(4)[:, None], np.arange(40)
+
+
+def test_every_argument_gives_its_definition() -> None:
+    random = np.random.default_rng(6)
+    bias = aligned((3, 1, 40))
+    bias[:] = random.standard_normal(bias.shape)
+    mask = aligned((2, 1, 4, 40), "bool")
+    mask[:] = random.random(mask.shape) < 0.7
+    lengths = np.array([[[7], [40], [0]]])  # (1, 3, 1), of heads
+    sink = np.array([[0.5], [2.0], [-1.0]], np.float32)
+    scale = np.array([1.5, -0.5], np.float32).reshape(2, 1, 1)
+    shown = lengths[..., None] > COLS
+    cases: list[tuple[dict[str, Any], Array]] = [
+        ({"scale": 0.5}, softmax(X * np.float32(0.5))),
+        ({"scale": np.float64(-2)}, softmax(X * np.float32(-2))),
+        ({"scale": scale}, softmax(X * scale[..., None])),
+        ({"softcap": 2}, softmax(2 * np.tanh(X / 2))),
+        ({"bias": bias}, softmax(X + bias)),
+        ({"mask": mask}, softmax(np.where(mask, X, -np.inf))),
+        ({"causal": True}, softmax(np.where(COLS <= QUERIES + 36, X, -np.inf))),
+        (
+            {"causal": True, "causal_offset": 3},
+            softmax(np.where(COLS <= QUERIES + 3, X, -np.inf)),
+        ),
+        (
+            {"lengths": lengths, "empty_rows": "zero"},
+            np.nan_to_num(softmax(np.where(shown, X, -np.inf))),
+        ),
+        (
+            {"sink": sink},
+            softmax(np.concatenate((X, np.broadcast_to(sink[..., None], (2, 3, 4, 1))), -1))[
+                ..., :40
+            ],
+        ),
+        ({"out_scale": 3}, 3 * softmax(X)),
+        ({"dropout": 0.0, "empty_rows": "nan", "causal": False, "mask": None}, softmax(X)),
+    ]
+    for hooks, wanted in cases:
+        np.testing.assert_allclose(call(X, **hooks), wanted, 3e-6, 1e-9, err_msg=str([*hooks]))
+
+
+def test_dropout_is_a_function_of_seed_offset_and_place() -> None:
+    y = call(X, dropout=0.25, seed=2**64 - 3, seed_offset=5)
+    kept = words_of(np.arange(X.size, dtype=np.uint64), -3, 5) >= 2**30
+    wanted = np.where(kept.reshape(X.shape), softmax(X) / 0.75, 0)
+    np.testing.assert_allclose(y, wanted, 3e-6)
+    assert 0.6 < kept.mean() < 0.9
+    assert (call(X, dropout=1.0, seed=1) == 0).all()
+
+
+def test_lines_that_start_anywhere_move_by_elements() -> None:
+    for off, name in ((0, "biasf32"), (1, "biasf32any")):
+        assert chosen(SOFTMAX, X, None, {"bias": aligned((4, 40), off=off)})[0] == (name,)
+    wide = aligned((4, 43))  # lines of another stride, of which a slice is taken
+    wide[:] = np.random.default_rng(1).standard_normal(wide.shape)
+    names, values = chosen(SOFTMAX, X, None, {"bias": wide[:, :40]})
+    assert names == ("biasf32any",)
+    assert values[1:] == (24, 1, 0, 4, 43)
+    turned = np.asfortranarray(wide[:, :40])  # the last axis has gaps: copied
+    np.testing.assert_allclose(call(X, bias=turned), softmax(X + turned), 3e-6)
+
+
+def test_a_row_finds_its_element_by_few_numbers() -> None:
+    half = np.float32(0.5)
+    for shape, wanted in (((2, 1, 1), (12, 2)), ((3, 1), (4, 3)), ((4,), (1, 4))):
+        _, values = chosen(SOFTMAX, X, None, {"scale": np.full(shape, half)})
+        assert values[1:] == wanted, shape
+    with pytest.raises(InvalidValueError, match="in more steps than a kernel takes; expand it"):
+        chosen(SOFTMAX, X, None, {"scale": np.full((2, 1, 4), half)})
+
+
+@pytest.mark.parametrize("axis", [0, 2, -2, None, (3,), True])
+def test_another_axis_is_refused(axis: Any) -> None:
+    request = (X, None, axis, None, None, None, None, True)
+    with pytest.raises(NotSupportedError, match="hooks are for the last axis, got axis"):
+        call_hooked("softmax", *request, {"scale": 2})
+
+
+@pytest.mark.parametrize(
+    ("hooks", "error", "message"),
+    [
+        ({"temperature": 1}, InvalidTypeError, "unknown argument 'temperature'"),
+        ({"scale": np.inf}, InvalidValueError, "scale must be finite, got inf"),
+        ({"scale": "2"}, InvalidTypeError, "got str"),
+        ({"scale": np.ones(4)}, InvalidTypeError, "numbers or an array of float32, got float64"),
+        ({"softcap": 0}, InvalidValueError, "softcap must be above 0, got 0"),
+        ({"softcap": True}, InvalidTypeError, "softcap must be a number, got True"),
+        ({"mask": np.ones(40, np.float32)}, InvalidTypeError, r"additive mask of floats is bias="),
+        ({"mask": np.ones((4, 1), bool)}, InvalidValueError, "lengths= hides whole rows"),
+        (
+            {"mask": np.ones(39, bool)},
+            InvalidValueError,
+            r"broadcast to \(2, 3, 4, 40\), got shape",
+        ),
+        ({"bias": np.ones((5, 40))}, InvalidValueError, r"bias must broadcast to .* got shape \(5"),
+        ({"bias": np.ones((4, 1))}, InvalidValueError, "it would move no result"),
+        ({"lengths": np.ones(4)}, InvalidTypeError, "int32 or int64, got float64"),
+        ({"lengths": 7}, InvalidTypeError, "got int"),
+        ({"lengths": np.ones(3, int)}, InvalidValueError, r"broadcast to \(2, 3, 4\), got"),
+        ({"causal": 1}, InvalidTypeError, "causal must be True or False, got 1"),
+        ({"causal_offset": 1}, InvalidValueError, "causal_offset needs causal=True"),
+        ({"causal": True, "causal_offset": 0.5}, InvalidTypeError, "must be an int, got 0.5"),
+        ({"empty_rows": "0"}, InvalidValueError, "'nan' or 'zero', got '0'"),
+        ({"dropout": 1.5, "seed": 1}, InvalidValueError, "from 0 to 1, got 1.5"),
+        ({"dropout": 0.5}, InvalidValueError, "dropout needs seed="),
+        ({"dropout": 0.5, "seed": 2**64}, InvalidValueError, "seed must fit 64 bits"),
+    ],
+)
+def test_what_does_not_fit(hooks: dict[str, Any], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        chosen(SOFTMAX, X, None, hooks)
