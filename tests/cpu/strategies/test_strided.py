@@ -19,7 +19,7 @@ from softgen.strategies.base import Lesson
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import untimed
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify.matrix import STRIDED, matrix
+from softgen.verify.matrix import STRIDED, problems
 from tests.helpers.cli_helpers import ok, refused
 
 ARCH = arch_named(DEFAULT_ARCH)
@@ -44,9 +44,14 @@ def test_names_of_no_layout(name: str) -> None:
         parse_name(name)
 
 
+def _runs(problem: Problem, strategy: str) -> bool:
+    return any(True for _ in candidates(problem, 64, ARCH, strategy))
+
+
 def test_every_strategy_but_the_lessons_takes_views_and_is_verified_on_them() -> None:
-    verified = {v.strategy.name for v in matrix(False) if v.problem.layout != ROWS}
-    assert verified == set(KINDS)
+    views = [problem for problem in problems() if problem.layout != ROWS]
+    verified = [kind for kind in KINDS if any(_runs(problem, kind) for problem in views)]
+    assert verified == KINDS
     assert {outer for *_, outer in STRIDED} == {1, 2, 3}
     for kind in all_strategies():
         problem = Problem.of("softmax", "float32", 1000, layout="strided1")
