@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,20 +143,26 @@ def constant_lines(variant: Variant) -> list[str]:
 
 def signature(variant: Variant, symbol: str) -> str:
     """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
-    parameters = variant.parameters
-    opening = f"    {symbol}("
-    lines = [opening + parameters[0]]
+    opening, parameters = f"    {symbol}(", variant.parameters
+    behind = _filled(opening, " " * len(opening), parameters)
+    below = [opening, *_filled(" " * 8, " " * 8, parameters)]
+    # clang-format breaks before the first parameter where that takes three lines less.
+    fits = max(map(len, behind)) <= LINE and len(behind) < len(below) + 3
+    return "\n".join(behind if fits else below)
+
+
+def _filled(first: str, indent: str, parameters: Sequence[str]) -> list[str]:
+    """Return parameters in lines as full as can be, the last of which opens a body."""
+    lines = [first + parameters[0]]
     for parameter in parameters[1:]:
         end = ", " if parameter is not parameters[-1] else ") {"
         if len(f"{lines[-1]}, {parameter}{end.rstrip()}") <= LINE:
             lines[-1] += f", {parameter}"
         else:
             lines[-1] += ","
-            lines.append(" " * len(opening) + parameter)
+            lines.append(indent + parameter)
     lines[-1] += ") {"
-    if max(map(len, lines)) > LINE:
-        lines = [opening, " " * 8 + ", ".join(parameters) + ") {"]
-    return "\n".join(lines)
+    return lines
 
 
 def declaration(opening: str, parameters: list[str]) -> str:
@@ -228,7 +235,7 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
     """Return the shape of an operand, in words, and of a number what it may be."""
     number = operand.accepts or problem.layout.accepts(operand.name)
     return {
-        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols, name=operand.name),
+        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
         Extent.ROW: "[rows], contiguous",
         Extent.NUMBER: f"number, {number}",
         Extent.BROADCAST: "[elements], of which a row finds its own by the numbers behind it",

@@ -69,7 +69,7 @@ class Layout(abc.ABC):
     def shape_rule(self) -> str:
         """The shape of an array of elements, for the header of an emitted file.
 
-        {cols} stands for the columns, and {name} for the array's name.
+        {cols} stands for the columns.
         """
 
     @abc.abstractmethod
@@ -164,8 +164,11 @@ class Strided(Layout):
         )
 
     def accepts(self, number: str) -> str:
-        """Return what a size or a stride may be."""
-        return "at least 1" if number in self.sizes else "in elements"
+        """Return what a size is, at least 1, and a stride, in elements."""
+        if number in self.sizes:
+            return "at least 1"
+        axis = number[-1]
+        return f"elements along axis {axis}" if axis.isdigit() else "elements from row to row"
 
     @property
     def shape(self) -> tuple[str, ...]:
@@ -177,7 +180,7 @@ class Strided(Layout):
     def shape_rule(self) -> str:
         """The shape, and how far apart rows are."""
         axes = "".join(f"[{size}]" for size in self.shape)
-        return f"{axes}[{{cols}}], strides {', '.join(self.strides('{name}'))}, 1"
+        return f"{axes}[{{cols}}], strided"
 
     def in_memory(self, rows: Any) -> Any:
         """Return the array: where its rows lie is the launch's."""

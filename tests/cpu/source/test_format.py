@@ -78,6 +78,28 @@ def test_emitted_files_are_formatted(algorithm: Function, tmp_path: Path) -> Non
     assert check_format(files) == ""
 
 
+def test_emitted_files_for_views_are_formatted(tmp_path: Path) -> None:
+    files = []
+    for outer in (1, 2, 3):
+        for cols, alignment, fixed_order in (
+            (1000, None, False),
+            (50257, 1, True),
+            (65536, None, False),
+        ):
+            problem = Problem.of(
+                *("softmax_lse", "bfloat16", cols),
+                alignment=alignment,
+                fixed_order=fixed_order,
+                layout=f"strided{outer}",
+            )
+            for kind in all_strategies():
+                for variant in list(candidates(problem, 64, arch_named("sm_90"), kind.name))[:1]:
+                    files.append(tmp_path / f"{variant.name}.cu")
+                    files[-1].write_text(render(variant).text)
+    assert len(files) > 30
+    assert check_format(files) == ""
+
+
 def test_the_check_sees_a_badly_formatted_line(tmp_path: Path) -> None:
     problem = Problem.of("softmax", "float32", 1000)
     text = render(next(candidates(problem, 64, arch_named("sm_90")))).text
