@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,7 @@ from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook
+from softgen.spec.hooks import Hook, in_order
 from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed
@@ -50,6 +49,7 @@ def emit(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    hooks: options.HooksOption = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
     ] = False,
@@ -76,7 +76,7 @@ def emit(
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
         *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
-        *(batch_invariant, strided, inner, every),
+        *(batch_invariant, strided, inner, hooks, every),
     )
     sources, of = wanted.sources(), wanted.set_name()
     if stdout:
@@ -106,16 +106,17 @@ class Selection:
         batch_invariant: bool,
         strided: int,
         inner: int,
+        hooks: list[str] | None,
         every: bool,
     ) -> None:
         behind = inner if inner > 1 else None
-        flags = (batch_invariant or None, strided or None, behind, every or None)
-        self.hooks: tuple[Hook, ...] = ()
+        flags = (batch_invariant or None, strided or None, behind, hooks or None, every or None)
+        self.hooks: tuple[Hook, ...] = in_order(hooks or ())
         self.layout = layout_from(inner, strided)
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
             described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
-            named = options.problem_of(variant, *described, strided, inner)
+            named = options.problem_of(variant, *described, strided, inner, hooks)
             cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
@@ -161,8 +162,8 @@ class Selection:
         """Return the problem of one kernel."""
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
         lies = (options.outer_of(self.layout), self.layout.step)
-        problem = options.problem_of(None, *described, self.batch_invariant, *lies)
-        return dataclasses.replace(problem, hooks=self.hooks)
+        hooks = [hook.name for hook in self.hooks]
+        return options.problem_of(None, *described, self.batch_invariant, *lies, hooks)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
@@ -170,13 +171,15 @@ class Selection:
 
         found = []
         options.require_possible(self.alignment, cols, self.layout)
-        for function in [self.function] if self.function else all_functions():
+        every = [each for each in all_functions() if each.hookable or not self.hooks]
+        for function in [self.function] if self.function else every:
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
                     *(function, dtype, cols),
                     out_dtype=self.out_dtype,
                     alignment=self.alignment,
                     fixed_order=self.batch_invariant,
+                    hooks=self.hooks,
                     layout=self.layout,
                 )
                 found += matching(problem, self.rows, self.arch, self.variant)
@@ -208,6 +211,7 @@ class Selection:
             invariant += f" --strided {self.layout.outer}"
         elif self.layout.step > 1:
             invariant += f" --inner {self.layout.step}"
+        invariant += "".join(f" --hook {hook}" for hook in self.hooks)
         sized = f"--rows {self.rows} {self.arch.command_options}"
         return f"--all --cols {self.cols}{given}{invariant} {sized}"
 

@@ -36,6 +36,7 @@ def list_variants(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """List the candidate variants of a problem and their parameters.
@@ -46,7 +47,8 @@ def list_variants(
     if cols is None and not (variant and is_full_name(variant)):
         cols = EXAMPLE_COLS
     problem = options.problem_of(
-        variant, cols, dtype, function, out_dtype, alignment, batch_invariant, strided, inner
+        *(variant, cols, dtype, function, out_dtype, alignment),
+        *(batch_invariant, strided, inner, hooks),
     )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, variant)

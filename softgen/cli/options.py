@@ -13,6 +13,7 @@ from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
+from softgen.spec.hooks import in_order
 from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem, largest_power_of_two_divisor
 from softgen.strategies.select import require_known
@@ -133,6 +134,15 @@ InnerOption = Annotated[
         help="Elements behind the axis that is reduced; 1 where it is the last.",
     ),
 ]
+HooksOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--hook",
+        metavar="NAME",
+        help="With what is done to elements on their way in or out, as causal or biasf32 "
+        "(docs/hooks.md); may be repeated.",
+    ),
+]
 ArchOption = Annotated[
     str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
 ]
@@ -177,6 +187,7 @@ def problem_of(
     batch_invariant: bool,
     strided: int,
     inner: int,
+    hooks: list[str] | None = None,
 ) -> Problem:
     """Return the problem that the options describe, or the full name of a variant among them.
 
@@ -189,6 +200,13 @@ def problem_of(
             batch_invariant=batch_invariant,
             layout=layout_from(inner, strided) if strided or inner > 1 else None,
         )
+        own = named.problem.hooks
+        if hooks and in_order(hooks) != own:
+            said = f"has {', '.join(map(str, own))}" if own else "has no hooks"
+            raise InvalidValueError(
+                f"{named.name} {said}, and --hook {' --hook '.join(hooks)} was given; leave "
+                f"it out, or give the setting alone: --variant {named.strategy.label}"
+            )
         return named.problem
     if cols is None:
         if variant is not None:
@@ -203,6 +221,7 @@ def problem_of(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
+        hooks=hooks or (),
         layout=layout,
     )
 

@@ -34,6 +34,7 @@ def show(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
@@ -48,7 +49,8 @@ def show(
     # The path of an emitted file will do: it is called as its variant.
     choice = variant if name is None else Path(name).stem if name.endswith(".cu") else name
     problem = options.problem_of(
-        choice, cols, dtype, function, out_dtype, alignment, batch_invariant, strided, inner
+        *(choice, cols, dtype, function, out_dtype, alignment),
+        *(batch_invariant, strided, inner, hooks),
     )
     found = untimed(problem, rows, known, batch_invariant) if choice is None else None
     chosen = found.variant if found else select(problem, rows, known, choice)

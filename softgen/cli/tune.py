@@ -45,6 +45,7 @@ def tune(
     function: options.SuiteFunction = None,
     out_dtype: options.OutDType = None,
     inner: options.InnerOption = 1,
+    hooks: options.HooksOption = None,
     budget: Annotated[
         float | None,
         typer.Option("--budget", min=0.01, help="Seconds a shape. \\[default: all that may win]"),
@@ -84,9 +85,14 @@ def tune(
         raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
     if inner > 1 and (suite or grid is not None):
         raise typer.BadParameter("--inner goes with --shape and --shapes, without --grid")
+    if hooks and grid is not None:
+        raise typer.BadParameter("--hook goes without --grid, which searches kernels without hooks")
     layout = layout_behind(inner)
     problems = [
-        (Problem.of(each, kind, cols, out_dtype=out_dtype, layout=layout), rows)
+        (
+            Problem.of(each, kind, cols, out_dtype=out_dtype, hooks=hooks or (), layout=layout),
+            rows,
+        )
         for each, kind, rows, cols in wanted
     ]
     searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)

@@ -13,7 +13,6 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook, Sink, ZeroRows, in_order
 from softgen.spec.layouts import ROWS, Layout, Rows, Strided, layout_of
 from softgen.spec.operands import Extent, Operand
-from softgen.spec.parts import MAX_SUM
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
 # the row by one pack of every thread of a block before it is compared with the width.
@@ -149,8 +148,7 @@ class Problem:
         if not self.hooks:
             return
         function, names = self.function, ", ".join(map(str, self.hooks))
-        usual = len(self.element_inputs) == 1 and function.part is MAX_SUM and function.reduces
-        if not usual:
+        if not function.hookable:
             raise InvalidValueError(
                 f"{function.name} takes no hooks, got {names}; those that find the maximum and the "
                 "sum of one input do, as softmax"

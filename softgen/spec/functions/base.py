@@ -57,6 +57,13 @@ class Function(abc.ABC):
         return False
 
     @property
+    def hookable(self) -> bool:
+        """Whether hooks may modify its elements: those of one input, for its maximum and sum."""
+        kind = DType.FLOAT32
+        inputs = [o for o in self.operands(kind, kind, kind) if not o.result]
+        return len(inputs) == 1 and self.part is MAX_SUM and self.reduces
+
+    @property
     def weighs(self) -> bool:
         """Whether it has an element a column that sum to one in a row."""
         return False
