@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import sys
 import time
@@ -102,10 +103,9 @@ def serves_views(
         except (IllegalVariantError, InvalidValueError):
             return False
     elif mode == INVARIANT:
-        kernels = [
-            kernel_for(p, rows, device, mode, None, library) for p in (problem, problem.bare)
-        ]
-        return kernels[0].variant.strategy == kernels[1].variant.strategy
+        contiguous = dataclasses.replace(problem, layout=problem.layout.like)
+        both = [kernel_for(p, rows, device, mode, None, library) for p in (problem, contiguous)]
+        return both[0].variant.strategy == both[1].variant.strategy
     return True
 
 
