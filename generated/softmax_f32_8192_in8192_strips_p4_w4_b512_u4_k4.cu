@@ -312,17 +312,17 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Col end = live ? kCols : 0;
   const X* from = x + start;
 
-  LongMaxSum sums[kPackSize];
+  LongMaxSum mine[kPackSize];
   walk(from, along, end, [&](auto& values, Col) {
 #pragma unroll
-    for (int i = 0; i < kPackSize; ++i) absorb(sums[i], values[i]);
+    for (int i = 0; i < kPackSize; ++i) absorb(mine[i], values[i]);
   });
   MaxSum parts[kPackSize];
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) {
-    const MaxSum mine = sums[i].value();
-    const Compute m = max_along(mine.m);
-    parts[i] = {m, add_along(mine.d * exponential(mine.m - shift_of(m)))};
+    const MaxSum of_lane = mine[i].value();
+    const Compute m = max_along(of_lane.m);
+    parts[i] = {m, add_along(of_lane.d * exponential(of_lane.m - shift_of(m)))};
   }
   MaxSum wholes[kPackSize];
   if (thread % 32 < kThreadsAcross) {

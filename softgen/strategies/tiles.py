@@ -21,7 +21,8 @@ from softgen.strategies.launch import Launch
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
 BLOCKS = (64, 128, 256, 512, 1024)
 MOST_SHARED = 48 * KIB  # static
-MOST_INNER = 64  # of a candidate: from there on packs along inner are lines
+# Inner of a candidate: from there on packs along it are lines, and so are single elements.
+MOST_INNER, MOST_ODD_INNER = 64, 256
 MOST_HELD = 48  # registers of elements of a candidate
 
 
@@ -104,7 +105,7 @@ class Tiles(Strategy):
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield blocks as full as whole packs allow, of small inner."""
         inner, pack = problem.layout.step, problem.dtype.max_pack
-        if inner > MOST_INNER:
+        if inner > (MOST_ODD_INNER if cls._is_narrow(problem) else MOST_INNER):
             return
         unit = MAX_PACK_BYTES // math.gcd(
             MAX_PACK_BYTES, inner * problem.cols * problem.dtype.itemsize
@@ -132,5 +133,10 @@ class Tiles(Strategy):
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time where packs along inner are less than a sector or two."""
-        narrow = problem.alignment * problem.dtype.itemsize < MAX_PACK_BYTES
-        return 1.02 if narrow or problem.layout.step * problem.dtype.itemsize <= 64 else 1.2
+        small = problem.layout.step * problem.dtype.itemsize <= 64
+        return 1.02 if small or cls._is_narrow(problem) else 1.2
+
+    @staticmethod
+    def _is_narrow(problem: Problem) -> bool:
+        """Whether accesses along inner are less than 16 bytes."""
+        return problem.alignment * problem.dtype.itemsize < MAX_PACK_BYTES
