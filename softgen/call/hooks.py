@@ -88,7 +88,11 @@ def _require_last(ndim: int, axis: object) -> None:
 
 
 def chosen(
-    function: Function, x: Any, dtype: object, hooks: Mapping[str, Any]
+    function: Function,
+    x: Any,
+    dtype: object,
+    hooks: Mapping[str, Any],
+    library_of: Callable[[Any], tuple[Library, Any]] = library_of,
 ) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """Return the names of the kernel's hooks, and what they take, in their order.
 
@@ -97,13 +101,14 @@ def chosen(
         x: as in `api.softmax`; rows are those of its last axis.
         dtype: as in `api.softmax`.
         hooks: as `HookValues`.
+        library_of: returns the library of an array, and the array as that has it.
 
     Raises InvalidTypeError or InvalidValueError, saying what is accepted.
     """
     for name in hooks:
         if name not in NAMES:
             raise InvalidTypeError(unknown("argument", name, NAMES))
-    found = _Finder(x, dtype, hooks)
+    found = _Finder(x, dtype, hooks, library_of)
     if found.rows > MOST_ROWS:
         raise InvalidValueError(
             f"hooks take at most 2**31 - 1 rows, got {found.rows}; call for a part of them"
@@ -120,9 +125,15 @@ def chosen(
 class _Finder:
     """Looks at the arguments one by one, in the order in which hooks are applied."""
 
-    def __init__(self, x: Any, dtype: object, hooks: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        x: Any,
+        dtype: object,
+        hooks: Mapping[str, Any],
+        library_of: Callable[[Any], tuple[Library, Any]],
+    ) -> None:
         library, array = library_of(x)
-        self.library: Library = library
+        self.library, self.library_of = library, library_of
         self.hooks = hooks
         self.device = library.device(array)
         self.dtype = library.dtype(array)
@@ -229,7 +240,7 @@ class _Finder:
 
     def _array(self, name: str, given: Any, kinds: Sequence[ElementType], words: str) -> Any:
         """Return an array of one of the types, of x's library and on its device."""
-        library, array = library_of(given)
+        library, array = self.library_of(given)
         if library is not self.library or library.device(array) != self.device:
             raise InvalidValueError(f"{name} must be of x's library and on its device")
         if library.element_type(array) not in kinds:

@@ -95,6 +95,15 @@ def run(
     device: Annotated[
         options.Device, typer.Option("--device", help="auto takes a GPU if one can be used.")
     ] = options.Device.AUTO,
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hook",
+            metavar="NAME[=VALUE]",
+            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); may "
+            "be repeated.",
+        ),
+    ] = None,
     variant: options.VariantOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
@@ -122,7 +131,7 @@ def run(
         with _progress(where, values.size, json):
             report = _run(
                 *(where, function, values, x_type, out_dtype),
-                *(named or variant, files, source is None),
+                *(named or variant, files, source is None, hooks or []),
             )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
@@ -160,9 +169,11 @@ def _run(
     choice: Variant | str | None,
     files: Files,
     random: bool,
+    hooks: list[str],
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
+    from softgen.cli.run_hooks import load as load_hooks
     from softgen.spec import numerics
 
     y_type = out_dtype or x_type
@@ -175,16 +186,18 @@ def _run(
         report |= {"variant": None, "strategy": None, "parameters": {}}
         report |= {"device": where.value, "source": None}
     else:
-        problem = Problem.of(function, x_type, cols, out_dtype=y_type)
+        names, taken = load_hooks(function, values, x_type, y_type, hooks)
+        problem = Problem.of(function, x_type, cols, out_dtype=y_type, hooks=names)
         if isinstance(choice, Variant) and choice.problem.cols == cols:
-            problem = choice.problem  # with its alignment, and its order of summation
-            if problem.hooks:
+            if choice.problem.hooks != problem.hooks:
+                wanted = ", ".join(map(str, choice.problem.hooks)) or "none"
                 raise InvalidValueError(
-                    f"`softgen run` has no option for what {choice.name} takes beside arrays; name "
-                    "one without hooks, or call softgen.devices.emulator.run_each"
+                    f"{choice.name} has the hooks {wanted}, and those of --hook are "
+                    f"{', '.join(names) or 'none'}"
                 )
+            problem = choice.problem  # with its alignment, and its order of summation
         x = numerics.encode(values.reshape(-1, cols), x_type)
-        inputs = (x, *files.load_inputs(problem, x, random))
+        inputs = (x, *files.load_inputs(problem.bare, x, random), *taken)
         made = compute(where, problem, inputs, choice)
         exponent_error = made.variant.strategy.exponent_error(problem)
         accuracy = measure(problem, inputs, made.results, exponent_error)

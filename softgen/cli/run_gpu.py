@@ -53,6 +53,7 @@ def run_on_gpu(
         out_dtype=problem.out_dtype,
         alignment=problem.alignment,
         variant=choice,
+        hooks=problem.hooks,
         # Otherwise SOFTGEN_BATCH_INVARIANT says.
         batch_invariant=True if problem.fixed_order else None,
     ).loaded

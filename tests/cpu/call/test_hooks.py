@@ -60,7 +60,9 @@ def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPat
             raise InvalidTypeError(f"got {type(x).__name__}")
         return HOST, x
 
+    finder = module.chosen
     monkeypatch.setattr(module, "library_of", library_of)
+    monkeypatch.setattr(finder, "__defaults__", (library_of,))
 
 
 def aligned(shape: tuple[int, ...], dtype: str = "float32", off: int = 0) -> Array:

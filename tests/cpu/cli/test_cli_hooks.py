@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from tests.helpers.cli_helpers import ok, refused
 
 
@@ -35,3 +37,35 @@ def test_what_does_not_go_together_is_refused() -> None:
     assert "merge takes no hooks" in refused(
         *(2, "list", "--function", "merge", "--cols", 8, "--hook", "scale")
     )
+
+
+def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
+    shown = np.arange(40) % 3 != 0
+    for name, array in (("x", x), ("mask", shown.astype(np.float32)), ("sink", np.ones((2, 1)))):
+        np.save(tmp_path / f"{name}.npy", array)
+    result = tmp_path / "y.npy"
+    ok(
+        *("run", "--input", tmp_path / "x.npy", "--output", result, "--device", "cpu"),
+        *("--hook", "scale=-0.5", "--hook", f"mask={tmp_path / 'mask.npy'}"),
+        *("--hook", f"sink={tmp_path / 'sink.npy'}", "--hook", "causal"),
+    )
+    seen = shown & (np.arange(40) <= np.arange(3)[:, None] + 37)
+    terms = np.exp(np.where(seen, x * -0.5, -np.inf))
+    wanted = terms / (terms.sum(-1, keepdims=True) + np.e)
+    np.testing.assert_allclose(np.load(result), wanted, 3e-6)
+
+
+def test_run_refuses_what_no_call_takes() -> None:
+    for given, message in (
+        ("tempo=2", "unknown argument 'tempo'"),
+        ("scale=two", "scale is a .npy file or a number"),
+        ("mask=3", "mask is a .npy file, as mask=values.npy"),
+        ("softcap", "softcap is a number, as softcap=2"),
+        ("dropout=0.5", "dropout needs seed="),
+    ):
+        arguments = ("run", "--rows", 2, "--cols", 8, "--device", "cpu", "--hook", given)
+        assert message in refused(2, *arguments)
+    name = "softmax_f32_8_mask_safe_b128"
+    message = refused(2, *("run", "--rows", 2, "--variant", name, "--device", "cpu"))
+    assert "has the hooks mask, and those of --hook are none" in message

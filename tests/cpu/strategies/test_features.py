@@ -164,12 +164,13 @@ def test_strategies_say_what_they_take() -> None:
         variant.check(ARCH)
 
 
-def test_a_name_with_hooks_is_emitted_and_run_has_no_option_for_them(tmp_path: Path) -> None:
+def test_a_name_with_hooks_is_emitted_and_run_with_their_values(tmp_path: Path) -> None:
     name = settings(Problem.of("softmax", "float32", 100, hooks=["scale"]))[0].name
     emitted = ok("emit", "--variant", name, "--out", tmp_path / "kernels").output
     assert f"{name}.cu" in emitted
-    message = refused(2, "run", "--rows", 4, "--variant", name, "--device", "cpu")
-    assert "has no option for what" in message
+    named = ("run", "--rows", 4, "--variant", name, "--device", "cpu")
+    assert "those of --hook are none" in refused(2, *named)
+    assert name in ok(*named, "--hook", "scale=2").output
 
 
 def test_other_hooks_are_refused() -> None:

@@ -1,0 +1,108 @@
+"""--hook of `softgen run`: the arguments of a call, as numbers and files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from softgen.call.hooks import NAMES, chosen
+from softgen.call.library import Library
+from softgen.cli.npy import read_npy
+from softgen.errors import InvalidValueError
+from softgen.names import unknown
+from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.functions.base import Function
+from softgen.spec.problem import Problem
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+ARRAYS = ("scale", "bias", "mask", "lengths", "sink")
+
+
+class _Host:
+    """What hooks ask of an array library, of NumPy's arrays: they are copied before a launch."""
+
+    def __init__(self, x: NDArray[Any], x_type: DType) -> None:
+        self.x, self.x_type = x, x_type
+
+    def dtype(self, x: NDArray[Any]) -> DType:
+        return self.x_type
+
+    def element_type(self, x: NDArray[Any]) -> ElementType:
+        if x.dtype.kind in "bi":
+            return Integer(x.dtype.name)
+        return DType(x.dtype.name)
+
+    def device(self, x: NDArray[Any]) -> int:
+        return 0
+
+    def pointer(self, x: NDArray[Any]) -> int:
+        return 0  # the copies start on 16 bytes
+
+    def byte_strides(self, x: NDArray[Any]) -> tuple[int, ...]:
+        return x.strides
+
+    def contiguous(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x
+
+    def copy(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x
+
+
+def load(
+    function: Function, x: NDArray[Any], x_type: DType, y_type: DType, given: list[str]
+) -> tuple[tuple[str, ...], tuple[NDArray[Any], ...]]:
+    """Return the names of a kernel's hooks, and what they take in storage form.
+
+    Args:
+        function: what is computed.
+        x: the input, of its own shape.
+        x_type: what it is computed in.
+        y_type: of the result.
+        given: NAME=NUMBER, NAME=FILE.npy, or causal: the arguments of a call.
+
+    Raises InvalidValueError or InvalidTypeError, saying what is accepted.
+    """
+    from softgen.spec.numerics import encode
+
+    doubled = DType.FLOAT64 in (x_type, y_type)
+    arguments = dict(_argument(text, "float64" if doubled else "float32") for text in given)
+    if len(arguments) < len(given):
+        raise InvalidValueError(f"each --hook at most once, got {', '.join(given)}")
+    host = cast(Library, _Host(x, x_type))
+    names, values = chosen(
+        *(function, x, y_type, arguments), library_of=lambda array: (host, array)
+    )
+    operands = Problem.of(function, x_type, 1, out_dtype=y_type, hooks=names).hook_operands
+    pairs = zip(values, operands, strict=True)
+    return names, tuple(encode(value, operand.dtype) for value, operand in pairs)
+
+
+def _argument(text: str, compute: str) -> tuple[str, Any]:
+    """Return the name and the value of an argument."""
+    name, equals, value = text.partition("=")
+    if name not in NAMES:
+        raise InvalidValueError(f"--hook {text}: {unknown('argument', name, NAMES)}")
+    if name == "causal" and not equals:
+        return name, True
+    if name == "empty_rows":
+        return name, value
+    if value.endswith(".npy") and name in ARRAYS:
+        array = read_npy(Path(value))
+        if name == "mask":
+            return name, array != 0
+        if name == "lengths":
+            from softgen.spec.numerics import encode
+
+            return name, encode(array, Integer.INT64)
+        return name, array.astype(compute) if name == "scale" else array
+    for kind in (int, float) if name == "scale" or name not in ARRAYS else ():
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    if name in ARRAYS:
+        also = " or a number" if name == "scale" else ""
+        raise InvalidValueError(f"--hook {text}: {name} is a .npy file{also}, as {name}=values.npy")
+    raise InvalidValueError(f"--hook {text}: {name} is a number, as {name}=2")
