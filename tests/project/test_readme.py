@@ -63,7 +63,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def test_every_block_is_known() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python", "cuda"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (8, 3, 5)
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (8, 3, 6)
 
 
 def test_first_command(checkout: Path) -> None:
