@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 
+from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
@@ -22,8 +23,12 @@ COLS = {
     "split": 50257,
     "online": 5001,
     "safe": 5001,
+    "columns": 1001,
+    "strips": 5001,
+    "tiles": 21,
 }
 ROWS = 5
+INNER = {"columns": 24, "strips": 24, "tiles": 3}  # of those that know no other layout
 MISTAKES = {
     # One element past the last row's end, in an allocation of its own.
     "broken_index": ("safe", "y + row * kCols;", "y + row * kCols + 1;"),
@@ -39,8 +44,9 @@ def chosen(name: str) -> tuple[Variant, str]:
     from softgen.strategies.variants import candidates
 
     strategy, good, bad = MISTAKES.get(name, (name, "", ""))
-    problem = Problem.of("softmax", "float32", COLS[strategy])
-    variant = next(candidates(problem, ROWS, arch_named("sm_90"), strategy))
+    layout = layout_behind(INNER.get(strategy, 1))
+    problem = Problem.of("softmax", "float32", COLS[strategy], layout=layout)
+    variant = next(candidates(problem, ROWS * layout.step, arch_named("sm_90"), strategy))
     text = render(variant).text
     assert good in text, f"the mistake {name} cannot be planted"
     return variant, text.replace(good, bad) if good else text
@@ -55,11 +61,12 @@ def main(name: str) -> None:
     cupy.cuda.set_allocator(None)  # a pool would hide what lies behind an array
     variant, text = chosen(name)
     kernel = compile_source(dataclasses.replace(render(variant), text=text))
-    size = ROWS * variant.problem.cols
+    rows = ROWS * variant.problem.layout.step
+    size = rows * variant.problem.cols
     x = cupy.arange(size, dtype="float32") % 17
     y = cupy.empty(size, "float32")
     for _ in range(2):
-        kernel.launch((x.data.ptr, y.data.ptr), ROWS, cupy.cuda.get_current_stream().ptr)
+        kernel.launch((x.data.ptr, y.data.ptr), rows, cupy.cuda.get_current_stream().ptr)
     cupy.cuda.runtime.deviceSynchronize()
 
 

@@ -11,10 +11,11 @@ from softgen.devices.gpu.device import arch_of
 from softgen.source.render import render
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
-from softgen.verify.matrix import layouts
+from softgen.verify.matrix import exchanges, layouts
 from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu
@@ -29,7 +30,7 @@ def memory() -> Any:
     """x and y of 2^31 elements and some rows, of which all kernels take what they need."""
     import cupy
 
-    size = 2**31 + LAST * max(COLS)
+    size = 2**31 + max(LAST * max(COLS), 5000 * 1024)
     if cupy.cuda.runtime.memGetInfo()[0] < 2.5 * 2 * size:
         pytest.skip("needs 11 GB of free memory")
     return cupy.zeros(size, "float16"), cupy.zeros(size, "float16")
@@ -50,6 +51,27 @@ def test_every_strategy(cols: int, memory: Any) -> None:
             y[-LAST:] = cupy.nan
             compile_source(render(variant)).launch((x.data.ptr, y.data.ptr), rows, stream)
             error = error_over_bound(y[-LAST:], x[-LAST:], SOFTMAX, DType.FLOAT16)
+            assert error <= 1, variant.name
+            ran.add(kind.name)
+
+
+@pytest.mark.parametrize(("cols", "inner"), [(100, 64), (21, 3), (5000, 1024)])
+def test_columns(cols: int, inner: int, memory: Any) -> None:
+    import cupy
+
+    problem = Problem.of("softmax", "float16", cols, layout=Columns(inner))
+    outer = 2**31 // (cols * inner) + 1
+    rows, last = outer * inner, cols * inner
+    x, y = (array[: rows * cols] for array in memory)
+    x[-last:] = device_normal(1, last, DType.FLOAT16)[0]
+    stream = cupy.cuda.get_current_stream().ptr
+    arch = arch_of(cupy.cuda.Device().id)
+    for kind in all_strategies():
+        for variant in exchanges(list(candidates(problem, rows, arch, kind.name))):
+            y[-last:] = cupy.nan
+            compile_source(render(variant)).launch((x.data.ptr, y.data.ptr), rows, stream)
+            found, given = (each[-last:].reshape(cols, inner).T for each in (y, x))
+            error = error_over_bound(found, given, SOFTMAX, DType.FLOAT16)
             assert error <= 1, variant.name
             ran.add(kind.name)
 

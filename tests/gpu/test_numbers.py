@@ -10,7 +10,7 @@ from softgen.devices.gpu.device import current_arch
 from softgen.source.render import render
 from softgen.spec.numerics import check, encode
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Lesson
+from softgen.strategies.base import Feature, Lesson
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import best_guess, candidates
 from softgen.tuning.gate import Gate
@@ -19,7 +19,11 @@ from softgen.verify.gpu import run_on_storage
 
 pytestmark = pytest.mark.gpu
 
-KINDS = [kind.name for kind in all_strategies() if not issubclass(kind, Lesson)]
+KINDS = [
+    kind.name
+    for kind in all_strategies()
+    if Feature.HOOKS in kind.takes and not issubclass(kind, Lesson)
+]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
