@@ -54,7 +54,7 @@ class Columnar(Strategy):
 
     @property
     def stride(self) -> int:
-        """The threads of all blocks along the axis: a thread has every so manyeth column."""
+        """The threads of all blocks along the axis: a thread takes each column so far behind its last."""
         return self.blocks_of_a_row * self.threads_along
 
     @property
@@ -131,9 +131,6 @@ class Columnar(Strategy):
 
     @staticmethod
     def packs_worth_trying(problem: Problem) -> list[int]:
-        """Return packs of 16, 8 and 4 bytes of x, as far as rows are aligned; one element at least.
-
-        Those of half a sector and less only where there are no wider ones.
-        """
+        """Return the widest packs that rows allow, and half of that where it is 4 bytes or more."""
         widest = min(problem.alignment, problem.dtype.max_pack)
         return [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]
