@@ -54,7 +54,7 @@ class Columnar(Strategy):
 
     @property
     def stride(self) -> int:
-        """The threads of all blocks along the axis: a thread takes each column so far behind its last."""
+        """The threads of all blocks along the axis, and how far apart a thread's columns are."""
         return self.blocks_of_a_row * self.threads_along
 
     @property
