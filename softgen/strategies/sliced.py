@@ -231,6 +231,7 @@ class Sliced(Strategy):
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
+        other += sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

@@ -64,13 +64,14 @@ def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
 def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     """Return `problem` by the setting of a like one; None if it is not legal there.
 
-    Elements that stay packed may have to be unpacked: then on fewer blocks an SM.
+    With hooks elements that stay packed are unpacked, and fewer blocks may fit an SM.
     """
     found, knobs = [setting], setting.knobs
-    if problem.hooks and knobs.get("packed"):
+    if problem.hooks and "min_blocks" in knobs:
         for blocks in range(knobs["min_blocks"], 0, -1):
-            unpacked: dict[str, Any] = {"packed": False, "min_blocks": blocks}
-            found.append(dataclasses.replace(setting, **unpacked))
+            other: dict[str, Any] = {"min_blocks": blocks}
+            other |= {"packed": False} if "packed" in knobs else {}
+            found.append(dataclasses.replace(setting, **other))
     return next((Variant(problem, s) for s in found if s.is_legal(problem, arch)), None)
 
 

@@ -83,7 +83,7 @@ class Hook(abc.ABC):
         """The error beside one rounding, in steps of 2^-23 (float64: 2^-52) of the largest |x|."""
         return 0.0
 
-    def registers(self, compute: DType, cols_per_thread: int) -> int:
+    def registers(self, compute: DType) -> int:
         """Return the registers that a thread needs for it, so that it does not spill."""
         return 2 * len(self.operands(compute))
 

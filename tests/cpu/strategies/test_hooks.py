@@ -19,6 +19,7 @@ from softgen.spec.hooks import HOOKS, hook_named
 from softgen.spec.numerics import Storage, check, encode, hook_examples
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, parse_name
+from softgen.strategies.winners import fitting, winner
 from tests.helpers.emulator_helpers import broken, share_programs
 
 ARCH = arch_named("sm_90")
@@ -227,3 +228,26 @@ def test_functions_say_what_they_take() -> None:
     assert [hook.name for hook in several.hooks] == ["scale", "mask", "causal", "dropout"]
     assert several.bare == Problem.of("softmax", "float32", 100)
     assert several.compute_dtype is DType.FLOAT32
+
+
+def test_a_problem_with_hooks_takes_the_setting_that_was_tuned_without() -> None:
+    bare = Problem.of("softmax", "bfloat16", 128256)
+    hooked = Problem.of("softmax", "bfloat16", 128256, hooks=["scale", "causal"])
+    tuned = winner(bare, 256, ARCH)
+    assert tuned is not None
+    taken = winner(hooked, 256, ARCH)
+    assert taken is not None
+    assert taken.problem == hooked
+    assert taken.strategy.name == tuned.strategy.name
+    assert "_pk" not in taken.name
+    packed = parse_name("softmax_bf16_128256_cluster_p8_c64_b128_k16_m9_pk")
+    found = fitting(packed.strategy, hooked, ARCH)
+    assert found is not None
+    taken.check(ARCH)
+    found.check(ARCH)
+    knobs = packed.strategy.knobs | {"packed": False}
+    assert {**found.strategy.knobs, "min_blocks": 9} == knobs
+    assert fitting(packed.strategy, bare, ARCH) == packed
+    ring = parse_name("softmax_f32_131072_cooperative_p4_c4_b640_k4_n33_s28_f3_l3").strategy
+    ends = Problem.of("softmax", "float32", 131072, hooks=["causal"])
+    assert fitting(ring, ends, ARCH) is None
