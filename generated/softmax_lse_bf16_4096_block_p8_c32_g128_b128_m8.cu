@@ -160,9 +160,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 #pragma unroll
   for (int i = 0; i < kWarpsPerRow; ++i) whole.d += slots[i].d * exponential(slots[i].m - shift);
 
+  if (thread == 0 && live) write_row(row, whole.m, whole.d, lse);
   const Compute factor = factor_of(part.m, whole);
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
   store_slice(values, thread, live, y + row * kCols);
-  if (thread == 0 && live) write_row(row, whole.m, whole.d, lse);
 }
