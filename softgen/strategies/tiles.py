@@ -125,14 +125,24 @@ class Tiles(Strategy):
         return self.cols_per_thread * problem.compute_dtype.itemsize // 4
 
     def _badness(self, problem: Problem) -> float:
-        """Order candidates: few idle threads, 8 elements a thread, tiles of 8 KiB."""
+        """Order candidates: few idle threads, small blocks, a thread a row if it holds it.
+
+        bfloat16 axis 1 of (100000, 21, 3) takes 11.1 us by 128 threads on an H200, 12.5 by 512, and
+        16.6 by 1024 of which four share a row.
+        """
         used = self.outers * problem.layout.step * self.threads_per_row / self.block_size
-        score = 2 * (1 - used) + 0.3 * abs(math.log2(self.cols_per_thread / 8))
-        return score + 0.3 * abs(math.log2(self.tile_bytes(problem) / (8 * KIB)))
+        score = 2 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
+        score += 0.3 * math.log2(self.block_size / 128)
+        return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time where packs along inner are less than a sector or two."""
+        """The copy's time where packs along inner are less than a sector or two.
+
+        A few columns fit the registers of one thread: `columns` takes 0.92 of its time there.
+        """
+        if problem.cols <= 4:
+            return 1.1
         small = problem.layout.step * problem.dtype.itemsize <= 64
         return 1.02 if small or cls._is_narrow(problem) else 1.2
 

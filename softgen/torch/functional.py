@@ -11,8 +11,8 @@ import torch
 from softgen.call import api
 from softgen.errors import InvalidTypeError
 from softgen.torch import operators
+from softgen.torch.dimensions import numbers, widened
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, wanted_again
-from softgen.torch.layout import last, numbers, widened
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -27,12 +27,13 @@ def softmax(
 
     Args:
         input: float16, bfloat16, float32 or float64, any shape.
-        dim: the dimension that sums to 1. Along another than the last, tensors are copied. Without
-            one it is 0 for 0, 1 and 3 dimensions and else 1, with a warning, as in PyTorch.
+        dim: the dimension that sums to 1. Without one it is 0 for 0, 1 and 3 dimensions and else 1,
+            with a warning, as in PyTorch.
         dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
             for 16-bit inputs.
 
-    The gradient is softgen's own kernel, and differentiable again. Raises what `softgen.softmax`
+    The gradient is softgen's own kernel, along another dimension than the last of copies. It is
+    differentiable again. Raises what `softgen.softmax`
     raises.
     """
     dim = _dim(input, dim, _stacklevel) if dim is None else dim
@@ -41,8 +42,7 @@ def softmax(
         return operators.softmax(input, dim, dtype)
     if wanted_again(input):
         return Softmax.apply(input, dim, dtype)
-    x, back = last(input, dim)
-    return back(api.softmax(x, dtype=dtype))
+    return api.softmax(input, dim, dtype=dtype)
 
 
 def log_softmax(
@@ -58,8 +58,7 @@ def log_softmax(
         return operators.log_softmax(input, dim, dtype)
     if wanted_again(input):
         return LogSoftmax.apply(input, dim, dtype)
-    x, back = last(input, dim)
-    return back(api.log_softmax(x, dtype=dtype))
+    return api.log_softmax(input, dim, dtype=dtype)
 
 
 def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> Any:
@@ -67,8 +66,7 @@ def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> An
 
     Args:
         input: as in `softmax`.
-        dim: one dimension, or several; () is all of them. Along others than the last, tensors are
-            copied.
+        dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
@@ -76,9 +74,9 @@ def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> An
     if torch.compiler.is_compiling():
         lse = operators.logsumexp(input, list(numbers(input, dim)))
     elif wanted_again(input):
-        lse = LogSumExp.apply(input, dim).to(input.dtype)
+        lse = LogSumExp.apply(input, numbers(input, dim)).to(input.dtype)
     else:
-        lse = api.logsumexp(last(input, dim)[0])
+        lse = api.logsumexp(input, numbers(input, dim))
     return widened(lse, input, dim) if keepdim else lse
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from softgen.call import api, gradients
-from softgen.torch.layout import last, widened
+from softgen.torch.dimensions import widened
 
 # Whether a transform of torch.func is under way: then tensors are not what they seem.
 TRANSFORMING = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
@@ -23,8 +23,7 @@ class Softmax(torch.autograd.Function):
     @staticmethod
     def forward(x: Any, dim: int, dtype: Any) -> Any:
         """Return the softmax of `dtype`."""
-        rows, back = last(x.detach(), dim)
-        return back(api.softmax(rows, dtype=dtype))
+        return api.softmax(x.detach(), dim, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -52,8 +51,7 @@ class LogSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(x: Any, dim: int, dtype: Any) -> Any:
         """Return the log_softmax of `dtype`."""
-        rows, back = last(x.detach(), dim)
-        return back(api.log_softmax(rows, dtype=dtype))
+        return api.log_softmax(x.detach(), dim, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -79,15 +77,15 @@ class LogSumExp(torch.autograd.Function):
     """logsumexp in the type of the arithmetic, as the gradient needs it."""
 
     @staticmethod
-    def forward(x: Any, dim: int) -> Any:
+    def forward(x: Any, dims: tuple[int, ...]) -> Any:
         """Return lse, float32 (float64 for float64)."""
         wide = torch.float64 if x.dtype is torch.float64 else torch.float32
-        return api.logsumexp(last(x.detach(), dim)[0], dtype=wide)
+        return api.logsumexp(x.detach(), dims, dtype=wide)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x and the result."""
-        x, ctx.dim = inputs
+        x, ctx.dims = inputs
         ctx.save_for_backward(x, output)
 
     @staticmethod
@@ -95,16 +93,16 @@ class LogSumExp(torch.autograd.Function):
         """Return upstream * exp(x - lse)."""
         x, lse = ctx.saved_tensors
         if wanted_again(upstream, x):
-            factor, shift = (widened(each, x, ctx.dim) for each in (upstream, lse))
+            factor, shift = (widened(each, x, ctx.dims) for each in (upstream, lse))
             return (factor * torch.exp(x - shift)).to(x.dtype), None
-        rows, back = last(x.detach(), ctx.dim)
         # finish gives exp(x - m) / d. Where the upstream is 0 d is infinite, and the result 0.
-        return back(api.finish(rows, lse.detach(), upstream.detach().reciprocal())), None
+        d = upstream.detach().reciprocal()
+        return api.finish(x.detach(), lse.detach(), d, ctx.dims), None
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], x: Any, dim: int) -> tuple[Any, int]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], x: Any, dims: Any) -> tuple[Any, int]:
         """Return lse of a batch, whose dimension becomes the first."""
-        return LogSumExp.apply(*_batched(x, in_dims[0], dim)), 0
+        return LogSumExp.apply(torch.movedim(x, in_dims[0], 0), tuple(each + 1 for each in dims)), 0
 
 
 class SoftmaxBackward(torch.autograd.Function):
@@ -113,8 +111,7 @@ class SoftmaxBackward(torch.autograd.Function):
     @staticmethod
     def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
         """Return dx."""
-        rows, back = last(dy.detach(), dim)
-        return back(gradients.softmax_backward(rows, last(y.detach(), dim)[0], dtype=dtype))
+        return gradients.softmax_backward(dy.detach(), y.detach(), dim, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -143,8 +140,7 @@ class LogSoftmaxBackward(torch.autograd.Function):
     @staticmethod
     def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
         """Return dx."""
-        rows, back = last(dy.detach(), dim)
-        return back(gradients.log_softmax_backward(rows, last(y.detach(), dim)[0], dtype=dtype))
+        return gradients.log_softmax_backward(dy.detach(), y.detach(), dim, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -8,44 +8,36 @@ from typing import Any
 import torch
 
 from softgen.call import api, gradients
-from softgen.torch.layout import last
 
 
 def _softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    rows, back = last(x, dim)
-    return back(api.softmax(rows, dtype=dtype)).contiguous()
+    return api.softmax(x, dim, dtype=dtype)
 
 
 def _log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    rows, back = last(x, dim)
-    return back(api.log_softmax(rows, dtype=dtype)).contiguous()
+    return api.log_softmax(x, dim, dtype=dtype)
 
 
 def _softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    rows, back = last(dy, dim)
-    found = gradients.softmax_backward(rows, last(y, dim)[0], dtype=dtype)
-    return back(found).contiguous()
+    return gradients.softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
 def _log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    rows, back = last(dy, dim)
-    found = gradients.log_softmax_backward(rows, last(y, dim)[0], dtype=dtype)
-    return back(found).contiguous()
+    return gradients.log_softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
 def _logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
-    return api.logsumexp(last(x, dim)[0], dtype=_wide(x))
+    return api.logsumexp(x, tuple(dim), dtype=_wide(x))
 
 
 def _logsumexp_backward(
     x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
 ) -> torch.Tensor:
-    rows, back = last(x, dim)
-    return back(api.finish(rows, lse, upstream.reciprocal())).contiguous()
+    return api.finish(x, lse, upstream.reciprocal(), tuple(dim)).contiguous()
 
 
 def _wide(x: Any) -> Any:

@@ -78,6 +78,7 @@ COLUMNS = (
     (1, 16, DType.FLOAT32),
     (3, 4, DType.FLOAT32),
     (21, 2, DType.BFLOAT16),
+    (21, 3, DType.FLOAT64),
     (21, 1024, DType.FLOAT16),
     (128, 77, DType.FLOAT32),
     (128, 1024, DType.BFLOAT16),

@@ -161,5 +161,5 @@ def test_merge_as_a_kernel(pieces: int, dtype: str) -> None:
     if pieces == 64:
         with pytest.raises(InvalidValueError, match="start on"):
             softgen.plan("merge", dtype, pieces, rows=50)(ms, shifted)
-    with pytest.raises(InvalidValueError, match="ds must have the shape of x"):
+    with pytest.raises(InvalidValueError, match="ds must have the shape of ms"):
         kernel(ms, ds[:, :0])

@@ -15,6 +15,13 @@ from softgen.errors import InvalidTypeError  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
+
+@pytest.fixture(autouse=True)
+def no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape of its own each, which would be tuned for up to 2 s."""
+    monkeypatch.setenv("SOFTGEN_TUNE", "off")
+
+
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "pytorch.md"
 
 NAMES = ("softmax", "log_softmax", "logsumexp")

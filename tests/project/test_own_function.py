@@ -58,7 +58,7 @@ def test_the_example_works(checkout: Path) -> None:
 
 
 # Every way of every strategy to move a part, for sums of one input and of two; odd widths, the
-# narrow types, float64, results of other types, a fixed order, elements that are scaled.
+# narrow types, float64, results of other types, a fixed order.
 KERNELS = """
 softmax_backward_f32_7_warp_p1_c1_g8_r4_pad_b128
 softmax_backward_f16_100_warp_p4_c4_g32_r1_pad_b128_pdl2
@@ -70,7 +70,7 @@ softmax_backward_f32_1000_cluster_p4_c4_b64_k4_m1_pdl2
 softmax_backward_f64_300_cluster_p2_c2_b512_k4_m1
 half_centered_f32_301_fixed_cluster_p4_c4_b128_k8_m1
 softmax_backward_f32_7_online_p1_u2_b64
-softmax_backward_f16_1024_scale_online_p8_u2_b64
+softmax_backward_f16_1024_online_p8_u2_b64
 half_centered_f32_301_online_p4_u2_b64
 softmax_backward_f32_7_shared_p1_b32_y0_s1_n0
 softmax_backward_bf16_512_shared_p8_b64_y1_s1_n0
@@ -79,7 +79,7 @@ softmax_backward_f32_256_shared_p4_b64_y2_s3_n2
 softmax_backward_f32_1000_split_p4_c8_b64_m1_rev
 half_centered_f16_1025_fixed_split_p8_c16_b32_m1
 softmax_backward_f32_1024_cooperative_p4_c4_b192_k2_n4_s4_f1_l1
-softmax_backward_f16_2048_scale_cooperative_p8_c8_b192_k2_n2_s2_f1_l2
+softmax_backward_f16_2048_cooperative_p8_c8_b192_k2_n2_s2_f1_l2
 half_centered_f64_2048_cooperative_p2_c4_b128_k4_n2_s2_f1_l2_h1
 softmax_backward_f32_300_safe_b64
 """
