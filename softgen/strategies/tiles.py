@@ -132,7 +132,7 @@ class Tiles(Strategy):
         """
         used = self.outers * problem.layout.step * self.threads_per_row / self.block_size
         score = 2 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
-        score += 0.3 * math.log2(self.block_size / 128)
+        score += 0.3 * abs(math.log2(self.block_size / 128))
         return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
 
     @classmethod

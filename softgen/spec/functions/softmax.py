@@ -171,7 +171,15 @@ EXHIBITS = (
     ),
     Exhibit("classes of pixels", SOFTMAX, "float32", 64 * 512**2, 21, inner=512**2),
     Exhibit("the first of two axes", SOFTMAX, "float32", 8192, 8192, "strips", inner=8192),
-    Exhibit("a probability of three, for four at once", SOFTMAX, "float32", 4 * 10**6, 3, inner=4),
+    Exhibit(
+        "a probability of three, for four at once",
+        SOFTMAX,
+        "float32",
+        4 * 10**6,
+        3,
+        "tiles",
+        inner=4,
+    ),
     Exhibit("the axis before the last", SOFTMAX, "bfloat16", 64 * 1024, 128, inner=1024),
     Exhibit("attention whose rows are merged later", SOFTMAX_LSE, "bfloat16", 16384, 4096),
 )

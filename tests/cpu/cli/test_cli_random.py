@@ -37,8 +37,8 @@ from softgen.verify.verify import Report
 from tests.helpers.cli_helpers import cli
 from tests.helpers.single import reference
 
-LINES = 300
-FILES = 200
+LINES = 160
+FILES = 120
 SECONDS = 60.0
 KNOWN_CODES = {0, group.FAILED, group.USAGE, group.NO_DEVICE, group.WRONG_RESULT}
 

@@ -64,10 +64,10 @@ def variants() -> list[Variant]:
             problem = Problem.of(function, dtype, cols)
             for kind in all_strategies():
                 found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
-        for cols, inner in ((4096, 64), (3, 4)):
-            columns = Problem.of(function, "float32", cols, layout=Columns(inner))
-            for kind in all_strategies():
-                found += itertools.islice(candidates(columns, 64, H200, kind.name), 1)
+    for name, cols, inner in (("softmax", 4096, 64), ("logsumexp", 4096, 64), ("softmax", 3, 4)):
+        columns = Problem.of(name, "float32", cols, layout=Columns(inner))
+        for kind in all_strategies():
+            found += itertools.islice(candidates(columns, 64, H200, kind.name), 1)
     for hook in {hook.kind: hook for hook in HOOKS}.values():
         hooked = Problem.of("softmax", "bfloat16", 4096, hooks=[hook])
         found += itertools.islice(candidates(hooked, 64, H200, "block"), 1)

@@ -30,9 +30,9 @@ class Memory(np.ndarray):
 
 
 def full(size: int, value: int, dtype: str) -> Any:
-    """Return memory on 512 bytes, as CuPy's is."""
-    memory = np.full(size + 512, value, dtype).view(Memory)
-    start = -memory.data.ptr % 512
+    """Return memory on 512 bytes, as CuPy's is, with as many before and behind it."""
+    memory = np.full(size + 1536, value, dtype).view(Memory)
+    start = 512 + -memory.data.ptr % 512
     return memory[start : start + size]
 
 

@@ -1,4 +1,4 @@
-// softmax_bf16_128_in1024_columns_p8_w8_b256_c4_m2
+// softmax_bf16_128_in1024_columns_p4_w16_b256_c8_m3
 // y = softmax(x), row by row, arithmetic in float32:
 //   x: bfloat16 [rows / 1024][128][1024], contiguous
 //   y: bfloat16 [rows / 1024][128][1024], contiguous; x itself, or no overlap with it
@@ -21,11 +21,11 @@ using Col = int;
 
 constexpr Col kCols = 128;          // elements in a row
 constexpr long long kInner = 1024;  // from one of them to the next
-constexpr int kPackSize = 8;        // adjacent rows moved by one load or store
-constexpr int kThreadsAcross = 8;   // threads side by side, a pack of rows each
+constexpr int kPackSize = 4;        // adjacent rows moved by one load or store
+constexpr int kThreadsAcross = 16;  // threads side by side, a pack of rows each
 constexpr int kBlockSize = 256;     // threads in a block
-constexpr int kColsPerThread = 4;   // elements of a row held by one thread
-constexpr int kMinBlocks = 2;       // blocks that an SM must hold; caps the registers
+constexpr int kColsPerThread = 8;   // elements of a row held by one thread
+constexpr int kMinBlocks = 3;       // blocks that an SM must hold; caps the registers
 constexpr int kRowsPerBlock = kThreadsAcross * kPackSize;
 constexpr int kTiles = kInner / kRowsPerBlock;
 constexpr int kThreadsAlong = kBlockSize / kThreadsAcross;
@@ -41,20 +41,15 @@ __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
-using Raw = uint4;  // a pack as it is loaded
+using Raw = uint2;  // a pack as it is loaded
 // PTX keeps accesses whole. Loads are not volatile: a store depends on all loads from its address.
 #ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
 __device__ void load_word(const X* from, Raw& to) {
-  asm("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
-      : "=r"(to.x), "=r"(to.y), "=r"(to.z), "=r"(to.w)
-      : "l"(from));
+  asm("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(to.x), "=r"(to.y) : "l"(from));
 }
 
-__device__ void store_word(uint4 word, Y* to) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
-               :
-               : "l"(to), "r"(word.x), "r"(word.y), "r"(word.z), "r"(word.w)
-               : "memory");
+__device__ void store_word(uint2 word, Y* to) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(to), "r"(word.x), "r"(word.y) : "memory");
 }
 #endif
 
@@ -65,10 +60,10 @@ __device__ void widen_pack(Raw raw, Compute* to) {
 }
 
 __device__ void store_pack(const Compute* from, Y* to) {
-  alignas(uint4) Y elements[kPackSize];
+  alignas(uint2) Y elements[kPackSize];
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) elements[i] = __float2bfloat16_rn(from[i]);
-  store_word(*reinterpret_cast<const uint4*>(elements), to);
+  store_word(*reinterpret_cast<const uint2*>(elements), to);
 }
 
 // Part of a row: m, its largest element, and d, its sum of exp(x - m). Such pairs form a monoid
@@ -131,7 +126,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
-    softmax_bf16_128_in1024_columns_p8_w8_b256_c4_m2(const X* x, Y* y, long long rows) {
+    softmax_bf16_128_in1024_columns_p4_w16_b256_c8_m3(const X* x, Y* y, long long rows) {
   __shared__ MaxSum slots[kWarpParts][kRowsPerBlock];
   const int thread = threadIdx.x;
 
@@ -150,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
   Raw raw[kColsPerThread];
 #pragma unroll
   for (int c = 0; c < kColsPerThread; ++c) {
-    raw[c] = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
+    raw[c] = {0xff80ff80, 0xff80ff80};
     if (live) load_word(from + c * (kStride * kInner), raw[c]);
   }
   Compute values[kPackSize][kColsPerThread];
