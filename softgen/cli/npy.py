@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Integer
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,25 +45,36 @@ class _Header:
     shape: tuple[int, ...]
 
 
-def read_npy(path: Path, limit: int = MAX_ELEMENTS) -> NDArray[Any]:
-    """Return the array of floats in a .npy file, C-contiguous and in the host's byte order.
+def read_npy(
+    path: Path, limit: int = MAX_ELEMENTS, *, option: str = "--input", integers: bool = False
+) -> NDArray[Any]:
+    """Return the array in a .npy file, C-contiguous and in the host's byte order.
 
     Nothing is unpickled, and nothing is allocated that the file does not hold.
 
     Args:
         path: the file, or a pipe.
         limit: the largest number of elements.
+        option: of the command line, which asks for the file.
+        integers: whether booleans and integers are taken beside floats.
 
     Raises InvalidValueError or InvalidTypeError, which say what was found and what is accepted.
     """
     try:
+        return _read(path, limit, integers)
+    except (InvalidTypeError, InvalidValueError) as error:
+        raise type(error)(f"{option}: {error}") from error
+
+
+def _read(path: Path, limit: int, integers: bool) -> NDArray[Any]:
+    try:
         with path.open("rb") as file:
-            header = _read_header(file, path)
+            header = _read_header(file, path, integers)
             if objection := too_many(header.shape, limit):
-                raise InvalidValueError(f"--input: {path} holds {objection}")
+                raise InvalidValueError(f"{path} holds {objection}")
             values = _read_values(file, path, header)
     except FileNotFoundError:
-        raise InvalidValueError(f"--input: {path} does not exist") from None
+        raise InvalidValueError(f"{path} does not exist") from None
     except OSError as error:
         raise _unreadable(path, str(error)) from error
     import numpy as np
@@ -94,11 +105,11 @@ def too_many(shape: tuple[int, ...], limit: int) -> str | None:
     )
 
 
-def _read_header(file: io.BufferedReader, path: Path) -> _Header:
+def _read_header(file: io.BufferedReader, path: Path, integers: bool) -> _Header:
     start = file.read(len(_MAGIC) + 2)
     if start.startswith(_ZIP):
         raise InvalidValueError(
-            f"--input: {path} is an archive of several arrays (.npz); give a .npy file with one"
+            f"{path} is an archive of several arrays (.npz); give a .npy file with one"
         )
     if not start.startswith(_MAGIC) or len(start) < len(_MAGIC) + 2:
         raise _unreadable(path, f"it begins with {start!r}, not with {_MAGIC!r}")
@@ -111,10 +122,10 @@ def _read_header(file: io.BufferedReader, path: Path) -> _Header:
     text = file.read(length)
     if len(text) < length:
         raise _unreadable(path, f"it ends after {len(text)} of the {length} bytes of its header")
-    return _parse(text.decode("latin-1"), path)
+    return _parse(text.decode("latin-1"), path, integers)
 
 
-def _parse(text: str, path: Path) -> _Header:
+def _parse(text: str, path: Path, integers: bool) -> _Header:
     try:
         fields = ast.literal_eval(text.strip())
     # All that literal_eval is documented to raise; the last two for thousands of brackets.
@@ -130,13 +141,15 @@ def _parse(text: str, path: Path) -> _Header:
         raise _unreadable(path, f"its array has {len(shape)} axes; {_MAX_AXES} are the most")
     if not isinstance(fortran_order, bool):
         raise _unreadable(path, f"{_start(text)} has a fortran_order that is not True or False")
-    return _Header(_dtype(fields["descr"], text, path), fortran_order, shape)
+    return _Header(_dtype(fields["descr"], text, path, integers), fortran_order, shape)
 
 
-def _dtype(described: object, text: str, path: Path) -> np.dtype[Any]:
+def _dtype(described: object, text: str, path: Path, integers: bool) -> np.dtype[Any]:
     """Return the dtype of a header if it is one of softgen's."""
     import numpy as np
 
+    floats = {known.value for known in DType}
+    known = floats | {kind.value for kind in Integer} if integers else floats
     name = f"no array of one plain type ({_start(text)})"
     if isinstance(described, str) and _PLAIN.fullmatch(described):
         try:
@@ -144,12 +157,14 @@ def _dtype(described: object, text: str, path: Path) -> np.dtype[Any]:
         except TypeError:  # such as <f3
             pass
         else:
-            if dtype.name in {known.value for known in DType}:
+            if dtype.name in known:
                 return dtype
             name = "pickled Python objects" if dtype.hasobject else dtype.name
-    accepted = ", ".join(sorted(known.value for known in DType))
+    accepted = ", ".join(sorted(known))
+    if integers:
+        raise InvalidTypeError(f"{path} holds {name}; accepted are {accepted}")
     raise InvalidTypeError(
-        f"--input: {path} holds {name}; softgen computes floating point: "
+        f"{path} holds {name}; softgen computes floating point: "
         f"{accepted} (bfloat16 from a float32 file with --dtype bfloat16). "
         "Convert it first, for example numpy.save(path, x.astype('float32'))"
     )
@@ -178,5 +193,5 @@ def _start(header: str) -> str:
 
 def _unreadable(path: Path, reason: str) -> InvalidValueError:
     return InvalidValueError(
-        f"--input: {path} cannot be read as a .npy file ({reason}); write one with numpy.save"
+        f"{path} cannot be read as a .npy file ({reason}); write one with numpy.save"
     )

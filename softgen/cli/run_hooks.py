@@ -89,7 +89,8 @@ def _argument(text: str, compute: str) -> tuple[str, Any]:
     if name == "empty_rows":
         return name, value
     if value.endswith(".npy") and name in ARRAYS:
-        array = read_npy(Path(value))
+        integers = name in ("mask", "lengths")
+        array = read_npy(Path(value), option=f"--hook {name}", integers=integers)
         if name == "mask":
             return name, array != 0
         if name == "lengths":

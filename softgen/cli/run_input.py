@@ -119,7 +119,7 @@ class Files:
                     f"{problem.function.name} takes {operand.name} too; give --operand "
                     f"{operand.name}=FILE.npy"
                 )
-            values = read_npy(path, MAX_ELEMENTS)
+            values = read_npy(path, MAX_ELEMENTS, option=f"--operand {operand.name}")
             shape = operand.shape(x.shape[0], problem.cols)
             if values.size != math.prod(shape):
                 raise InvalidValueError(

@@ -42,7 +42,7 @@ def test_what_does_not_go_together_is_refused() -> None:
 def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
     shown = np.arange(40) % 3 != 0
-    for name, array in (("x", x), ("mask", shown.astype(np.float32)), ("sink", np.ones((2, 1)))):
+    for name, array in (("x", x), ("mask", shown), ("sink", np.ones((2, 1)))):
         np.save(tmp_path / f"{name}.npy", array)
     result = tmp_path / "y.npy"
     ok(
@@ -69,3 +69,18 @@ def test_run_refuses_what_no_call_takes() -> None:
     name = "softmax_f32_8_mask_safe_b128"
     message = refused(2, *("run", "--rows", 2, "--variant", name, "--device", "cpu"))
     assert "has the hooks mask, and those of --hook are none" in message
+
+
+def test_a_file_that_does_not_fit_is_told_with_its_option(tmp_path: Path) -> None:
+    words, flags = tmp_path / "words.npy", tmp_path / "flags.npy"
+    np.save(words, np.asarray(["a"]))
+    np.save(flags, np.ones(40, bool))
+    run = ("run", "--device", "cpu", "--rows", 3, "--cols", 40)
+    told = refused(2, *run, "--hook", "bias=nothing.npy")
+    assert "--hook bias: nothing.npy does not exist" in told
+    told = refused(2, *run, "--hook", f"mask={words}")
+    assert "--hook mask:" in told
+    assert "accepted are bfloat16, bool, float16" in told
+    assert "--hook bias:" in refused(2, *run, "--hook", f"bias={flags}")
+    told = refused(2, *run, "--function", "softmax_backward", "--operand", "y=nothing.npy")
+    assert "--operand y: nothing.npy does not exist" in told
