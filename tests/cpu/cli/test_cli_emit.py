@@ -346,7 +346,7 @@ def test_a_cooperative_kernel_says_how_many_sms_it_needs() -> None:
         assert f"_cooperative_p4_c8_b640_k{sms}_n1_" in file
         head = Path(f"for{sms}", file).read_text().partition("#include")[0]
         assert f"a multiple of {sms} blocks, at most rows * {sms}, all resident;" in head
-        assert f"\n//   SMs:     planned for {sms}; fewer are correct and slower (softgen" in head
+        assert f"\n//   SMs:     at least {sms} at once (softgen emit --sms" in head
         entry = json.loads(Path(f"for{sms}/manifest.json").read_text())["files"][file]
         assert entry["launch"]["multiprocessors"] == entry["launch"]["most_blocks"] == sms
         assert entry["oldest_arch"] == "sm_90"
