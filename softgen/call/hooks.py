@@ -11,7 +11,7 @@ from softgen.call.full import calls_of
 from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Integer
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Integer, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import threshold_of
 from softgen.spec.hooks.places import MOST_ROWS, Place, place_of
@@ -138,8 +138,7 @@ class _Finder:
         self.device = library.device(array)
         self.dtype = library.dtype(array)
         y_type = self.dtype if dtype is None else DType.of(dtype)
-        doubled = DType.FLOAT64 in (self.dtype, y_type)
-        self.compute = DType.FLOAT64 if doubled else DType.FLOAT32
+        self.compute = compute_type(self.dtype, y_type)
         self.shape = tuple(array.shape[:-1])
         self.cols = int(array.shape[-1]) if array.ndim else 1
         self.rows = math.prod(self.shape)

@@ -10,7 +10,7 @@ from softgen.call.library import Library
 from softgen.cli.npy import read_npy
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem
 
@@ -66,8 +66,8 @@ def load(
     """
     from softgen.spec.numerics import encode
 
-    doubled = DType.FLOAT64 in (x_type, y_type)
-    arguments = dict(_argument(text, "float64" if doubled else "float32") for text in given)
+    compute = compute_type(x_type, y_type).value
+    arguments = dict(_argument(text, compute) for text in given)
     if len(arguments) < len(given):
         raise InvalidValueError(f"each --hook at most once, got {', '.join(given)}")
     host = cast(Library, _Host(x, x_type))

@@ -69,6 +69,14 @@ class DType(str, Enum):
         return MAX_PACK_BYTES // self.itemsize
 
 
+def compute_type(*types: DType) -> DType:
+    """Return the type of all arithmetic on arrays of these types: float64 if any is, else float32.
+
+    What a call computes in, what it takes a scale in and what it saves have this type.
+    """
+    return DType.FLOAT64 if DType.FLOAT64 in types else DType.FLOAT32
+
+
 class Integer(str, Enum):
     """The type of an index, a count or a choice, by NumPy's name for it."""
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook, Sink, ZeroRows, in_order
 from softgen.spec.layouts import ROWS, Layout, Rows, Strided, layout_of
@@ -171,8 +171,7 @@ class Problem:
     @property
     def compute_dtype(self) -> DType:
         """The type of all arithmetic: float64 if either array is, else float32."""
-        doubled = DType.FLOAT64 in (self.dtype, self.out_dtype)
-        return DType.FLOAT64 if doubled else DType.FLOAT32
+        return compute_type(self.dtype, self.out_dtype)
 
     @property
     def wide_index(self) -> bool:

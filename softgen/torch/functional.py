@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from softgen.call import api
+from softgen.call.axes import axes_of, with_axes_kept
 from softgen.errors import InvalidTypeError
 from softgen.torch import operators
-from softgen.torch.dimensions import numbers, widened
+from softgen.torch.dtypes import HALVES
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, wanted_again
-
-HALVES = (torch.float16, torch.bfloat16)
 
 
 def softmax(
@@ -33,8 +32,7 @@ def softmax(
             for 16-bit inputs.
 
     The gradient is softgen's own kernel, along another dimension than the last of copies. It is
-    differentiable again. Raises what `softgen.softmax`
-    raises.
+    differentiable again. Raises what `softgen.softmax` raises.
     """
     dim = _dim(input, dim, _stacklevel) if dim is None else dim
     dtype = _result_type(input, dtype)
@@ -71,13 +69,14 @@ def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> An
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
+    axis = dim if isinstance(dim, int) else tuple(dim) or None
     if torch.compiler.is_compiling():
-        lse = operators.logsumexp(input, list(numbers(input, dim)))
+        lse = operators.logsumexp(input, list(axes_of(axis, input.dim())))
     elif wanted_again(input):
-        lse = LogSumExp.apply(input, numbers(input, dim)).to(input.dtype)
+        lse = LogSumExp.apply(input, axis).to(input.dtype)
     else:
-        lse = api.logsumexp(input, numbers(input, dim))
-    return widened(lse, input, dim) if keepdim else lse
+        lse = api.logsumexp(input, axis)
+    return with_axes_kept(lse, axis, input.dim()) if keepdim else lse
 
 
 def _dim(x: Any, dim: None, stacklevel: int) -> int:

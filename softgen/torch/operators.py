@@ -2,56 +2,78 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from softgen.call import api, gradients
+from softgen.torch.dtypes import wide
 
 
-def _softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+def _like(x: Any, dim: int, dtype: Any) -> Any:
+    return torch.empty(x.shape, dtype=dtype, device=x.device)
+
+
+def _like_rows(x: Any, dim: list[int]) -> Any:
+    rows = [size for i, size in enumerate(x.shape) if i not in dim]
+    return torch.empty(rows, dtype=wide(x), device=x.device)
+
+
+def _operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Register a function under its name. `fake` returns an empty tensor like its result.
+
+    Results are contiguous whatever the dimension: that is what `fake` says of them.
+    """
+
+    def register(run: Callable[..., Any]) -> Any:
+        made = torch.library.custom_op(f"softgen::{run.__name__}", run, mutates_args=())
+        made.register_fake(fake)
+        return made
+
+    return register
+
+
+@_operator(_like)
+def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return softmax of `dtype`."""
     return api.softmax(x, dim, dtype=dtype)
 
 
-def _log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+@_operator(_like)
+def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
+    """Return log_softmax of `dtype`."""
     return api.log_softmax(x, dim, dtype=dtype)
 
 
-def _softmax_backward(
+@_operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
+def softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
+    """Return dx of `dtype`."""
     return gradients.softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
-def _log_softmax_backward(
+@_operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
+def log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
+    """Return dx of `dtype`."""
     return gradients.log_softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
-def _logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
-    return api.logsumexp(x, tuple(dim), dtype=_wide(x))
+@_operator(_like_rows)
+def logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
+    """Return lse in the type of the arithmetic; no dimension is all of a tensor that has none."""
+    return api.logsumexp(x, tuple(dim) or None, dtype=wide(x))
 
 
-def _logsumexp_backward(
+@_operator(lambda x, lse, upstream, dim: _like(x, dim, x.dtype))
+def logsumexp_backward(
     x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
 ) -> torch.Tensor:
-    return api.finish(x, lse, upstream.reciprocal(), tuple(dim)).contiguous()
-
-
-def _wide(x: Any) -> Any:
-    return torch.float64 if x.dtype is torch.float64 else torch.float32
-
-
-# Results are contiguous whatever the dimension: that is what is said of them below.
-_make = functools.partial(torch.library.custom_op, mutates_args=())
-softmax = _make("softgen::softmax", _softmax)
-log_softmax = _make("softgen::log_softmax", _log_softmax)
-softmax_backward = _make("softgen::softmax_backward", _softmax_backward)
-log_softmax_backward = _make("softgen::log_softmax_backward", _log_softmax_backward)
-logsumexp_wide = _make("softgen::logsumexp_wide", _logsumexp_wide)
-logsumexp_backward = _make("softgen::logsumexp_backward", _logsumexp_backward)
+    """Return upstream * exp(x - lse)."""
+    return api.finish(x, lse, upstream.reciprocal(), tuple(dim) or None).contiguous()
 
 
 def logsumexp(x: Any, dim: list[int]) -> Any:
@@ -59,47 +81,33 @@ def logsumexp(x: Any, dim: list[int]) -> Any:
     return logsumexp_wide(x, dim).to(x.dtype)
 
 
-def _like(x: Any, dim: int, dtype: Any) -> Any:
-    return torch.empty(x.shape, dtype=dtype, device=x.device)
+def _differentiate_by_result(operator: Any, gradient: Any) -> None:
+    """Give an operator along a dimension a gradient that needs its result alone."""
 
-
-def _register() -> None:
-    """Say what each operator returns, and how it is differentiated."""
-    softmax.register_fake(_like)
-    log_softmax.register_fake(_like)
-    for gradient in (softmax_backward, log_softmax_backward):
-        gradient.register_fake(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
-    logsumexp_wide.register_fake(
-        lambda x, dim: torch.empty(
-            [size for i, size in enumerate(x.shape) if i not in dim],
-            dtype=_wide(x),
-            device=x.device,
-        )
-    )
-    logsumexp_backward.register_fake(lambda x, lse, upstream, dim: _like(x, dim, x.dtype))
-
-    def keep_result(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, ctx.dim, _ = inputs
         ctx.dtype = x.dtype
         ctx.save_for_backward(output)
 
-    def of_softmax(ctx: Any, dy: Any) -> tuple[Any, None, None]:
-        return softmax_backward(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
+    def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
+        return gradient(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
 
-    def of_log_softmax(ctx: Any, dy: Any) -> tuple[Any, None, None]:
-        return log_softmax_backward(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
+    operator.register_autograd(backward, setup_context=keep)
 
-    def keep_both(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+
+def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
+    """Give an operator whose result is a number a row a gradient that needs x and that."""
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, ctx.dim = inputs
         ctx.save_for_backward(x, output)
 
-    def of_logsumexp(ctx: Any, upstream: Any) -> tuple[Any, None]:
-        x, lse = ctx.saved_tensors
-        return logsumexp_backward(x, lse, upstream, ctx.dim), None
+    def backward(ctx: Any, upstream: Any) -> tuple[Any, None]:
+        return gradient(*ctx.saved_tensors, upstream, ctx.dim), None
 
-    softmax.register_autograd(of_softmax, setup_context=keep_result)
-    log_softmax.register_autograd(of_log_softmax, setup_context=keep_result)
-    logsumexp_wide.register_autograd(of_logsumexp, setup_context=keep_both)
+    operator.register_autograd(backward, setup_context=keep)
 
 
-_register()
+_differentiate_by_result(softmax, softmax_backward)
+_differentiate_by_result(log_softmax, log_softmax_backward)
+_differentiate_by_rows(logsumexp_wide, logsumexp_backward)

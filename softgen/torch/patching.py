@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from softgen.torch import functional
-
-SERVED = {"softmax": functional.softmax, "log_softmax": functional.log_softmax}
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+from softgen.torch.dtypes import FLOATS
 
 _originals: dict[str, Callable[..., Any]] = {}
 
@@ -23,10 +21,10 @@ def patch() -> None:
     and where `dim` is given. Any other call goes to PyTorch, as do the functions of `torch` and the
     methods of tensors. Patching twice is patching once.
     """
-    for name, mine in SERVED.items():
+    for name, (either, mine) in SERVED.items():
         if name not in _originals:
             _originals[name] = getattr(torch.nn.functional, name)
-            setattr(torch.nn.functional, name, _either(mine, _originals[name]))
+            setattr(torch.nn.functional, name, either(mine, _originals[name]))
 
 
 def unpatch() -> None:
@@ -35,19 +33,30 @@ def unpatch() -> None:
         setattr(torch.nn.functional, name, _originals.pop(name))
 
 
-def _either(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+def _served(input: Any) -> bool:
+    """Whether softgen computes functions of it."""
+    return (
+        type(input) in (torch.Tensor, torch.nn.Parameter)
+        and input.is_cuda
+        and input.dtype in FLOATS
+        and input.numel() > 0
+    )
+
+
+def _along_dim(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function along `dim` that is either."""
+
     @functools.wraps(theirs)
     def call(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-        served = (
-            type(input) in (torch.Tensor, torch.nn.Parameter)
-            and input.is_cuda
-            and input.dtype in DTYPES
-            and (dtype is None or dtype in DTYPES)
-            and dim is not None
-            and input.numel() > 0
-        )
-        if served:
+        if _served(input) and dim is not None and (dtype is None or dtype in FLOATS):
             return mine(input, dim, dtype=dtype)
         return theirs(input, dim, _stacklevel=_stacklevel + 1, dtype=dtype)
 
     return call
+
+
+# What makes the function that takes a call to softgen's or to PyTorch's, and softgen's.
+SERVED = {
+    "softmax": (_along_dim, functional.softmax),
+    "log_softmax": (_along_dim, functional.log_softmax),
+}

@@ -89,3 +89,26 @@ class Hook(abc.ABC):
 
     def __str__(self) -> str:
         return self.name
+
+
+class Beside(Hook):
+    """Base of hooks that leave elements what they are on their way in, whichever they are."""
+
+    @property
+    def placed(self) -> bool:
+        """It knows no column."""
+        return False
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False
+
+
+class Leaving(Beside):
+    """Base of hooks that modify results."""
+
+    @property
+    def leaves(self) -> bool:
+        """On the way out."""
+        return True

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.base import Leaving
 from softgen.spec.hooks.places import number
 from softgen.spec.operands import Extent, Operand
 
@@ -22,7 +22,7 @@ _MASK = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Dropout(Hook):
+class Dropout(Leaving):
     """Set results to 0 with probability p = threshold / 2^32, and multiply the others."""
 
     @property
@@ -58,14 +58,9 @@ class Dropout(Hook):
         return np.where(kept, y * scale, y.dtype.type(0))
 
     @property
-    def leaves(self) -> bool:
-        """On the way out."""
+    def placed(self) -> bool:
+        """The column tells which bits decide."""
         return True
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
 
     def registers(self, compute: DType) -> int:
         """Return what the generator takes."""

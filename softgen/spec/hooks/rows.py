@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.base import Beside
 from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.operands import Extent, Operand
 
 
 @dataclass(frozen=True)
-class Sink(Hook):
+class Sink(Beside):
     """A logit of the row (or its head) that takes part in the sum and has no column.
 
     Attributes:
@@ -55,23 +55,13 @@ class Sink(Hook):
         return sink.reshape(-1)[Place(int(every), int(count), 1).of(np.arange(rows))]
 
     @property
-    def placed(self) -> bool:
-        """Whichever the elements are."""
-        return False
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
-
-    @property
     def by_row(self) -> bool:
         """A logit a row."""
         return True
 
 
 @dataclass(frozen=True)
-class ZeroRows(Hook):
+class ZeroRows(Beside):
     """A row of nothing but -inf gives 0 (log_softmax: -inf), and not NaN. It hides no NaN."""
 
     @property
@@ -91,13 +81,3 @@ class ZeroRows(Hook):
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
         """Return nothing."""
         return ()
-
-    @property
-    def placed(self) -> bool:
-        """Whichever the elements are."""
-        return False
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False

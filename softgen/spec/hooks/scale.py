@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.base import Hook, Leaving
 from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.operands import Extent, Operand
 
@@ -97,7 +97,7 @@ class RowScale(Hook):
 
 
 @dataclass(frozen=True)
-class OutScale(Hook):
+class OutScale(Leaving):
     """Multiply the results by a number."""
 
     @property
@@ -122,21 +122,6 @@ class OutScale(Hook):
     def leave(self, y: Any, *values: Any) -> Any:
         """Return the products."""
         return y * values[0]
-
-    @property
-    def placed(self) -> bool:
-        """Whichever element it is."""
-        return False
-
-    @property
-    def leaves(self) -> bool:
-        """On the way out."""
-        return True
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
 
 
 def row_values(x: Any, values: Any, every: Any, count: Any) -> Any:
