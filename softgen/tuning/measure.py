@@ -20,7 +20,7 @@ from softgen.errors import InvalidValueError
 from softgen.spec.arch import GIB
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import hook_examples, numpy_dtype
-from softgen.spec.operands import Extent, Operand
+from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem, natural_alignment
 from softgen.tuning.entry import Timing
@@ -138,6 +138,8 @@ class Buffers:
         values = (*hook_examples(problem, rows), *map(np.int64, numbers))
         shared = (*problem.hook_operands, *problem.layout_numbers)
         examples = dict(zip(shared, values, strict=True))
+        first = problem.operands[0]
+        cancels = any(operand.measure is Measure.TERMS for operand in problem.results)
         for operand in problem.operands:
             if operand in examples:  # all sets share what hooks take, which is small
                 word, owner = _example(operand, examples[operand])
@@ -148,7 +150,7 @@ class Buffers:
             step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
             array = memory(pairs * step)
             if not operand.result:
-                _fill_random(array, operand.float_type, positive=operand != problem.operands[0])
+                _fill_random(array, operand.float_type, positive=cancels or operand != first)
             shift = _shift(problem) * operand.dtype.itemsize if skew else 0
             owners.append(array)
             words.append([array.data.ptr + shift + i * step for i in range(pairs)])
@@ -210,8 +212,9 @@ def _round_up(size: int) -> int:
 
 
 def _fill_random(buffer: Any, dtype: DType, positive: bool) -> None:
-    """Fill with normal values, or their sizes: what is weighted by those does not cancel.
+    """Fill with normal values, or with their sizes, whose sums do not cancel.
 
+    The gate compares results by their own size, and a sum that cancels is off by more than that.
     By doubling copies: no generator kernel has to be compiled.
     """
     import cupy
