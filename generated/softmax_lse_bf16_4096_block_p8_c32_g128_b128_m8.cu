@@ -108,7 +108,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 
 // Where there is +inf the sum is NaN.
 // __logf is at most 4e-7 off where sum is below 2, and 3 units in the last place above. log() takes
-// 24 instructions more, which a short row's whole block waits for.
+// 24 instructions more.
 __device__ void write_row(long long row, Compute m, Compute sum, Compute* lse) {
   const Compute result = m == -negative_infinity() ? m : m + __logf(sum);
   lse[row] = result;

@@ -24,6 +24,11 @@ __device__ void store_word(Word word, T* to, SIMT_SITE) {
   simt::simt_store_word(to, &word, sizeof(Word));
 }
 
+template <typename T>
+__device__ void store_kept(simt::Same<T> number, T* to, SIMT_SITE) {
+  simt::simt_store_word(to, &number, sizeof(T));
+}
+
 // The launch before has always ended here; what is held against the text is that it waits.
 template <typename... Arrays>
 inline void await_launch_before(Arrays&...) {
