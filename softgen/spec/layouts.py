@@ -39,6 +39,11 @@ class Layout(abc.ABC):
         """Whether every kernel sums all rows in one order, wherever they lie."""
         return False
 
+    @property
+    def starts_alike(self) -> bool:
+        """Whether a row of x and that of y start as far behind a boundary of packs."""
+        return True
+
     def pitch(self, cols: int) -> int:
         """Return what the offset of aligned packs is a multiple of, in elements."""
         return cols
@@ -142,6 +147,11 @@ class Strided(Layout):
     def like(self) -> Layout:
         """Rows that follow each other: the same kernel but for where rows start."""
         return ROWS
+
+    @property
+    def starts_alike(self) -> bool:
+        """No: each array has its base and its strides."""
+        return False
 
     @property
     def sizes(self) -> tuple[str, ...]:
