@@ -15,7 +15,6 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Measure, Operand
-from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.variants import Variant
@@ -276,7 +275,7 @@ def _row_names(problem: Problem) -> dict[str, Any]:
 def _part_names(problem: Problem) -> dict[str, Any]:
     """Return what templates call the first input, the others, a part and a row's result."""
     part = problem.function.part
-    has_maximum = part is MAX_SUM
+    has_maximum = part.has_maximum
     first, *more = problem.element_inputs
     written = [o.name for o in problem.results if o.extent is Extent.ELEMENT]
 
@@ -312,6 +311,23 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "long_part": part.long_cuda,
         "noun": part.noun,
         "arguments": part.arguments,
+        "of_sink": part.of_element("hooks.sink"),
+    }
+
+
+def _given_names(problem: Problem) -> dict[str, Any]:
+    """Return how templates spell what is given of a row, where its part is."""
+    if problem.function.reduces:
+        return {}
+    kind = problem.compute_dtype
+    given = [o for o in problem.inputs if o.extent is Extent.ROW and o.dtype is kind]
+    first, *others = (f"{operand.name}[row]" for operand in given)
+    return {
+        "given_base": first,
+        "given_factor": ", ".join(others),
+        "given_type": "Compute" if len(others) == 1 else "Factor",
+        "given_parameters": [operand.parameter for operand in given],
+        "given_arguments": "".join(f", {operand.name}" for operand in given),
     }
 
 
@@ -411,6 +427,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         fill=fill(problem),
         fills=functools.partial(fills, problem),
         **_part_names(problem),
+        **_given_names(problem),
         **_row_names(problem),
         **_dependent_names(variant),
         name=variant.name,

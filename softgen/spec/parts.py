@@ -33,6 +33,11 @@ class Part:
     members: tuple[str, ...] = ()
 
     @property
+    def has_maximum(self) -> bool:
+        """Whether it has the largest element, and elements are exponentiated."""
+        return self.fill < 0
+
+    @property
     def numbers(self) -> int:
         """How many numbers it consists of."""
         return max(1, len(self.members))
@@ -41,7 +46,16 @@ class Part:
         """Return the numbers of `part`, an expression in C++, as arguments of a call."""
         return ", ".join(f"{part}.{member}" for member in self.members) or part
 
+    def of_element(self, element: str) -> str:
+        """Return the part of one element, in C++; of those with a maximum."""
+        return f"{self.cuda}{{{', '.join([element, '1', '0'][: self.numbers])}}}"
+
 
 # The pair (max, sum of exp(x - max)) of arXiv 1805.02867.
 MAX_SUM = Part("max_sum", "MaxSum", "LongMaxSum", "pair", "(max, sum) pairs", -math.inf, ("m", "d"))
+# Beside them the sum of (x - max) exp(x - max), which an entropy is made of.
+MAX_SUM_DOT = Part(
+    *("max_sum_dot", "MaxSumDot", "LongMaxSumDot", "part", "(max, sum, dot) parts", -math.inf),
+    members=("m", "d", "s"),
+)
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

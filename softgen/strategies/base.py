@@ -14,7 +14,7 @@ from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import SUM
+from softgen.spec.parts import MAX_SUM_DOT, SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -59,6 +59,7 @@ class Feature(Enum):
     GIVEN_PAIRS = "the pair of a row is given, and not found"
     MORE_INPUTS = "several inputs have an element a column"
     SUMS = "parts are sums, without a maximum"
+    DOTS = "parts have a sum of logarithms beside (max, sum)"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
 
@@ -69,6 +70,7 @@ def features_of(problem: Problem) -> set[Feature]:
         Feature.GIVEN_PAIRS: not problem.function.reduces,
         Feature.MORE_INPUTS: len(problem.element_inputs) > 1,
         Feature.SUMS: problem.function.part is SUM,
+        Feature.DOTS: problem.function.part is MAX_SUM_DOT,
         Feature.HOOKS: bool(problem.hooks),
         Feature.ENDS: problem.ends,
     }

@@ -31,7 +31,9 @@ class Block(Sliced):
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
     triggers = True
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.ENDS})
+    takes = frozenset(
+        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+    )
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "threads that share a row")

@@ -34,7 +34,9 @@ class Cluster(Sliced):
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
     triggers = True
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.ENDS})
+    takes = frozenset(
+        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+    )
     layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")

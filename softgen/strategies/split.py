@@ -27,7 +27,9 @@ class Split(Sliced):
 
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.ENDS})
+    takes = frozenset(
+        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+    )
     layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")

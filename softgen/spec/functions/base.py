@@ -61,7 +61,7 @@ class Function(abc.ABC):
         """Whether hooks may modify its elements: those of one input, for its maximum and sum."""
         kind = DType.FLOAT32
         inputs = [o for o in self.operands(kind, kind, kind) if not o.result]
-        return len(inputs) == 1 and self.part is MAX_SUM and self.reduces
+        return len(inputs) == 1 and self.part.has_maximum and self.reduces
 
     @property
     def weighs(self) -> bool:

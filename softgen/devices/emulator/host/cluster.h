@@ -68,7 +68,7 @@ inline __attribute__((used)) void simt_push(const void* part, void* slot, int si
     fail(current_thread() + format(" pushed to rank %d of a cluster of %d", rank,
                                    launch.cluster_size) + where);
   }
-  simt_require_aligned(slot, size, file, line);
+  simt_require_aligned(slot, size & -size, file, line);  // three words are stored one by one
   Block& peer = launch.blocks[static_cast<size_t>(rank)];
   const std::string what = current_thread() + format(" pushed to block %lld",
                                                      static_cast<long long>(peer.index));

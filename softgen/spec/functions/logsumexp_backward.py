@@ -1,0 +1,38 @@
+"""logsumexp_backward: exp(x - lse) * upstream, the gradient of log-sum-exp from its result."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.functions.of_logarithms import OfLogarithms
+
+
+@dataclass(frozen=True)
+class LogSumExpBackward(OfLogarithms):
+    """dx = exp(x - lse) upstream."""
+
+    gradient_of = "logsumexp"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "dx = exp(x - lse) upstream"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf gives 0"
+
+    def of_logarithms(self, log_p: Any, *row: Any) -> Any:
+        """Return dx."""
+        import numpy as np
+
+        return np.exp(log_p) * row[0]
+
+    def size_of(self, log_p: Any, *row: Any) -> Any:
+        """Return |dx|."""
+        return self.of_logarithms(log_p, *row)
+
+
+FUNCTIONS = (LogSumExpBackward(),)
