@@ -76,7 +76,8 @@ __device__ void walk(const X* row, Visit visit) {
   }
 }
 
-// Part of a row: m, its largest element, d, its sum of exp(x - m), and s, that of (x - m) exp(x - m).
+// Part of a row: m, its largest element, d, its sum of exp(x - m), and s, its sum of
+// (x - m) exp(x - m).
 struct MaxSumDot {
   Compute m, d, s;
 };

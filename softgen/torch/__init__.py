@@ -1,6 +1,6 @@
 """softgen in PyTorch: the functions of torch.nn.functional, with gradients.
 
-`softmax`, `log_softmax` and `logsumexp` are differentiable and may be compiled
+`softmax`, `log_softmax`, `logsumexp` and `entropy` are differentiable and may be compiled
 (`torch.compile(fullgraph=True)`). `patch()` puts them in the place of torch.nn.functional's.
 """
 
@@ -15,7 +15,7 @@ except ImportError as error:
         "softgen.torch needs PyTorch; install it with pip install 'softgen[torch]'"
     ) from error
 
-from softgen.torch.functional import log_softmax, logsumexp, softmax
+from softgen.torch.functional import entropy, log_softmax, logsumexp, softmax
 from softgen.torch.patching import patch, unpatch
 
-__all__ = ["log_softmax", "logsumexp", "patch", "softmax", "unpatch"]
+__all__ = ["entropy", "log_softmax", "logsumexp", "patch", "softmax", "unpatch"]

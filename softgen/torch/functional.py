@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
-from softgen.call import api
+from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.errors import InvalidTypeError
 from softgen.torch import operators
 from softgen.torch.dtypes import HALVES
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, wanted_again
+from softgen.torch.rows import Entropy
 
 
 def softmax(
@@ -77,6 +78,29 @@ def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> An
     else:
         lse = api.logsumexp(input, axis)
     return with_axes_kept(lse, axis, input.dim()) if keepdim else lse
+
+
+def entropy(input: Any, dim: int | Sequence[int] = -1, keepdim: bool = False) -> Any:
+    """Return -sum(p log p) of p = softmax(input) along `dim`, in nats.
+
+    As torch.distributions.Categorical(logits=input).entropy() along the last.
+
+    Args:
+        input: as in `softmax`.
+        dim: one dimension, or several; () is all of them.
+        keepdim: whether the result keeps it, with length 1.
+
+    The gradient is one read and one write, from lse and the entropy in float32 (float64 for
+    float64). It is not differentiable again. Where input is -inf p log p is 0.
+    """
+    axis = dim if isinstance(dim, int) else tuple(dim) or None
+    if torch.compiler.is_compiling():
+        found = operators.entropy(input, list(axes_of(axis, input.dim())))
+    elif wanted_again(input):
+        found = Entropy.apply(input, axis)[0].to(input.dtype)
+    else:
+        found = tokens.entropy(input, axis)
+    return with_axes_kept(found, axis, input.dim()) if keepdim else found
 
 
 def _dim(x: Any, dim: None, stacklevel: int) -> int:

@@ -46,7 +46,7 @@ class OfResult(torch.autograd.Function):
         cls, info: Any, in_dims: tuple[Any, ...], x: Any, dim: int, dtype: Any
     ) -> tuple[Any, int]:
         """Return the result of a batch, whose dimension becomes the first."""
-        return cls.apply(_batched(info, in_dims[0], x), _behind(dim), dtype), 0
+        return cls.apply(batched(info, in_dims[0], x), _behind(dim), dtype), 0
 
 
 class GradientOfResult(torch.autograd.Function):
@@ -63,7 +63,7 @@ class GradientOfResult(torch.autograd.Function):
         cls, info: Any, in_dims: tuple[Any, ...], dy: Any, y: Any, dim: int, dtype: Any
     ) -> tuple[Any, int]:
         """Return dx of a batch, whose dimension becomes the first."""
-        both = _batched(info, in_dims[0], dy), _batched(info, in_dims[1], y)
+        both = batched(info, in_dims[0], dy), batched(info, in_dims[1], y)
         return cls.apply(*both, _behind(dim), dtype), 0
 
 
@@ -145,15 +145,14 @@ class LogSumExp(torch.autograd.Function):
         if wanted_again(upstream, x):
             factor, shift = (with_axes_kept(each, ctx.axis, x.dim()) for each in (upstream, lse))
             return (factor * torch.exp(x - shift)).to(x.dtype), None
-        # finish gives exp(x - m) / d. Where the upstream is 0 d is infinite, and the result 0.
-        d = upstream.detach().reciprocal()
-        return api.finish(x.detach(), lse.detach(), d, ctx.axis), None
+        rows = lse.detach(), upstream.detach()
+        return gradients.logsumexp_backward(x.detach(), *rows, ctx.axis), None
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, int]:
         """Return lse of a batch, whose dimension becomes the first."""
         behind = tuple(each + 1 for each in axes_of(axis, x.dim() - 1))
-        return cls.apply(_batched(info, in_dims[0], x), behind), 0
+        return cls.apply(batched(info, in_dims[0], x), behind), 0
 
 
 def wanted_again(*tensors: Any) -> bool:
@@ -163,7 +162,7 @@ def wanted_again(*tensors: Any) -> bool:
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
-def _batched(info: Any, batch: int | None, x: Any) -> Any:
+def batched(info: Any, batch: int | None, x: Any) -> Any:
     """Return a tensor with its batch dimension first, or expanded by one where it has none."""
     if batch is None:
         return x.expand(info.batch_size, *x.shape)

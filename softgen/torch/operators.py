@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from softgen.call import api, gradients
+from softgen.call import api, gradients, tokens
 from softgen.torch.dtypes import wide
 
 
@@ -73,7 +73,33 @@ def logsumexp_backward(
     x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
 ) -> torch.Tensor:
     """Return upstream * exp(x - lse)."""
-    return api.finish(x, lse, upstream.reciprocal(), tuple(dim) or None).contiguous()
+    return gradients.logsumexp_backward(x, lse, upstream, tuple(dim) or None).contiguous()
+
+
+@_operator(lambda x, dim: (_like_rows(x, dim), _like_rows(x, dim)))
+def entropy_lse(x: torch.Tensor, dim: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the entropy and lse in the type of the arithmetic; dim is as in logsumexp_wide."""
+    found: tuple[torch.Tensor, torch.Tensor]
+    found = tokens.entropy(x, tuple(dim) or None, dtype=wide(x), return_lse=True)
+    return found
+
+
+@_operator(lambda x, lse, entropy, upstream, dim: _like(x, dim, x.dtype))
+def entropy_backward(
+    x: torch.Tensor,
+    lse: torch.Tensor,
+    entropy: torch.Tensor,
+    upstream: torch.Tensor,
+    dim: list[int],
+) -> torch.Tensor:
+    """Return -p (log p + entropy) upstream."""
+    rows = (lse, entropy, upstream)
+    return gradients.entropy_backward(x, *rows, tuple(dim) or None).contiguous()
+
+
+def entropy(x: Any, dim: list[int]) -> Any:
+    """Return the entropy along dimensions, of x's dtype."""
+    return entropy_lse(x, dim)[0].to(x.dtype)
 
 
 def logsumexp(x: Any, dim: list[int]) -> Any:
@@ -108,6 +134,18 @@ def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
     operator.register_autograd(backward, setup_context=keep)
 
 
+def _keep_entropy(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ctx.dim = inputs
+    entropy, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(x, lse, entropy)
+
+
+def _entropy_gradient(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
+    return entropy_backward(*ctx.saved_tensors, upstream, ctx.dim), None
+
+
+entropy_lse.register_autograd(_entropy_gradient, setup_context=_keep_entropy)
 _differentiate_by_result(softmax, softmax_backward)
 _differentiate_by_result(log_softmax, log_softmax_backward)
 _differentiate_by_rows(logsumexp_wide, logsumexp_backward)

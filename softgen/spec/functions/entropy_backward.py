@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.functions.entropy import entropy_of
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.of_logarithms import OfLogarithms
 
 
@@ -46,4 +47,7 @@ class EntropyBackward(OfLogarithms):
         return np.exp(log_p) * (abs(log_p) + entropy) * upstream
 
 
-FUNCTIONS = (EntropyBackward(),)
+ENTROPY_BACKWARD = EntropyBackward()
+FUNCTIONS = (ENTROPY_BACKWARD,)
+
+EXHIBITS = (Exhibit("gradient of entropies, Qwen", ENTROPY_BACKWARD, "bfloat16", 8192, 151936),)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.of_logarithms import OfLogarithms
 
 
@@ -35,4 +36,9 @@ class LogSumExpBackward(OfLogarithms):
         return self.of_logarithms(log_p, *row)
 
 
-FUNCTIONS = (LogSumExpBackward(),)
+LOGSUMEXP_BACKWARD = LogSumExpBackward()
+FUNCTIONS = (LOGSUMEXP_BACKWARD,)
+
+EXHIBITS = (
+    Exhibit("gradient of a penalty on lse, Llama 3", LOGSUMEXP_BACKWARD, "bfloat16", 4096, 128256),
+)

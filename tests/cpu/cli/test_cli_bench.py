@@ -214,7 +214,7 @@ def test_without_a_gpu_it_exits_with_3() -> None:
         ),
         (
             ("--function", "logsumexpp"),
-            "unknown function 'logsumexpp'; did you mean 'logsumexp'. softgen knows: finish",
+            "unknown function 'logsumexpp'; did you mean 'logsumexp'. softgen knows: ",
         ),
         (("--shape", "4096"), "write ROWSxCOLS"),
         (("--dtype", "float16"), "--dtype is of --shape"),

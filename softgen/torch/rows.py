@@ -1,0 +1,89 @@
+"""Autograd of what is one number a row, or a few: the entropy, with a gradient from it and lse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from softgen.call import gradients, tokens
+from softgen.call.axes import axes_of
+from softgen.errors import NotSupportedError
+from softgen.torch.dtypes import wide
+from softgen.torch.gradients import batched, wanted_again
+
+
+class GradientOfRows(torch.autograd.Function):
+    """Base of gradients that are not differentiable again.
+
+    Attributes:
+        of: the function whose gradient it is.
+    """
+
+    of: str
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save nothing."""
+
+    @classmethod
+    def backward(cls, ctx: Any, g: Any) -> Any:
+        """Raise NotSupportedError."""
+        raise NotSupportedError(
+            f"the gradient of softgen.torch.{cls.of} is not differentiable again; leave "
+            "create_graph=True out, or use PyTorch's own log_softmax"
+        )
+
+
+class EntropyBackward(GradientOfRows):
+    """dx = -p (log p + H) upstream."""
+
+    of = "entropy"
+
+    @staticmethod
+    def forward(x: Any, lse: Any, entropy: Any, upstream: Any, axis: Any) -> Any:
+        """Return dx."""
+        rows = (each.detach() for each in (lse, entropy, upstream))
+        return gradients.entropy_backward(x.detach(), *rows, axis)
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *request: Any) -> tuple[Any, int]:
+        """Return dx of a batch, whose dimension becomes the first."""
+        *tensors, axis = request
+        first = (batched(info, dim, each) for dim, each in zip(in_dims, tensors, strict=False))
+        return cls.apply(*first, _behind(axis, tensors[0].dim() - 1)), 0
+
+
+class Entropy(torch.autograd.Function):
+    """The entropy in the type of the arithmetic, as the gradient needs it."""
+
+    @staticmethod
+    def forward(x: Any, axis: Any) -> Any:
+        """Return the entropy and lse, float32 (float64 for float64)."""
+        return tokens.entropy(x.detach(), axis, dtype=wide(x), return_lse=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x and the results."""
+        x, ctx.axis = inputs
+        entropy, lse = output
+        ctx.mark_non_differentiable(lse)
+        ctx.save_for_backward(x, lse, entropy)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
+        """Return dx."""
+        saved = ctx.saved_tensors
+        again = wanted_again(upstream, *saved)
+        run = EntropyBackward.apply if again else EntropyBackward.forward
+        return run(*saved, upstream, ctx.axis), None
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, Any]:
+        """Return the results of a batch, whose dimension becomes the first."""
+        return cls.apply(batched(info, in_dims[0], x), _behind(axis, x.dim() - 1)), (0, 0)
+
+
+def _behind(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes of one element of `ndim` dimensions in a batch whose own one is first."""
+    return tuple(each + 1 for each in axes_of(axis, ndim))
