@@ -43,7 +43,7 @@ class EntropyBackward(GradientOfRows):
     @staticmethod
     def forward(x: Any, lse: Any, entropy: Any, upstream: Any, axis: Any) -> Any:
         """Return dx."""
-        rows = (each.detach() for each in (lse, entropy, upstream))
+        rows = lse.detach(), entropy.detach(), upstream.detach()
         return gradients.entropy_backward(x.detach(), *rows, axis)
 
     @classmethod
@@ -73,10 +73,10 @@ class Entropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
         """Return dx."""
-        saved = ctx.saved_tensors
-        again = wanted_again(upstream, *saved)
+        x, lse, entropy = ctx.saved_tensors
+        again = wanted_again(upstream, x)
         run = EntropyBackward.apply if again else EntropyBackward.forward
-        return run(*saved, upstream, ctx.axis), None
+        return run(x, lse, entropy, upstream, ctx.axis), None
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, Any]:
