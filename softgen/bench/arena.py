@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from softgen.bench.check import CHUNK
-from softgen.bench.suites import Shape
+from softgen.bench.hooked import HOOKED, Exact
+from softgen.bench.shape import Shape
+from softgen.bench.views import VIEWS
 from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player
+from softgen.errors import InvalidValueError
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.operands import Extent, Operand
-from softgen.tuning.measure import Buffers
+from softgen.spec.problem import Problem
+from softgen.tuning.measure import Buffers, memory
 
 
 class Arena:
@@ -25,13 +31,13 @@ class Arena:
     Launch i of a competitor reads input i and writes output i, the first operand and the first
     result of set i; the numbers wrap around, as they do for the tuner (`measure.Rotation`).
 
-    Chained, input i + 1 is output i.
+    Chained, input i + 1 is output i. Of a view a set has the whole array, and arrays are the view.
 
     Raises InvalidValueError if one set does not fit in half of the free memory, or if launches of
-    the function cannot be chained.
+    the function, or of a view, cannot be chained.
 
     Attributes:
-        problem: what is computed of the operands.
+        problem: what is computed of the operands; without the shape's hook.
         kernels: those of softgen's that were chosen so far, by the arguments of the choice.
     """
 
@@ -41,8 +47,15 @@ class Arena:
         self.player = Player()
         self.kernels: dict[tuple[str | None, str | None, bool], LoadedKernel] = {}
         self.problem = shape.problem
-        self.buffers = Buffers.allocate(self.problem, shape.rows, whole=True)
+        self._swept: Any = None
+        rows, cols = shape.allocated
+        whole = (
+            self.problem if cols == shape.cols else Problem.of(shape.function, shape.dtype, cols)
+        )
+        self.buffers = Buffers.allocate(whole, rows, whole=True)
         if chained:
+            if shape.case and shape.case.view:
+                raise InvalidValueError("launches of a view cannot be chained: results are whole")
             self.buffers = self.buffers.chained(self.problem)
         self.buffers.chill(self.player)
         self._fill_other_inputs()
@@ -66,29 +79,99 @@ class Arena:
 
     @functools.cached_property
     def sets(self) -> list[tuple[Any, ...]]:
-        """Each set's operands in their order: CuPy arrays of their shapes, and NumPy's numbers."""
+        """Each set's operands in their order: CuPy arrays as a caller has them; NumPy's numbers."""
         operands = self.problem.operands
         return [tuple(map(self._operand, each, operands)) for each in self.buffers.arguments]
 
     @functools.cached_property
     def x(self) -> list[Any]:
-        """The inputs as CuPy arrays of shape (rows, cols)."""
+        """The inputs as CuPy arrays: of shape (rows, cols), or that of the case."""
         return [arrays[0] for arrays in self.sets]
 
     @functools.cached_property
     def y(self) -> list[Any]:
-        """The outputs as CuPy arrays: (rows, cols), or (rows,) for one number a row."""
+        """The outputs as CuPy arrays: as x, or without its axis for one number a row."""
         return [arrays[self.buffers.results[0]] for arrays in self.sets]
 
     @functools.cached_property
+    def torch_inputs(self) -> list[tuple[Any, ...]]:
+        """Each set's inputs as PyTorch tensors."""
+        count = len(self.problem.inputs)
+        return [tuple(map(self._tensor, arrays[:count])) for arrays in self.sets]
+
+    @property
     def torch_x(self) -> list[Any]:
-        """The inputs as PyTorch tensors."""
-        return [self._tensor(array) for array in self.x]
+        """The first inputs as PyTorch tensors."""
+        return [inputs[0] for inputs in self.torch_inputs]
 
     @functools.cached_property
     def torch_y(self) -> list[Any]:
         """The outputs as PyTorch tensors."""
         return [self._tensor(array) for array in self.y]
+
+    @functools.cached_property
+    def contiguous_x(self) -> list[Any]:
+        """Contiguous arrays of the shape of x, in the memory that x is a view of."""
+        x, case = self.problem.operands[0], self.shape.case
+        shape = case.x_shape if case else x.shape(self.shape.rows, self.shape.cols)
+        return [self._array(address, x, shape) for address in self.buffers.inputs]
+
+    @functools.cached_property
+    def given(self) -> Mapping[str, Any]:
+        """What the shape's hook takes: numbers, and CuPy arrays that all sets share."""
+        case = self.shape.case
+        if case is None or not case.hook:
+            return {}
+        asarray = self.player.cupy.asarray
+        found = HOOKED[case.hook].given(case.shape)
+        return {
+            name: asarray(value) if isinstance(value, np.ndarray) else value
+            for name, value in found.items()
+        }
+
+    @functools.cached_property
+    def torch_given(self) -> dict[str, Any]:
+        """The same with PyTorch tensors."""
+        return {
+            name: self._tensor(value) if hasattr(value, "dtype") else value
+            for name, value in self.given.items()
+        }
+
+    @functools.cached_property
+    def exact(self) -> Exact | None:
+        """What computes the exact results of rows where there is a hook."""
+        case = self.shape.case
+        return Exact(self.shape.function, case.shape, self.given) if case and case.hook else None
+
+    @functools.cached_property
+    def swept(self) -> list[tuple[int, ...]]:
+        """The device addresses that the limit goes over, a tuple a set: from, and to.
+
+        Those of the operands, unless what a hook takes has to be moved as well. It joins two
+        inputs that are as large as the result.
+        """
+        if not self.given_bytes:
+            second = (
+                (1,)
+                if self.problem.writes_elements and len(self.problem.element_inputs) == 2
+                else ()
+            )
+            which = (0, *second, self.buffers.results[0])
+            return [tuple(words[i] for i in which) for words in self.buffers.arguments]
+        step = -(-self.swept_bytes // 256) * 256
+        self._swept = memory(2 * self.pairs * step)
+        first = self._swept.data.ptr
+        return [(first + 2 * i * step, first + (2 * i + 1) * step) for i in range(self.pairs)]
+
+    @property
+    def given_bytes(self) -> int:
+        """Size of what the shape's hook takes."""
+        return self.shape.case.given_bytes if self.shape.case else 0
+
+    @property
+    def swept_bytes(self) -> int:
+        """What a copy reads, and writes, that moves as much as the call has to."""
+        return self.bytes + self.given_bytes // 2
 
     @functools.cached_property
     def torch_stream(self) -> Any:
@@ -111,9 +194,9 @@ class Arena:
         count = len(self.problem.inputs) - len(self.problem.hook_operands)
         if count == 1:
             return
-        step = max(1, CHUNK // self.shape.cols)
         for x, *others in (arrays[:count] for arrays in self.sets):
-            for first in range(0, self.shape.rows, step):
+            step = max(1, CHUNK * len(x) // x.size)
+            for first in range(0, len(x), step):
                 part = slice(first, first + step)
                 values = self.problem.function.other_inputs(x[part].astype("float64"))
                 for array, value in zip(others, values, strict=True):
@@ -122,21 +205,27 @@ class Arena:
     def _operand(self, word: int, operand: Operand) -> Any:
         if operand.extent is Extent.NUMBER:
             return np.uint64(word).reshape(1).view(numpy_dtype(operand.dtype))[0]
-        return self._array(word, operand)
+        case = self.shape.case
+        if case is None:
+            return self._array(word, operand, operand.shape(self.shape.rows, self.shape.cols))
+        if operand.extent is not Extent.ELEMENT:
+            return self._array(word, operand, case.row_shape)
+        if operand.result or not case.view:
+            return self._array(word, operand, case.x_shape)
+        return VIEWS[case.view](self._array(word, operand, case.shape))
 
-    def _array(self, pointer: int, operand: Operand) -> Any:
-        cupy = self.player.cupy
-        memory = cupy.cuda.UnownedMemory(pointer, self._size(operand), self.buffers)
-        return cupy.ndarray(
-            operand.shape(self.shape.rows, self.shape.cols),
-            numpy_dtype(operand.dtype),
-            cupy.cuda.MemoryPointer(memory, 0),
-        )
+    def _array(self, pointer: int, operand: Operand, shape: tuple[int, ...]) -> Any:
+        cupy, dtype = self.player.cupy, numpy_dtype(operand.dtype)
+        size = math.prod(shape) * dtype.itemsize
+        owned = cupy.cuda.UnownedMemory(pointer, size, self.buffers)
+        return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
 
     def _tensor(self, array: Any) -> Any:
         import torch
 
-        if self.shape.dtype is DType.BFLOAT16:
+        if array.dtype == numpy_dtype(DType.BFLOAT16):
             # DLPack of CuPy does not know ml_dtypes' bfloat16; its bits travel as integers.
             return torch.from_dlpack(array.view("int16")).view(torch.bfloat16)
+        if array.dtype == bool:
+            return torch.from_dlpack(array.view("uint8")).view(torch.bool)
         return torch.from_dlpack(array)

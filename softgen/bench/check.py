@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from softgen.bench.hooked import Exact
 from softgen.spec.dtypes import DType
 from softgen.spec.exact import hooked
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.tuning.gate import TINY
 
@@ -42,15 +47,17 @@ class Deviation:
     bound: float
 
 
-def checked_rows(rows: int, cols: int) -> list[int]:
+def checked_rows(rows: int, cols: int) -> npt.NDArray[np.int64]:
     """Return the rows to check: all, or an even spread that includes the first and the last."""
     most = max(2, MOST_ELEMENTS // cols)
     if rows <= most:
-        return list(range(rows))
-    return sorted({i * (rows - 1) // (most - 1) for i in range(most)})
+        return np.arange(rows)
+    return np.unique(np.arange(most) * (rows - 1) // (most - 1))
 
 
-def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
+def furthest(
+    problem: Problem, arrays: Sequence[Any], axis: int = -1, exact: Exact | None = None
+) -> Deviation:
     """Return the deviation of the result that is the furthest from its bound, over checked rows.
 
     The reference is written for NumPy, whose functions hand CuPy's arrays to CuPy; what CuPy lacks
@@ -59,34 +66,61 @@ def furthest(problem: Problem, arrays: Sequence[Any]) -> Deviation:
     Args:
         problem: what was computed.
         arrays: its operands in their order, all CuPy arrays (or all NumPy's); inputs without NaN or
-            infinities.
+            infinities. Those with an element a column are of any shape.
+        axis: which of their axes is reduced.
+        exact: what computes the exact results where there is a hook.
     """
     import cupy
 
-    given = list(zip(problem.operands, arrays, strict=True))
+    given = list(zip(problem.operands, _with_rows_first(problem, arrays, axis, exact), strict=True))
     inputs = [array for operand, array in given if not operand.result]
     results = [array for operand, array in given if operand.result]
-    rows, cols = inputs[0].shape
-    asarray = cupy.get_array_module(inputs[0]).asarray
-    chosen = checked_rows(rows, cols)
+    outer, cols = inputs[0].shape[:-1], inputs[0].shape[-1]
+    xp = cupy.get_array_module(inputs[0])
+    chosen = checked_rows(math.prod(outer), cols)
     step = max(1, CHUNK // cols)
     worst = [0.0] * len(results)
     for first in range(0, len(chosen), step):
         part = chosen[first : first + step]
         # A slice is a view; a list of rows would be gathered into a copy.
-        dense = part[-1] - part[0] == len(part) - 1
-        index = slice(part[0], part[-1] + 1) if dense else asarray(part)
-        exact = problem.function.reference(
-            *hooked(problem, [_in_float64(x, index) for x in inputs])
-        )
+        dense = len(outer) == 1 and part[-1] - part[0] == len(part) - 1 and exact is None
+        where: Any = slice(int(part[0]), int(part[-1]) + 1)
+        if not dense:
+            where = xp.unravel_index(xp.asarray(part), outer)
+        found = [_in_float64(result, where) for result in results]
+        rows = [_in_float64(x, where) for x in inputs]
+        if exact is None:
+            wanted = problem.function.reference(*hooked(problem, rows))
+            sizes = problem.function.magnitudes(*rows)
+        else:
+            wanted, sizes = (exact.of(rows[0], where, found[0]),), (None,)
         for number, operand in enumerate(problem.results):
-            found = _in_float64(results[number], index)
-            worst[number] = max(worst[number], _error(operand, found, exact[number]))
+            error = _error(operand, found[number], wanted[number], sizes[number])
+            worst[number] = max(worst[number], error)
     deviations = [
         Deviation(operand.name, error, TOLERANCE[operand.float_type])
         for operand, error in zip(problem.results, worst, strict=True)
     ]
     return max(deviations, key=lambda each: each.error / each.bound)
+
+
+def _with_rows_first(
+    problem: Problem, arrays: Sequence[Any], axis: int, exact: Exact | None
+) -> list[Any]:
+    """Return the arrays with the axis that is reduced last.
+
+    As (rows, cols) where the memory of all has them so, and nobody needs the places of rows.
+    """
+    wide = [operand.extent is Extent.ELEMENT for operand in problem.operands]
+    pairs = zip(arrays, wide, strict=True)
+    moved = [np.moveaxis(array, axis, -1) if last else array for array, last in pairs]
+    if exact is not None or not all(array.flags.c_contiguous for array in moved if array.ndim):
+        return moved
+    rows = math.prod(moved[0].shape[:-1])
+    return [
+        array.reshape(rows, *array.shape[-1:] * last) if array.ndim else array
+        for array, last in zip(moved, wide, strict=True)
+    ]
 
 
 def _in_float64(array: Any, index: Any) -> Any:
@@ -100,11 +134,12 @@ def _in_float64(array: Any, index: Any) -> Any:
     return array.view(bits)[index].view(array.dtype).astype("float64")
 
 
-def _error(operand: Operand, found: Any, exact: Any) -> float:
+def _error(operand: Operand, found: Any, exact: Any, size: Any) -> float:
     """Return the largest error of `found`, which is used up; inf for a NaN.
 
     Relative to the exact value, or to the smallest normal number of the type where that is larger;
-    of a logarithm, to 1 + its size; of what must be exact, inf if there is any.
+    of a logarithm, to 1 + its size; of a sum whose terms cancel, to their `size`; of what must be
+    exact, inf if there is any.
     """
     found -= exact
     error = abs(found)
@@ -114,7 +149,9 @@ def _error(operand: Operand, found: Any, exact: Any) -> float:
         scale = abs(exact)
         if operand.measure is Measure.LOGARITHM:
             scale += 1
-        else:
+        elif operand.measure is Measure.TERMS:
+            scale = size
+        if operand.measure is not Measure.LOGARITHM:
             tiny = TINY[operand.float_type]
             scale[scale < tiny] = tiny
         error /= scale

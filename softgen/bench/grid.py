@@ -10,7 +10,7 @@ from softgen.bench.machine import machine
 from softgen.bench.peers import entrant_of
 from softgen.bench.race import Race, Settings, first_line
 from softgen.bench.record import Finding, Record, Status, records_of
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, InvalidValueError

@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from softgen.bench.arena import Arena
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
+from softgen.bench.usual import BY_NAME, OF_TORCH, expression
 from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
 
-OF_TORCH = ("softmax", "log_softmax", "logsumexp")  # by the names that PyTorch has for them
+OF_QUACK = ("softmax", "softmax_backward")
 SOFTMAX_ONLY = ("softmax",)  # as it is called here, whatever else a library may have
 
 
 def library_peers() -> list[Peer]:
     """Return the libraries that may be installed."""
     return [
-        Peer("torch", _torch, ("torch",), functions=OF_TORCH),
-        Peer("torch.compile", _torch_compile, ("torch",), compiles=True, functions=OF_TORCH),
+        Peer("torch", _torch, ("torch",), functions=OF_TORCH, cases=True),
+        Peer("torch.compile", _torch_compile, ("torch",), True, OF_TORCH, cases=True),
         Peer("triton", _triton, ("torch", "triton"), functions=SOFTMAX_ONLY),
         Peer("cupyx", _cupyx, ("cupyx",), functions=SOFTMAX_ONLY),
-        Peer("quack", _quack, ("torch", "quack"), compiles=True, functions=SOFTMAX_ONLY),
+        Peer("quack", _quack, ("torch", "quack"), compiles=True, functions=OF_QUACK),
         Peer("liger", _liger, ("torch", "liger_kernel"), functions=SOFTMAX_ONLY),
         Peer("flashinfer", _flashinfer, ("torch", "flashinfer"), functions=SOFTMAX_ONLY),
     ]
@@ -52,16 +54,16 @@ def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> E
     return Entrant(launch, Library.TORCH, note)
 
 
-def _allocating(arena: Arena, call: Callable[[Any], Any]) -> Entrant:
-    """Return the entrant of a function of a tensor that returns a new one."""
+def _allocating(arena: Arena, call: Callable[..., Any]) -> Entrant:
+    """Return the entrant of a function of the inputs, as tensors, that returns a new one."""
     import torch
 
-    x, pairs = arena.torch_x, arena.pairs
+    inputs, pairs = arena.torch_inputs, arena.pairs
     kept: dict[int, Any] = {}
-    wanted = x[0].dtype
+    wanted = inputs[0][0].dtype
 
     def launch(i: int) -> None:
-        kept[i % pairs] = call(x[i % pairs])
+        kept[i % pairs] = call(*inputs[i % pairs])
 
     def collect() -> None:
         if kept[0].dtype != wanted:
@@ -78,28 +80,47 @@ def _allocating(arena: Arena, call: Callable[[Any], Any]) -> Entrant:
 def _torch(arena: Arena) -> Entrant:
     import torch
 
-    function = getattr(torch, arena.shape.function.name)
-    return _writing(arena, lambda x, out: function(x, -1, out=out))
+    shape, pairs = arena.shape, arena.pairs
+    name, axis = shape.function.name, shape.axis
+    inputs, given = arena.torch_inputs, arena.torch_given
+    if name in BY_NAME and not given:
+        function, out = getattr(torch, name), arena.torch_y
+
+        def launch(i: int) -> None:
+            function(inputs[i % pairs][0], axis, out=out[i % pairs])
+
+        return Entrant(launch, Library.TORCH)
+    written = expression(shape)
+    found = _allocating(arena, lambda *tensors: written(*tensors, **given))
+    return replace(found, coarseness=_coarseness(arena))
 
 
 def _torch_compile(arena: Arena) -> Entrant:
     import torch
 
-    # Inductor fuses the copies away.
-    def softmax_into(x: Any, out: Any) -> None:
-        out.copy_(torch.softmax(x, -1))
+    written, pairs = expression(arena.shape), arena.pairs
+    inputs, given, out = arena.torch_inputs, arena.torch_given, arena.torch_y
 
-    def log_softmax_into(x: Any, out: Any) -> None:
-        out.copy_(torch.log_softmax(x, -1))
+    # Inductor fuses the copy away.
+    def into(out: Any, *tensors: Any, **given: Any) -> None:
+        out.copy_(written(*tensors, **given))
 
-    def logsumexp_into(x: Any, out: Any) -> None:
-        out.copy_(torch.logsumexp(x, -1))
-
-    each = (softmax_into, log_softmax_into, logsumexp_into)
-    function = dict(zip(OF_TORCH, each, strict=True))[arena.shape.function.name]
     # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
     torch._dynamo.reset()
-    return _writing(arena, torch.compile(function, dynamic=False, fullgraph=True))
+    compiled = torch.compile(into, dynamic=False, fullgraph=True)
+
+    def launch(i: int) -> None:
+        compiled(out[i % pairs], *inputs[i % pairs], **given)
+
+    return Entrant(launch, Library.TORCH, coarseness=_coarseness(arena))
+
+
+def _coarseness(arena: Arena) -> float:
+    """Return how much more it may be off: it rounds each step of a hook to the type of x.
+
+    Up to three steps of 2^-6 in the exponent, where |x| is up to 8 in bfloat16.
+    """
+    return 4.0 if arena.given and arena.shape.dtype.itemsize == 2 else 1.0
 
 
 def _unfused(arena: Arena) -> Entrant:
@@ -160,6 +181,8 @@ def _cupyx(arena: Arena) -> Entrant:
 def _quack(arena: Arena) -> Entrant:
     # Not `import quack.softmax`: the package puts a function of that name before its module.
     module = importlib.import_module("quack.softmax")
+    if arena.shape.function.name == "softmax_backward":
+        return _allocating(arena, module.softmax_bwd)
 
     # softmax() and softmax_fwd() allocate and then call this, which writes into `out`.
     forward = getattr(module, "_softmax_fwd", None)

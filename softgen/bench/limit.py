@@ -1,15 +1,16 @@
 """The limit: the fastest of several kernels that move as many bytes as the function has to.
 
 A copy reads every element once and writes every element once, as softmax does at best. Where one
-number a row is written, as logsumexp does, it is a read. Which kernel is the fastest depends on the
-size, so several are tried at every shape, in the same run.
+number a row is written, as logsumexp does, it is a read. Where two arrays are read and one is
+written, as by a gradient from its result, it is a join of two. Which kernel is the fastest depends
+on the size, so several are tried at every shape, in the same run.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from softgen.bench.arena import Arena
@@ -17,6 +18,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
 from softgen.spec.arch import Arch
+from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch as Shape
 
 PACK_BYTES = 16
@@ -32,6 +34,7 @@ BLOCK_SIZES = (128, 256, 512, 1024)
 _SOURCE = """
 constexpr int kUnroll = {unroll};
 constexpr bool kWrites = {writes};
+constexpr bool kJoins = {joins};
 constexpr unsigned kNever = {never:#x};
 
 __device__ uint4 load(const uint4* from) {{
@@ -57,17 +60,22 @@ __device__ void add(uint4& sum, uint4 p) {{
 }}
 
 template <bool kWhole>
-__device__ void step(const uint4* from, uint4* to, long long left, uint4& sum) {{
-  uint4 p[kUnroll];
+__device__ void step(const uint4* from, const uint4* beside, uint4* to, long long left,
+                     uint4& sum) {{
+  uint4 p[kUnroll], q[kUnroll];
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {{
     const int at = i * blockDim.x;
-    if (kWhole || at < left) p[i] = load(from + at);
+    if (kWhole || at < left) {{
+      p[i] = load(from + at);
+      if (kJoins) q[i] = load(beside + at);
+    }}
   }}
 #pragma unroll
   for (int i = 0; i < kUnroll; ++i) {{
     const int at = i * blockDim.x;
     if (kWhole || at < left) {{
+      if (kJoins) add(p[i], q[i]);
       if (kWrites) {{
         store(to + at, p[i]);
       }} else {{
@@ -77,8 +85,9 @@ __device__ void step(const uint4* from, uint4* to, long long left, uint4& sum) {
   }}
 }}
 
-extern "C" __global__ void {name}(const char* x, char* y, long long bytes) {{
+extern "C" __global__ void {name}(const char* x{second}, char* y, long long bytes) {{
 {wait}  const uint4* from = reinterpret_cast<const uint4*>(x);
+  const uint4* beside = reinterpret_cast<const uint4*>({other});
   uint4* to = reinterpret_cast<uint4*>(y);
   const long long packs = bytes / 16;
   const long long tile = static_cast<long long>(blockDim.x) * kUnroll;
@@ -86,15 +95,15 @@ extern "C" __global__ void {name}(const char* x, char* y, long long bytes) {{
   for (long long first = blockIdx.x * tile; first < packs; first += gridDim.x * tile) {{
     const long long mine = first + threadIdx.x;
     if (first + tile <= packs) {{
-      step<true>(from + mine, to + mine, 0, sum);
+      step<true>(from + mine, beside + mine, to + mine, 0, sum);
     }} else {{
-      step<false>(from + mine, to + mine, packs - mine, sum);
+      step<false>(from + mine, beside + mine, to + mine, packs - mine, sum);
     }}
   }}
   const long long rest = packs * 16 + threadIdx.x;
   if (blockIdx.x == 0 && rest < bytes) {{
     if (kWrites) {{
-      y[rest] = x[rest];
+      y[rest] = kJoins ? x[rest] ^ {other}[rest] : x[rest];
     }} else {{
       sum.x ^= static_cast<unsigned char>(x[rest]);
     }}
@@ -118,6 +127,7 @@ class Sweep:
         evict_first: whether lines are marked as the first to leave the caches.
         waves: grids that fill the GPU so many times stride over the data; 0 for one pass.
         writes: whether it copies what it reads.
+        joins: whether it reads two arrays, and writes the one that their bits give together.
     """
 
     unroll: int
@@ -125,11 +135,12 @@ class Sweep:
     evict_first: bool
     waves: int
     writes: bool
+    joins: bool = False
 
     @property
     def name(self) -> str:
         """What it does, which is the kernel's name."""
-        return "copy" if self.writes else "read"
+        return "join" if self.joins else "copy" if self.writes else "read"
 
     @property
     def label(self) -> str:
@@ -146,60 +157,77 @@ class Sweep:
         return min(blocks, self.waves * resident) if self.waves else blocks
 
 
-def settings(writes: bool) -> Iterator[Sweep]:
-    """Yield every setting that is tried, of copies or of reads."""
+def settings_for(problem: Problem) -> Iterator[Sweep]:
+    """Yield every setting that is tried for a problem."""
+    writes = problem.writes_elements
+    return settings(writes, writes and len(problem.element_inputs) == 2)
+
+
+def settings(writes: bool, joins: bool = False) -> Iterator[Sweep]:
+    """Yield every setting that is tried, of copies, of reads or of joins."""
     for unroll in UNROLLS:
         for block_size in BLOCK_SIZES:
             for evict_first in (False, True):
-                yield Sweep(unroll, block_size, evict_first, 0, writes)
+                yield Sweep(unroll, block_size, evict_first, 0, writes, joins)
                 if unroll in STRIDED_UNROLLS:
-                    yield Sweep(unroll, block_size, evict_first, 1, writes)
+                    yield Sweep(unroll, block_size, evict_first, 1, writes, joins)
 
 
 # The arrays pass through the wait, so that no load moves above.
-WAIT = '  asm volatile("griddepcontrol.wait;" : "+l"(x), "+l"(y) : : "memory");\n'
+_WAIT = '  asm volatile("griddepcontrol.wait;" : {} : : "memory");\n'
+WAIT = _WAIT.format('"+l"(x), "+l"(y)')
+WAIT_OF_THREE = _WAIT.format('"+l"(x), "+l"(z), "+l"(y)')
 
 
-def source(unroll: int, evict_first: bool, writes: bool, waits: bool = False) -> str:
-    """Return the CUDA text of a kernel, which is called "copy" or "read".
+def source(sweep: Sweep, waits: bool = False) -> str:
+    """Return the CUDA text of a kernel, which has the sweep's name.
 
     One that waits for the launch before may be launched before that has ended (sm_90).
     """
     return _SOURCE.format(
-        unroll=unroll,
-        hint=".cs" if evict_first else "",
-        writes=str(writes).lower(),
-        name="copy" if writes else "read",
+        unroll=sweep.unroll,
+        hint=".cs" if sweep.evict_first else "",
+        writes=str(sweep.writes).lower(),
+        joins=str(sweep.joins).lower(),
+        name=sweep.name,
         never=NEVER,
-        wait=WAIT if waits else "",
+        wait=(WAIT_OF_THREE if sweep.joins else WAIT) if waits else "",
+        second=", const char* z" if sweep.joins else "",
+        other="z" if sweep.joins else "x",
     )
 
 
 @functools.cache
-def _function(
-    unroll: int, evict_first: bool, writes: bool, device: int, waits: bool = False
-) -> Any:
+def _function(sweep: Sweep, device: int, waits: bool = False) -> Any:
     cupy = require_device()
-    module = cupy.RawModule(code=source(unroll, evict_first, writes, waits), backend="nvrtc")
-    return module.get_function("copy" if writes else "read").kernel
+    module = cupy.RawModule(code=source(sweep, waits), backend="nvrtc")
+    return module.get_function(sweep.name).kernel
 
 
-def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, int], None]:
-    """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y."""
+def _text(sweep: Sweep) -> Sweep:
+    """Return the sweep whose text is this one's: blocks and waves are of the launch."""
+    return replace(sweep, block_size=0, waves=0)
+
+
+def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
+    """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y.
+
+    Of a join enqueue(x, z, y): those of x and z are read.
+    """
     device = int(arena.player.cupy.cuda.runtime.getDevice())
-    function = _function(sweep.unroll, sweep.evict_first, sweep.writes, device)
+    function = _function(_text(sweep), device)
     grid = sweep.grid(size, arena.arch)
 
-    def enqueue(x: int, y: int) -> None:
-        function((grid,), (sweep.block_size,), (x, y, size), 0, arena.player.stream)
+    def enqueue(*addresses: int) -> None:
+        function((grid,), (sweep.block_size,), (*addresses, size), 0, arena.player.stream)
 
     return enqueue
 
 
-def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, int], None]:
+def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
     """Return the same by launches that may start before the launch before has ended."""
     device = int(arena.player.cupy.cuda.runtime.getDevice())
-    function = _function(sweep.unroll, sweep.evict_first, sweep.writes, device, waits=True)
+    function = _function(_text(sweep), device, waits=True)
     shape = Shape(
         sweep.block_size,
         rows_per_block=sweep.unroll * sweep.block_size * PACK_BYTES,
@@ -208,10 +236,10 @@ def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[[int, i
         dependent=True,
     )
     # The kernel's rows are bytes.
-    launcher = Launcher(function, 2, shape, size, device, 0)
+    launcher = Launcher(function, 3 if sweep.joins else 2, shape, size, device, 0)
 
-    def enqueue(x: int, y: int) -> None:
-        launcher((x, y), arena.player.stream.ptr)
+    def enqueue(*addresses: int) -> None:
+        launcher(addresses, arena.player.stream.ptr)
 
     return enqueue
 
@@ -221,10 +249,10 @@ def launch_of(sweep: Sweep, arena: Arena, *, dependent: bool = False) -> Launch:
 
     An output must be as large as an input where it writes.
     """
-    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, arena, arena.bytes)
-    pairs = arena.pairs
+    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, arena, arena.swept_bytes)
+    pairs, swept = arena.pairs, arena.swept
 
     def launch(i: int) -> None:
-        enqueue(arena.buffers.inputs[i % pairs], arena.buffers.outputs[i % pairs])
+        enqueue(*swept[i % pairs])
 
     return launch

@@ -59,7 +59,7 @@ def panels(records: Sequence[Record]) -> list[Panel]:
 def _of_suite(records: Sequence[Record], where: str) -> Iterator[Panel]:
     widths: dict[int, set[int]] = {}
     for record in records:
-        widths.setdefault(record.rows, set()).add(record.cols)
+        widths.setdefault(record.rows, set()).update([] if record.case else [record.cols])
     function = "" if records[0].function == SOFTMAX.name else f"{records[0].function}, "
     title = f"{records[0].suite}: {function}{records[0].dtype}"
     if records[0].regime is Regime.WARM:
@@ -72,11 +72,13 @@ def _of_suite(records: Sequence[Record], where: str) -> Iterator[Panel]:
             yield Panel(f"{title}, {rows} rows{where}", _lines(mine, lambda record: record.cols))
     others = [record for record in records if len(widths[record.rows]) < LEAST_WIDTHS]
     if others:
-        shapes = list(dict.fromkeys((record.rows, record.cols) for record in others))
-        lines = _lines(others, lambda record: shapes.index((record.rows, record.cols)))
-        yield Panel(
-            f"{title}, rows x columns{where}", lines, tuple(f"{r} x {c}" for r, c in shapes)
-        )
+        places = list(dict.fromkeys(map(_place, others)))
+        lines = _lines(others, lambda record: places.index(_place(record)))
+        yield Panel(f"{title}, rows x columns{where}", lines, tuple(places))
+
+
+def _place(record: Record) -> str:
+    return record.case or f"{record.rows} x {record.cols}"
 
 
 def _lines(records: Sequence[Record], position: Callable[[Record], int]) -> tuple[Line, ...]:

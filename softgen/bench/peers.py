@@ -11,14 +11,15 @@ import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from softgen.bench import limit
 from softgen.bench.arena import Arena
+from softgen.bench.shape import Shape
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
 from softgen.errors import CompileError, IllegalVariantError
 from softgen.spec.arch import capability_name
-from softgen.spec.functions.base import Function
 from softgen.strategies.base import PDL_NEEDS
 from softgen.strategies.variants import Variant, candidates
 from softgen.tuning.measure import launch_over
@@ -51,7 +52,10 @@ class Entrant:
             chose its own memory.
         result: returns the device address of the result of launch i, after it, if the competitor
             chose its own memory; None if that is output i.
-        computes: whether it computes the function; what only moves its bytes has no error.
+        computes: whether it computes the function on the arena's inputs; what only moves their
+            bytes, or computes others, has no error.
+        coarseness: times the usual bound that its error may be: more where it rounds to the type of
+            x on the way to an exponential.
     """
 
     launch: Launch
@@ -60,6 +64,7 @@ class Entrant:
     collect: Callable[[], None] = _nothing
     result: Callable[[int], int] | None = None
     computes: bool = True
+    coarseness: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -93,6 +98,7 @@ class Peer:
         packages: what has to be importable.
         compiles: whether every shape costs seconds of compilation: only landmarks are timed.
         functions: names of those that it has; None for all.
+        cases: whether it has other axes, hooks and views.
     """
 
     name: str
@@ -100,11 +106,16 @@ class Peer:
     packages: tuple[str, ...] = ()
     compiles: bool = False
     functions: tuple[str, ...] | None = None
+    cases: bool = False
 
-    def lacking(self, function: Function) -> str | None:
-        """Return that it does not have the function, in words, or None."""
-        has = self.functions is None or function.name in self.functions
-        return None if has else f"has no {function}"
+    def lacking(self, shape: Shape) -> str | None:
+        """Return what it does not have of what a shape is about, in words, or None."""
+        function = shape.function
+        if self.functions is not None and function.name not in self.functions:
+            return f"has no {function}"
+        if shape.case is not None and not self.cases:
+            return "is called for rows of contiguous arrays alone"
+        return None
 
     def missing(self) -> str | None:
         """Return which package is not installed, in words, or None."""
@@ -124,11 +135,15 @@ def softgen_entrant(
 ) -> Entrant:
     """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`.
 
-    The same arguments give the very same kernel, whatever another tuning would choose.
+    The same arguments give the very same kernel, whatever another tuning would choose. Where there
+    is a hook or a view it is the call on arrays that is timed.
     """
     from softgen.call.plan import plan
 
     shape = arena.shape
+    if shape.case is not None and shape.case.called:
+        options = {"tune": tune, "variant": variant, "batch_invariant": batch_invariant or None}
+        return called_entrant(arena, pdl=pdl, **options)
     key = (tune, variant, batch_invariant)
     if key not in arena.kernels:
         arena.kernels[key] = plan(
@@ -139,8 +154,43 @@ def softgen_entrant(
             tune=tune,
             variant=variant,
             batch_invariant=batch_invariant,
+            inner=shape.case.inner if shape.case else 1,
         ).loaded
     return entrant_of(arena.kernels[key], arena, pdl=pdl)
+
+
+def called_entrant(arena: Arena, **options: Any) -> Entrant:
+    """Return softgen's call on the arena's CuPy arrays; `options` as in `softgen.softmax`."""
+    import softgen
+
+    function, axis, pairs = (
+        getattr(softgen, arena.shape.function.name),
+        arena.shape.axis,
+        arena.pairs,
+    )
+    x, y, given = arena.x, arena.y, arena.given
+
+    def launch(i: int) -> None:
+        function(x[i % pairs], axis, out=y[i % pairs], **options, **given)
+
+    return Entrant(launch, note="a call")
+
+
+def contiguous_entrant(arena: Arena) -> Entrant:
+    """Return softgen's call on a contiguous array in the place of a view, of the view's shape."""
+    import softgen
+
+    function, axis, pairs = (
+        getattr(softgen, arena.shape.function.name),
+        arena.shape.axis,
+        arena.pairs,
+    )
+    x, y = arena.contiguous_x, arena.y
+
+    def launch(i: int) -> None:
+        function(x[i % pairs], axis, out=y[i % pairs])
+
+    return Entrant(launch, note="a call on a contiguous array", computes=False)
 
 
 def entrant_of(kernel: LoadedKernel, arena: Arena, *, pdl: bool = True) -> Entrant:
@@ -182,7 +232,7 @@ def dependent_copies(arena: Arena) -> Field:
     """Return copies, or reads if no element is written, each launched before the last has ended."""
     if arena.arch.compute_capability < PDL_NEEDS:
         raise AbsentError(f"needs {capability_name(PDL_NEEDS)} or later")
-    sweeps = limit.settings(arena.problem.writes_elements)
+    sweeps = limit.settings_for(arena.problem)
     return Field(
         tuple(
             Entrant(limit.launch_of(sweep, arena, dependent=True), note=sweep.label, computes=False)

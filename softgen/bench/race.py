@@ -96,7 +96,7 @@ class Race:
 
     def _refusal(self, peer: Peer) -> str | None:
         """Return why the peer is not even prepared, or None."""
-        missing = peer.lacking(self.arena.shape.function) or peer.missing()
+        missing = peer.lacking(self.arena.shape) or peer.missing()
         if missing:
             return missing
         if not peer.compiles:
@@ -135,12 +135,13 @@ class Race:
         arena.player.stream.synchronize()
         if not entrant.computes:
             return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
-        found = check.furthest(arena.problem, arena.sets[0])
-        if found.error <= found.bound:
+        found = check.furthest(arena.problem, arena.sets[0], arena.shape.axis, arena.exact)
+        if found.error <= found.bound * entrant.coarseness:
             return Finding(name, Status.TIMED, error=found.error, note=entrant.note)
         which = f"{found.result} is " if len(arena.problem.results) > 1 else ""
         note = (
-            f"{which}off by {found.error:.3g} relative to float64, where {found.bound:.3g} is "
+            f"{which}off by {found.error:.3g} relative to float64, where "
+            f"{found.bound * entrant.coarseness:.3g} is "
             "allowed"
         )
         return Finding(name, Status.WRONG, error=found.error, note=note)
@@ -242,7 +243,7 @@ class Race:
         """Return the fastest copies, or reads if no element is written, of a short look at all."""
         player, pairs = self.arena.player, self.arena.pairs
         looked: list[tuple[float, Starter]] = []
-        for sweep in limit.settings(self.arena.problem.writes_elements):
+        for sweep in limit.settings_for(self.arena.problem):
             entrant = Entrant(limit.launch_of(sweep, self.arena))
             replay = player.sized(self._capture(entrant), pairs)
             if not looked:

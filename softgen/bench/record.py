@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
@@ -72,6 +72,7 @@ class Record:
         microseconds_p20: the 20% quantile of what `microseconds` is the median of: each a mean over
             the launches of one replay, hence narrower than those of single launches.
         microseconds_p80: the 80% quantile. Both are None in tables from before there were any.
+        case: the axis, the hook or the view, in words; "" for rows of a contiguous array.
     """
 
     suite: str
@@ -92,6 +93,7 @@ class Record:
     function: str
     microseconds_p20: float | None = None
     microseconds_p80: float | None = None
+    case: str = ""
 
     @property
     def shape(self) -> tuple[str, str, int, int]:
@@ -99,9 +101,9 @@ class Record:
         return self.suite, self.dtype, self.rows, self.cols
 
     @property
-    def contest(self) -> tuple[tuple[str, str, int, int], str, Regime]:
-        """What competitors are compared in: a shape, a function and a regime."""
-        return self.shape, self.function, self.regime
+    def contest(self) -> tuple[tuple[str, str, int, int], str, Regime, str]:
+        """What competitors are compared in: a shape, a function, a regime and a case."""
+        return self.shape, self.function, self.regime, self.case
 
     @property
     def of_function(self) -> str:
@@ -155,7 +157,7 @@ def records_of(
     Numbers are rounded to what the clock can tell, here and not where they are written, so that a
     table read back is the same.
     """
-    moved = shape.rows * shape.problem.bytes_per_row
+    moved = shape.moved_bytes
     limit = next((found.microseconds for found in findings if found.peer == LIMIT), None)
     records = []
     for found in findings:
@@ -179,6 +181,7 @@ def records_of(
                 function=shape.function.name,
                 microseconds_p20=round(low, 3) if low else None,
                 microseconds_p80=round(high, 3) if high else None,
+                case=str(shape.case) if shape.case else "",
             )
         )
     return records
@@ -196,8 +199,11 @@ COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
 COLUMNS_WITHOUT_FUNCTION = COLUMNS[: COLUMNS.index("function")]
 # Of those from before the quantiles were kept: they have none.
 COLUMNS_WITHOUT_QUANTILES = COLUMNS[: COLUMNS.index("microseconds_p20")]
+# Of those from before there were other axes, hooks and views: theirs are of plain rows.
+COLUMNS_WITHOUT_CASE = COLUMNS[: COLUMNS.index("case")]
 _ACCEPTED = (
     COLUMNS,
+    COLUMNS_WITHOUT_CASE,
     COLUMNS_WITHOUT_QUANTILES,
     COLUMNS_WITHOUT_FUNCTION,
     COLUMNS_WITHOUT_REGIME,

@@ -14,9 +14,16 @@ from softgen.bench.named import (
     searched_ladder,
     variant_peer,
 )
-from softgen.bench.peers import Peer, dependent_copies, exhaustive_field, softgen_entrant
+from softgen.bench.peers import (
+    Peer,
+    contiguous_entrant,
+    dependent_copies,
+    exhaustive_field,
+    softgen_entrant,
+)
 from softgen.bench.record import LIMIT
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
+from softgen.bench.suites import SUITES
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
 
@@ -24,6 +31,7 @@ AGAIN = "softgen-again"
 EXHAUSTIVE = "softgen-exhaustive"
 INVARIANT = "softgen-invariant"
 PLAIN = "softgen-plain"
+CONTIGUOUS = "softgen-contiguous"
 DEPENDENT_COPY = "copy-dependent"
 
 # Groups of peers by one name, as --peers takes it.
@@ -36,8 +44,8 @@ HOST_SUITE, HOST_ROWS, HOST_COLS = "online", 20000, 5000
 def own_peers() -> list[Peer]:
     """Return softgen's tuned call, its first guess, and its reproduction of OneFlow's choice."""
     return [
-        Peer("softgen", softgen_entrant),
-        Peer("softgen-untuned", lambda arena: softgen_entrant(arena, tune="off")),
+        Peer("softgen", softgen_entrant, cases=True),
+        Peer("softgen-untuned", lambda arena: softgen_entrant(arena, tune="off"), cases=True),
         Peer("oneflow", lambda arena: softgen_entrant(arena, variant="oneflow")),
     ]
 
@@ -48,14 +56,16 @@ def extra_peers() -> dict[str, Peer]:
     `softgen-again` is the kernel of `softgen`, timed once more: what its time differs by is the
     noise of the run. `softgen-exhaustive` is the best of all settings, whatever the tuner chose.
     `softgen-invariant` is what a call with batch_invariant=True runs, `softgen-plain` the kernel of
-    `softgen` by plain launches. `copy-dependent` is the fastest copy, or read, by dependent ones.
+    `softgen` by plain launches. `softgen-contiguous` is the call on a contiguous array in the place
+    of a view. `copy-dependent` is the fastest copy, or read, by dependent ones.
     """
     peers = (
-        Peer(AGAIN, softgen_entrant),
+        Peer(AGAIN, softgen_entrant, cases=True),
         Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
-        Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True)),
-        Peer(PLAIN, lambda arena: softgen_entrant(arena, pdl=False)),
-        Peer(DEPENDENT_COPY, dependent_copies),
+        Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True), cases=True),
+        Peer(PLAIN, lambda arena: softgen_entrant(arena, pdl=False), cases=True),
+        Peer(CONTIGUOUS, contiguous_entrant, cases=True),
+        Peer(DEPENDENT_COPY, dependent_copies, cases=True),
     )
     return {peer.name: peer for peer in peers}
 
@@ -111,6 +121,8 @@ def peers_for(shape: Shape, names: Sequence[str] | None) -> list[Peer]:
     """Return the peers named, or by default those of `all_peers` and of the shape's suite."""
     if names is not None:
         return named_peers(names)
+    if shape.suite in SUITES and (of_suite := SUITES[shape.suite].peers) is not None:
+        return named_peers(of_suite)
     found = [*all_peers().values(), *peers_of_suites().get(shape.suite, [])]
     if (shape.suite, shape.rows, shape.cols) == (HOST_SUITE, HOST_ROWS, HOST_COLS):
         return found

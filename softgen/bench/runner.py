@@ -11,7 +11,7 @@ from softgen.bench.machine import machine
 from softgen.bench.peers import Peer
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Record, Regime, Status, records_of
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 

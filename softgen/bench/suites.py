@@ -3,50 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
+from softgen.bench.call_suites import axes, gradients, hooks, views
+from softgen.bench.shape import Shape
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.logsumexp import LogSumExp
 from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import Problem
 
 CUSTOM = "custom"
 GRID = "grid"  # of searches, whose competitors are the labels of settings
 
-Case = tuple[DType, int, int]  # of a suite: the element type, rows, columns
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One call to time: a function of `rows` rows of `cols` elements.
-
-    Attributes:
-        landmark: whether competitors that compile anew for every shape are timed here as well.
-        function: what is computed of each row.
-    """
-
-    suite: str
-    dtype: DType
-    rows: int
-    cols: int
-    landmark: bool = True
-    function: Function = SOFTMAX
-
-    @property
-    def label(self) -> str:
-        """The shape in words, for progress bars and messages."""
-        function = "" if self.function == SOFTMAX else f"{self.function} "
-        return f"{self.suite} {function}{self.dtype.value} {self.rows}x{self.cols}"
-
-    @property
-    def problem(self) -> Problem:
-        """What a kernel is chosen for: results have the type of x."""
-        return Problem.of(self.function, self.dtype, self.cols)
+Size = tuple[DType, int, int]  # of a suite: the element type, rows, columns
 
 
 @dataclass(frozen=True)
@@ -55,15 +28,20 @@ class Suite:
 
     Attributes:
         origin: where the shapes come from.
+        cases: those of rows: element type, rows, columns.
         stride: every how many shapes are landmarks; the first and the last always are.
         function: what is computed of each row unless another function is asked for.
+        calls: yields shapes that are more than a type, rows and columns.
+        peers: who takes part by default; None for all, and those that belong to the suite.
     """
 
     name: str
     origin: str
-    cases: tuple[Case, ...]
+    cases: tuple[Size, ...] = ()
     stride: int = 1
     function: Function = SOFTMAX
+    calls: Callable[[], Iterable[Shape]] = tuple
+    peers: tuple[str, ...] | None = None
 
     def shapes(self, quick: bool = False, function: Function | None = None) -> list[Shape]:
         """Return the shapes in order, by default of the suite's function; landmarks if `quick`."""
@@ -72,10 +50,11 @@ class Suite:
             Shape(self.name, *case, i % self.stride == 0 or i == last, function or self.function)
             for i, case in enumerate(self.cases)
         ]
+        found += [replace(call, function=function or call.function) for call in self.calls()]
         return [shape for shape in found if shape.landmark] if quick else found
 
 
-def _all(dtype: DType, sizes: Iterable[tuple[int, int]]) -> tuple[Case, ...]:
+def _all(dtype: DType, sizes: Iterable[tuple[int, int]]) -> tuple[Size, ...]:
     return tuple((dtype, rows, cols) for rows, cols in sizes)
 
 
@@ -91,7 +70,7 @@ DRAWN_COLS = (3, 3_000_000)
 DRAWN_BYTES = 1 << 30  # the largest input
 
 
-def draw(seed: int) -> tuple[Case, ...]:
+def draw(seed: int) -> tuple[Size, ...]:
     """Return random shapes of every element type: rows and columns log-uniform, on their own.
 
     Every second width is rounded to a multiple of 8, so that both rows of whole packs and rows that
@@ -117,6 +96,9 @@ def _draw_size(random: Random, dtype: DType, whole: bool) -> tuple[int, int]:
 def _log_uniform(random: Random, least: int, most: int) -> int:
     return round(least * math.pow(most / least, random.random()))
 
+
+# Whoever has other axes, hooks and gradients.
+USUAL = ("softgen", "softgen-untuned", "torch", "torch.compile")
 
 HEADS = 32  # of the attention scores, whose rows are heads * seq
 
@@ -197,6 +179,31 @@ SUITES = {
             ),
         ),
         Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
+        Suite(
+            "axes",
+            "axes that are not last, of images, scores and tables",
+            calls=axes,
+            peers=USUAL,
+        ),
+        Suite(
+            "hooks",
+            "attention scores with each hook alone",
+            calls=hooks,
+            peers=USUAL,
+        ),
+        Suite(
+            "views",
+            "views, and the same call on a contiguous array",
+            calls=views,
+            # Whose contiguous width is tuned first: a view takes that setting.
+            peers=("softgen-contiguous", "softgen", "torch", "torch.compile"),
+        ),
+        Suite(
+            "backward",
+            "gradients from results, at the shapes of language models",
+            calls=gradients,
+            peers=(*USUAL, "quack"),
+        ),
     )
 }
 

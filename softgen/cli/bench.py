@@ -20,7 +20,7 @@ from softgen.spec.functions.softmax import SOFTMAX
 if TYPE_CHECKING:
     from softgen.bench.race import Settings
     from softgen.bench.record import Record
-    from softgen.bench.suites import Shape
+    from softgen.bench.shape import Shape
 
 DEFAULT_SUITES = ["llm"]
 
@@ -30,15 +30,23 @@ def bench(
         list[str] | None,
         typer.Option(
             "--suite",
-            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short or drawn; "
-            "may be repeated.",
+            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, drawn, axes, "
+            "hooks, views or backward; may be repeated.",
         ),
     ] = None,
     shape: Annotated[
         list[str] | None,
         typer.Option("--shape", help="ROWSxCOLS, as 4096x1024, with --dtype; may be repeated."),
     ] = None,
-    dtype: options.AnyDType = None,
+    dtype: Annotated[
+        DType | None,
+        typer.Option(
+            "--dtype",
+            parser=options.parse_dtype,
+            metavar=options.DTYPES,
+            help="Element type of --shape, by default float32; of a suite the only one.",
+        ),
+    ] = None,
     function: options.SuiteFunction = None,
     peers: Annotated[
         str | None,
@@ -137,10 +145,9 @@ def _shapes(
     function: Function | None,
     quick: bool,
 ) -> list[Shape]:
-    from softgen.bench.suites import CUSTOM, Shape, shapes_of
+    from softgen.bench.shape import Shape
+    from softgen.bench.suites import CUSTOM, shapes_of
 
-    if dtype is not None and not texts:
-        raise typer.BadParameter("--dtype is of --shape; a suite has its own")
     if suites is None and texts is None:
         suites = DEFAULT_SUITES
     custom = [
@@ -150,7 +157,12 @@ def _shapes(
         )
         for text in texts or []
     ]
-    return shapes_of(suites or [], quick, function) + custom
+    found = shapes_of(suites or [], quick, function)
+    chosen = [each for each in found if dtype in (None, each.dtype)]
+    if found and not chosen:
+        there = ", ".join(dict.fromkeys(each.dtype.value for each in found))
+        raise typer.BadParameter(f"no shape of {', '.join(suites or [])} is {dtype}, only {there}")
+    return chosen + custom
 
 
 def _names(peers: str | None) -> list[str] | None:

@@ -70,11 +70,12 @@ def ratios(records: Sequence[Record]) -> list[list[str]]:
     peers = [peer for peer in dict.fromkeys(r.peer for r in records) if peer != LIMIT]
     functions = ["function"] if any(record.of_function for record in records) else []
     regimes = ["regime"] if any(record.regime is not Regime.COLD for record in records) else []
-    heads = ["suite", "dtype", "rows", "cols", *functions, *regimes]
+    cases = ["case"] if any(record.case for record in records) else []
+    heads = ["suite", "dtype", "rows", "cols", *functions, *regimes, *cases]
     table = [[*heads, LIMIT, *peers, f"{SOFTGEN} / best peer"]]
     for contest in dict.fromkeys(record.contest for record in records):
         found = {r.peer: r for r in records if r.contest == contest}
-        shape, function, regime = contest
+        shape, function, regime, case = contest
         limit = found[LIMIT].microseconds if LIMIT in found else None
         others = [r.microseconds for r in found.values() if r.microseconds and _competes(r)]
         mine = found[SOFTGEN].microseconds if SOFTGEN in found else None
@@ -82,6 +83,7 @@ def ratios(records: Sequence[Record]) -> list[list[str]]:
         cells = [_cell(found.get(peer)) for peer in peers]
         where = [*map(str, shape), *([function] if functions else [])]
         where += [regime.value] if regimes else []
+        where += [case] if cases else []
         table.append([*where, f"{limit:.2f}" if limit else "-", *cells, best])
     return table
 

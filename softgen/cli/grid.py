@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from softgen.bench.suites import GRID, Shape
+from softgen.bench.shape import Shape
+from softgen.bench.suites import GRID
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.spec.dtypes import DType

@@ -20,7 +20,7 @@ from softgen.bench.peers import (
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.roster import all_peers, extra_peers, named_peers, peers_of_suites
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
@@ -77,7 +77,7 @@ def test_every_function_is_verified_and_timed(function: str, dtype: DType) -> No
         print(function, dtype.value, finding)
         if name in ("limit", "softgen", "softgen-untuned", "softgen-invariant"):
             assert finding.status is Status.TIMED
-        elif peers[name].lacking(shape.function):
+        elif peers[name].lacking(shape):
             assert finding.note == f"has no {function}"
         elif name in ("torch", "torch.compile") and peers[name].missing() is None:
             assert finding.status is not Status.ABSENT

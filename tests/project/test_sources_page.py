@@ -10,7 +10,8 @@ import pytest
 from softgen.bench.knobs import every_variant
 from softgen.bench.record import Finding, Machine, Record, Status, records_of, to_csv
 from softgen.bench.roster import peers_for
-from softgen.bench.suites import Shape, shapes_of
+from softgen.bench.shape import Shape
+from softgen.bench.suites import shapes_of
 from softgen.cli import group
 from softgen.spec.arch import arch_named
 from tests.helpers.cli_helpers import ROOT, refused

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from softgen.bench import arena as arenas
-from softgen.bench import check, libraries, limit, runner
+from softgen.bench import check, limit, runner
 from softgen.bench.arena import Arena
 from softgen.bench.chain import Chain
 from softgen.bench.peers import (
@@ -46,7 +46,9 @@ from softgen.bench.record import (
     to_csv,
 )
 from softgen.bench.roster import all_peers, extra_peers, peers_for
-from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, Shape, draw, shapes_of
+from softgen.bench.shape import Shape
+from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, draw, shapes_of
+from softgen.bench.usual import BY_NAME
 from softgen.errors import CompileError, InvalidValueError
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
@@ -82,7 +84,8 @@ def test_the_suites_are_those_that_others_published() -> None:
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
     assert sizes("short") == [(8, 1024), (128, 1024), (128, 4096), (1, 128256), (8, 128256)]
-    assert {*SUITES} == {*types, "packs", "logsumexp", "short", "drawn"}
+    ours = {"logsumexp", "short", "drawn", "axes", "hooks", "views", "backward"}
+    assert {*SUITES} == {*types, "packs", *ours}
 
 
 def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
@@ -94,7 +97,7 @@ def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
         "logsumexp logsumexp float32 128x4194304",
         "logsumexp logsumexp bfloat16 8x128256",
     ]
-    others = shapes_of([name for name in SUITES if name != "logsumexp"])
+    others = shapes_of([name for name in SUITES if name not in ("logsumexp", "axes", "backward")])
     assert {shape.function.name for shape in others} == {"softmax"}
     asked = shapes_of([*SUITES], function=Function.of("partial"))
     assert {shape.function.name for shape in asked} == {"partial"}
@@ -170,13 +173,13 @@ def test_the_median_and_the_quantiles_are_those_of_the_times() -> None:
 def test_a_table_from_before_there_were_quantiles_has_none(tmp_path: Path) -> None:
     path = tmp_path / "old.csv"
     path.write_text(
-        "".join(line.rsplit(",", 2)[0] + "\n" for line in to_csv(sample()).splitlines())
+        "".join(line.rsplit(",", 3)[0] + "\n" for line in to_csv(sample()).splitlines())
     )
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_QUANTILES)
     old = read_csv(path)
     assert old == without_quantiles(sample()) != sample()
     path.write_text(to_csv(old))  # written again they have empty cells, which are read as well
-    assert path.read_text().splitlines()[1].endswith(",cold,softmax,,")
+    assert path.read_text().splitlines()[1].endswith(",cold,softmax,,,")
     assert read_csv(path) == old
 
 
@@ -211,8 +214,11 @@ def test_the_table_reads_back_as_it_was_written(tmp_path: Path) -> None:
     [
         ("", "not a table of `softgen bench --csv`"),
         ("a,b\n1,2\n", "not a table of `softgen bench --csv`"),
-        ("a,b\n1,2\n", ",regime,function or ,regime,function,microseconds_p20,microseconds_p80$"),
-        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 18"),
+        (
+            "a,b\n1,2\n",
+            "regime,function or ,regime,function,microseconds_p20,microseconds_p80,case$",
+        ),
+        (",".join(COLUMNS) + "\ntriton\n", "line 2 has 1 fields, its header 19"),
         (
             to_csv(sample()).replace(",cold,softmax,", ",cold,softmix,", 1),
             "line 2: unknown function 'softmix'; did you mean 'softmax'",
@@ -264,7 +270,7 @@ def test_a_table_from_before_there_was_a_warm_regime_is_cold(tmp_path: Path) -> 
     path = tmp_path / "old.csv"
     lines = to_csv(sample()).splitlines()
     assert lines[0].startswith(",".join([*COLUMNS_WITHOUT_REGIME, "regime", "function"]))
-    path.write_text("".join(line.rsplit(",", 4)[0] + "\n" for line in lines))
+    path.write_text("".join(line.rsplit(",", 5)[0] + "\n" for line in lines))
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_REGIME)
     assert read_csv(path) == without_quantiles(sample())
     path.write_text(to_csv(sample()).replace(",cold", ",tepid"))
@@ -276,7 +282,7 @@ def test_a_table_from_before_there_were_other_functions_is_of_softmax(tmp_path: 
     path = tmp_path / "old.csv"
     found = [Finding("limit", Status.TIMED, 2.0, 0.0)]
     warm = [*sample(), *records_of(SHAPE, found, HERE, Regime.WARM)]
-    path.write_text("".join(line.rsplit(",", 3)[0] + "\n" for line in to_csv(warm).splitlines()))
+    path.write_text("".join(line.rsplit(",", 4)[0] + "\n" for line in to_csv(warm).splitlines()))
     assert path.read_text().splitlines()[0] == ",".join(COLUMNS_WITHOUT_FUNCTION)
     assert read_csv(path) == without_quantiles(warm)
     assert {record.function for record in warm} == {"softmax"}
@@ -292,7 +298,7 @@ def test_the_records_of_a_function_say_so_and_count_its_bytes(tmp_path: Path) ->
     assert records[1].ratio_to_limit == 2
     path = tmp_path / "lse.csv"
     path.write_text(to_csv(records))
-    assert [line.split(",")[-3] for line in path.read_text().splitlines()] == [
+    assert [line.split(",")[-4] for line in path.read_text().splitlines()] == [
         "function",
         *["logsumexp"] * 2,
     ]
@@ -355,10 +361,10 @@ def test_a_package_that_is_missing_is_the_reason() -> None:
 
 
 def test_rows_of_huge_results_are_sampled_evenly() -> None:
-    assert check.checked_rows(5, 10) == [0, 1, 2, 3, 4]
+    assert [*check.checked_rows(5, 10)] == [0, 1, 2, 3, 4]
     chosen = check.checked_rows(262144, 8192)
     assert (chosen[0], chosen[-1], len(chosen)) == (0, 262143, check.MOST_ELEMENTS // 8192)
-    assert check.checked_rows(4, 2**40) == [0, 3]
+    assert [*check.checked_rows(4, 2**40)] == [0, 3]
 
 
 def test_long_compiler_messages_become_a_line() -> None:
@@ -368,10 +374,13 @@ def test_long_compiler_messages_become_a_line() -> None:
     assert first_line(RuntimeError()) == "RuntimeError"
 
 
-@pytest.mark.parametrize("writes", [True, False])
-def test_sweeps_cover_the_data(writes: bool) -> None:
+SWEEPS = {"copy": (True, False), "read": (False, False), "join": (True, True)}
+
+
+@pytest.mark.parametrize("kind", SWEEPS)
+def test_sweeps_cover_the_data(kind: str) -> None:
     arch = arch_named("sm_90")
-    for sweep in limit.settings(writes):
+    for sweep in limit.settings(*SWEEPS[kind]):
         tile = sweep.unroll * sweep.block_size * 16
         for size in (16, tile, tile + 1, 1 << 30):
             grid = sweep.grid(size, arch)
@@ -380,28 +389,30 @@ def test_sweeps_cover_the_data(writes: bool) -> None:
                 assert grid * sweep.block_size <= arch.multiprocessors * 2048
             else:
                 assert grid * tile >= size
-        assert sweep.writes is writes
-        assert sweep.label.startswith("copy u" if writes else "read u")
-    labels = {sweep.label for sweep in limit.settings(writes)}
-    assert len(labels) == len(list(limit.settings(writes))) == 48
+        assert (sweep.writes, sweep.joins) == SWEEPS[kind]
+        assert sweep.label.startswith(f"{kind} u")
+    labels = {sweep.label for sweep in limit.settings(*SWEEPS[kind])}
+    assert len(labels) == len(list(limit.settings(*SWEEPS[kind]))) == 48
 
 
-@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize("kind", SWEEPS)
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90"])
 def test_sweeps_compile_without_spills_and_read_and_write_what_they_should(
-    arch: str, writes: bool
+    arch: str, kind: str
 ) -> None:
     nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
+    writes, joins = SWEEPS[kind]
     for unroll in limit.UNROLLS:
-        program = nvrtc.createProgram(limit.source(unroll, True, writes), "sweep.cu", (), ())
+        sweep = limit.Sweep(unroll, 256, True, 0, writes, joins)
+        program = nvrtc.createProgram(limit.source(sweep), "sweep.cu", (), ())
         options = (f"--gpu-architecture={arch}", "--ptxas-options=-v", "--std=c++17")
         nvrtc.compileProgram(program, options)
         assert "0 bytes spill stores" in nvrtc.getProgramLog(program)
         text = nvrtc.getPTX(program)
         text = text.decode() if isinstance(text, bytes) else text
         # Those of a whole step, those of the last, and one of a byte.
-        assert text.count("ld.global.cs.v4.b32") == 2 * unroll
-        assert text.count("ld.global.u8") == 1
+        assert text.count("ld.global.cs.v4.b32") == (4 if joins else 2) * unroll
+        assert text.count("ld.global.u8") == (2 if joins else 1)
         assert text.count("st.global.cs.v4.b32") == (2 * unroll if writes else 0)
         assert text.count("st.global.u8") == 1
 
@@ -445,10 +456,11 @@ def arena(monkeypatch: pytest.MonkeyPatch) -> Any:
     made = SimpleNamespace(
         player=FakePlayer(), pairs=2, shape=SHAPE, problem=SHAPE.problem, sets=[()], error=0
     )
+    made.exact = None
     made.poison = lambda: None
     monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
     monkeypatch.setattr(
-        check, "furthest", lambda problem, arrays: check.Deviation("y", made.error, 1e-4)
+        check, "furthest", lambda problem, *arrays: check.Deviation("y", made.error, 1e-4)
     )
     return made
 
@@ -632,11 +644,14 @@ def test_what_only_moves_bytes_is_timed_and_has_no_error(arena: Any) -> None:
 
 
 def test_dependent_copies_wait_and_pass_their_arrays_through() -> None:
-    waiting, plain = (limit.source(4, False, True, waits) for waits in (True, False))
-    assert limit.WAIT in waiting
-    assert waiting.replace(limit.WAIT, "") == plain
-    body = waiting[waiting.index("__global__") :]
-    assert body.index("griddepcontrol.wait") < body.index("reinterpret_cast")
+    for joins, wait in ((False, limit.WAIT), (True, limit.WAIT_OF_THREE)):
+        sweep = limit.Sweep(4, 256, False, 0, True, joins)
+        waiting, plain = (limit.source(sweep, waits) for waits in (True, False))
+        assert wait in waiting
+        assert waiting.replace(wait, "") == plain
+        body = waiting[waiting.index("__global__") :]
+        assert body.index("griddepcontrol.wait") < body.index("reinterpret_cast")
+        assert all(f'"+l"({each})' in wait for each in ("xzy" if joins else "xy"))
 
 
 def test_dependent_copies_need_a_gpu_that_has_such_launches(arena: Any) -> None:
@@ -888,16 +903,18 @@ def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena
     arena.shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of("logsumexp"))
     race = Race(arena, Settings(), {})
     for peer in (*all_peers().values(), *extra_peers().values()):
-        if peer.lacking(arena.shape.function):
+        if peer.lacking(arena.shape):
             race.admit(peer)
     found = race.findings()[1:]
     assert [f.peer for f in found] == ["triton", "cupyx", "quack", "liger", "flashinfer"]
     assert {(f.status, f.note) for f in found} == {(Status.ABSENT, "has no logsumexp")}
     for function in all_functions():
-        lacking = {p.name for p in all_peers().values() if p.lacking(function)}
-        assert ("torch" in lacking) is (
-            function.name not in ("softmax", "log_softmax", "logsumexp")
-        )
+        shape = Shape("custom", DType.FLOAT32, 4, 8, function=function)
+        lacking = {p.name for p in all_peers().values() if p.lacking(shape)}
+        forward = ("softmax", "log_softmax", "logsumexp")
+        backward = ("softmax_backward", "log_softmax_backward")
+        assert ("torch" in lacking) is (function.name not in forward + backward)
+        assert ("quack" in lacking) is (function.name not in ("softmax", "softmax_backward"))
         assert ("triton" in lacking) is (function.name != "softmax")
         assert not any("softgen" in name or name == "oneflow" for name in lacking)
 
@@ -920,13 +937,14 @@ def test_torch_is_called_for_the_function_of_the_shape(
         def copy_(self, result: object) -> None:
             called.append(result)
 
-    torch = SimpleNamespace(**{each: function(each) for each in libraries.OF_TORCH})
+    torch = SimpleNamespace(**{each: function(each) for each in BY_NAME})
     torch._dynamo = SimpleNamespace(reset=lambda: None)
     torch.compile = lambda function, dynamic, fullgraph: function
     monkeypatch.setitem(sys.modules, "torch", torch)
     shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of(name))
     out = Out()
-    arena: Any = SimpleNamespace(shape=shape, torch_x=["x"], torch_y=[out], pairs=1)
+    arena: Any = SimpleNamespace(shape=shape, torch_y=[out], pairs=1)
+    arena.torch_inputs, arena.torch_given, arena.given = [("x",)], {}, {}
     entrant = all_peers()[peer].prepare(arena)
     assert isinstance(entrant, Entrant)
     entrant.launch(0)

@@ -10,7 +10,8 @@ import pytest
 
 from softgen.bench.panels import panels
 from softgen.bench.record import Finding, Machine, Record, Regime, Status, records_of
-from softgen.bench.suites import Shape, shapes_of
+from softgen.bench.shape import Shape
+from softgen.bench.suites import shapes_of
 from softgen.errors import InvalidValueError, MissingDependencyError
 from softgen.spec.functions.base import Function
 

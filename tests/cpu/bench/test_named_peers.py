@@ -15,7 +15,8 @@ from softgen.bench.player import host_samples
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Machine, Regime, Status, records_of
 from softgen.bench.roster import all_peers, named_peers, others, peers_for
-from softgen.bench.suites import Shape, shapes_of
+from softgen.bench.shape import Shape
+from softgen.bench.suites import shapes_of
 from softgen.cli.bench_table import own, ratios, remarks
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named

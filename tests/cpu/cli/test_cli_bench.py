@@ -22,7 +22,8 @@ from softgen.bench.record import (
     to_csv,
 )
 from softgen.bench.roster import peers_for
-from softgen.bench.suites import Shape, shapes_of
+from softgen.bench.shape import Shape
+from softgen.bench.suites import shapes_of
 from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
@@ -217,7 +218,7 @@ def test_without_a_gpu_it_exits_with_3() -> None:
             "unknown function 'logsumexpp'; did you mean 'logsumexp'. softgen knows: ",
         ),
         (("--shape", "4096"), "write ROWSxCOLS"),
-        (("--dtype", "float16"), "--dtype is of --shape"),
+        (("--dtype", "float16"), "no shape of llm is float16, only bfloat16"),
         (
             ("--csv", "no/such/folder.csv"),
             "--csv: no/such/folder.csv is in a folder that does not exist",
@@ -249,6 +250,17 @@ def test_a_plot_can_be_drawn_again_from_the_table(tmp_path: Path) -> None:
     assert lines == [record.as_document() for record in read_csv(table)]
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("gpu")
+def test_of_a_suite_the_shapes_of_one_type_can_be_timed() -> None:
+    words = ("bench", "--peers", "softgen", "--dtype", "float64", "--json")
+    found = document(ok(*words, "--suite", "axes", "--shape", "4x8"))
+    assert {(each["dtype"], each["case"]) for each in found} == {
+        ("float64", "axis 1 of 64 x 128 x 1024"),
+        ("float64", "axis 0 of 8192 x 8192"),
+        ("float64", ""),
+    }
 
 
 @pytest.mark.usefixtures("gpu")

@@ -14,7 +14,7 @@ from softgen.bench import grid
 from softgen.bench.heat import heat_maps
 from softgen.bench.knobs import every_variant
 from softgen.bench.record import Finding, Machine, Record, Status, read_csv, records_of
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.cli import group
 from softgen.errors import CompileError
 from softgen.spec.arch import arch_named

@@ -21,7 +21,7 @@ import pytest
 from typer.testing import Result
 
 from softgen.bench.record import Finding, Machine, Status, records_of, to_csv
-from softgen.bench.suites import Shape
+from softgen.bench.shape import Shape
 from softgen.cli import app, group
 from softgen.cli import cache as cache_commands
 from softgen.errors import MissingDependencyError

@@ -1,0 +1,83 @@
+"""The calls of the suites that are more than rows: other axes, hooks, views, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from softgen.bench.hooked import HOOKED
+from softgen.bench.shape import Case, Shape
+from softgen.bench.views import VIEWS
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
+
+F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
+
+# Arrays, and the axis: images by channels, scores by queries, few and many columns, long axes.
+AXES = (
+    ((64, 128, 1024), 1),
+    ((8, 4096, 77), 1),
+    ((1, 50257, 16), 1),
+    ((8192, 8192), 0),
+    ((64, 21, 512, 512), 1),
+    ((1000000, 3, 4), 1),
+    ((64, 128, 1024), 0),
+    ((4, 16, 2048, 128), 2),
+    ((16, 1000, 197), 1),
+    ((256, 64, 56, 56), 1),
+    ((32, 32000, 64), 1),
+    ((4096, 4096), 0),
+    ((100000, 21, 3), 1),
+    ((32, 512, 7, 7), 1),
+    ((1000000, 64), 0),
+    ((2048, 8, 4096), 1),
+    ((131072, 512), 0),
+)
+FEW_AXES = AXES[:1] + AXES[3:4] + AXES[4:5]  # of the other types and functions
+
+
+def axes() -> Iterator[Shape]:
+    """Yield softmax along axes that are not last, and a few of the other functions."""
+    for dtype, cases in ((F32, AXES), (BF16, AXES), (F16, FEW_AXES), (F64, FEW_AXES[:2])):
+        yield from (Shape.of("axes", dtype, Case(*case)) for case in cases)
+    for name in ("log_softmax", "logsumexp"):
+        for dtype in (F32, BF16):
+            cases = FEW_AXES[:2]
+            yield from (Shape.of("axes", dtype, Case(*case), Function.of(name)) for case in cases)
+
+
+SCORES = (4, 16, 2048, 2048)  # batch, heads, queries, keys
+LONG_SCORES = (1, 16, 8192, 8192)
+
+
+def hooks() -> Iterator[Shape]:
+    """Yield softmax of attention scores without a hook, with each alone, and with two."""
+    cases = [Case(SCORES), *(Case(SCORES, hook=hook) for hook in HOOKED)]
+    cases += [Case(LONG_SCORES), Case(LONG_SCORES, hook="causal")]
+    return (Shape.of("hooks", BF16, case) for case in cases)
+
+
+VIEWED = (16, 8, 256, 4096)
+VIEWED_LONG = (1024, 131072)
+
+
+def views() -> Iterator[Shape]:
+    """Yield softmax of each view."""
+    for name in VIEWS:
+        shape = VIEWED_LONG if name == "x[:, :131000]" else VIEWED
+        yield Shape.of("views", F32, Case(shape, view=name))
+
+
+GRADIENTS = (
+    *((BF16, rows, cols) for rows, cols in ((8192, 8192), (8192, 32000), (4096, 128256))),
+    (F32, 128, 131072),
+    (BF16, 4096, 50257),
+    *((BF16, 8192, cols) for cols in (1024, 4096)),
+    (F32, 4096, 4096),
+)
+
+
+def gradients() -> Iterator[Shape]:
+    """Yield the gradients of softmax and of log_softmax, from their results."""
+    for name in ("softmax_backward", "log_softmax_backward"):
+        function = Function.of(name)
+        yield from (Shape("backward", *case, function=function) for case in GRADIENTS)

@@ -1,0 +1,85 @@
+"""What people write in PyTorch for a call: the expression that `torch` and `torch.compile` run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from softgen.bench.shape import Shape
+
+# Functions of one input, by the names that PyTorch has for them; each writes into `out=`.
+BY_NAME = ("softmax", "log_softmax", "logsumexp")
+BACKWARD = ("softmax_backward", "log_softmax_backward")
+OF_TORCH = (*BY_NAME, *BACKWARD)
+
+Expression = Callable[..., Any]
+
+
+def expression(shape: Shape) -> Expression:
+    """Return f(*inputs, **given): the result of a call with PyTorch's functions.
+
+    `given` are the arguments of the shape's hook, arrays as tensors.
+    """
+    import torch
+
+    name, axis = shape.function.name, shape.axis
+    if name in BACKWARD:
+        operation = getattr(torch.ops.aten, f"_{name}_data")
+        return lambda dy, y: operation(dy, y, axis, y.dtype)
+    function = getattr(torch, name)
+    if not (shape.case and shape.case.hook):
+        return lambda x: function(x, axis)
+    return lambda x, **given: _left(torch, function(_entered(torch, x, **given), axis), **given)
+
+
+def _entered(
+    torch: Any,
+    x: Any,
+    scale: Any = None,
+    softcap: float | None = None,
+    bias: Any = None,
+    mask: Any = None,
+    lengths: Any = None,
+    causal: bool = False,
+    sink: Any = None,
+    **_: Any,
+) -> Any:
+    """Return x of shape (batch, head, query, key) as a function takes it."""
+    queries, keys = x.shape[-2:]
+    if scale is not None:
+        x = x * (scale if isinstance(scale, float) else scale[..., None].to(x.dtype))
+    if softcap is not None:
+        x = softcap * torch.tanh(x / softcap)
+    if bias is not None:
+        x = x + bias
+    if mask is not None:
+        x = x.masked_fill(~mask, float("-inf"))
+    if lengths is not None or causal:
+        column = torch.arange(keys, device=x.device)
+        if lengths is not None:
+            x = torch.where(column < lengths[..., None], x, float("-inf"))
+        if causal:
+            position = torch.arange(queries, device=x.device)[:, None]
+            x = torch.where(column <= position + (keys - queries), x, float("-inf"))
+    if sink is not None:
+        x = torch.cat((x, sink[..., None].expand(*x.shape[:-1], 1).to(x.dtype)), -1)
+    return x
+
+
+def _left(
+    torch: Any,
+    y: Any,
+    sink: Any = None,
+    empty_rows: str = "nan",
+    out_scale: float | None = None,
+    dropout: float = 0.0,
+    **_: Any,
+) -> Any:
+    """Return the result of a call from that of the function."""
+    if sink is not None:
+        y = y[..., :-1]
+    if empty_rows == "zero":
+        y = torch.nan_to_num(y, nan=0.0)
+    if out_scale is not None:
+        y = y * out_scale
+    return torch.nn.functional.dropout(y, dropout) if dropout else y
