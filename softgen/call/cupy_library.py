@@ -181,7 +181,8 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
     new = _new_of(kind)
     look = look_up
     # The key of the last request, and the entry.
-    last: tuple[Any, ...] = (None,) * 12
+    nothing: tuple[Any, ...] = (None,) * 12
+    last = nothing
 
     def run(
         x: Any,
@@ -289,7 +290,8 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                     values[-3] = stream  # launcher.STREAM, whose look would take 0.02 us
                     if prepare is not None:
                         y = prepare(mine, stream, y, rest)
-                        if y is None:
+                        if y is None:  # other inputs: the next call asks by its key
+                            last = nothing
                             return full(
                                 x, out, axis, dtype, tune, variant, batch_invariant, rest, key
                             )

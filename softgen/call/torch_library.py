@@ -27,6 +27,7 @@ class TorchLibrary:
         # torch.cuda.current_stream() makes an object, 4.4 us; this takes 0.1. Triton and
         # torch.compile get their streams from it too.
         self._current_stream = self.torch._C._cuda_getCurrentRawStream
+        self._is_grad_enabled = self.torch.is_grad_enabled
         self._dtypes = {
             self.torch.float16: DType.FLOAT16,
             self.torch.bfloat16: DType.BFLOAT16,
@@ -73,7 +74,7 @@ class TorchLibrary:
         found = [each for each in arrays if type(each) is kind]
         if all(each.is_contiguous() for each in found) or not known(arrays, kind):
             return None
-        if any(each.requires_grad for each in found):
+        if self._is_grad_enabled() and any(each.requires_grad for each in found):
             return None
         try:
             return tuple(
@@ -124,7 +125,7 @@ class TorchLibrary:
 
     def warm_run(self, find: Find, full: Full) -> Run:
         """Return the code of a warm call on a torch.Tensor."""
-        return torch_run(self.array_type, self._current_stream, find, full)
+        return torch_run(self.array_type, self._current_stream, self._is_grad_enabled, find, full)
 
     def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
         """Return what a run makes results with, a call on the current device, and the dtype."""
@@ -152,16 +153,26 @@ class TorchLibrary:
                 x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())]
             )
             check: Callable[[Any], bool] = guard.check
-            return check if check(x) else never
+            if not check(x):
+                return never
         except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
             return never
+        if not x.requires_grad:
+            return check
+        is_grad_enabled = self._is_grad_enabled
+
+        def untracked(other: Any) -> bool:
+            return check(other) and not is_grad_enabled()
+
+        return untracked
 
     def like(self, x: Any) -> Callable[[Any], bool]:
         """Return what tells whether anything is a contiguous tensor of x's shape, dtype, device."""
         check = self.alike(x)
-        if check is not never and not x.requires_grad:
+        if check is not never:
             return check
         kind, shape, element, device = self.array_type, x.shape, x.dtype, x.get_device()
+        is_grad_enabled = self._is_grad_enabled
 
         def slow_check(other: Any) -> bool:
             return (
@@ -170,18 +181,26 @@ class TorchLibrary:
                 and other.dtype is element
                 and other.get_device() == device
                 and other.is_contiguous()
-                and not other.requires_grad
+                and not (other.requires_grad and is_grad_enabled())
             )
 
         return slow_check
 
 
-def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full: Full) -> Run:
+def torch_run(
+    kind: Any,
+    current_stream: Callable[[int], int],
+    is_grad_enabled: Callable[[], bool],
+    find: Find,
+    full: Full,
+) -> Run:
     """Return the run for PyTorch tensors.
 
     Args:
         kind: torch.Tensor.
         current_stream: returns the handle of the calling thread's stream on a device.
+        is_grad_enabled: whether what is computed of a tensor that requires grad is tracked, which
+            the full path refuses.
         find: returns what is known of a key. What makes a result is a call that allocates it.
         full: the full path.
     """
@@ -189,7 +208,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
     current_context = driver.ctxGetCurrent
     look = look_up
     # The last request: whether a tensor is like its x, the rest of its key, and the entry.
-    last: tuple[Any, ...] = (never, *(None,) * 9)
+    nothing: tuple[Any, ...] = (never, *(None,) * 9)
+    last = nothing
 
     def run(
         x: Any,
@@ -237,14 +257,13 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                 and invariant is was_invariant
             ):
                 request = (alignments, axis, dtype, tune, variant, batch_invariant, mode, invariant)
-                key = (x.shape, x.dtype, x.get_device(), *request)
+                key = (x.shape, x.dtype, x.get_device(), x.requires_grad, *request)
                 entry = find(key)
-                # Where gradients are off at the moment the full path takes one that wants some.
                 # True and 1.0 equal the axis 1, and are refused.
                 if (
                     entry is not None
                     and x.is_contiguous()
-                    and not x.requires_grad
+                    and not (x.requires_grad and is_grad_enabled())
                     and (type(axis) is int or is_plain(axis))
                 ):
                     last = (entry[-1], *request, entry)
@@ -297,7 +316,8 @@ def torch_run(kind: Any, current_stream: Callable[[int], int], find: Find, full:
                     values[-3] = stream  # launcher.STREAM, whose look would take 0.02 us
                     if prepare is not None:
                         y = prepare(mine, stream, y, rest)
-                        if y is None:
+                        if y is None:  # other inputs: the next call asks by its key
+                            last = nothing
                             return full(
                                 x, out, axis, dtype, tune, variant, batch_invariant, rest, key
                             )

@@ -1,31 +1,60 @@
 """Autograd: each function with its gradient, and the gradients with theirs.
 
 Eager calls come here and not to the registered operators, whose dispatch takes 11 us a call
-(PyTorch issue 177109). What is saved is never overwritten.
+(PyTorch issue 177109), and go on to a warm call, past the frame of the function that people call.
+What is saved is never overwritten.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from softgen.call import api, gradients
 from softgen.call.axes import axes_of, with_axes_kept
+from softgen.call.full import calls_of
+from softgen.call.warm import WarmCalls
 from softgen.torch.dtypes import wide
 
 # Whether a transform of torch.func is under way: then tensors are not what they seem.
 TRANSFORMING = getattr(torch._C, "_are_functorch_transforms_active", lambda: False)
+Tensor, is_grad_enabled = torch.Tensor, torch.is_grad_enabled
 
 
-class OfResult(torch.autograd.Function):
+class Function(torch.autograd.Function):
+    """Base of all of them.
+
+    Attributes:
+        quick: `apply` without what transforms alone need: it binds the arguments to the signature
+            of `forward`, 12 us a call.
+    """
+
+    quick: Callable[..., Any]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.quick = super(torch.autograd.Function, cls).apply
+
+
+class OfResult(Function):
     """Base of functions along `dim` whose gradient needs their result alone.
 
     Attributes:
-        gradient: the class of their gradient.
+        calls: of the function.
+        gradient: the class of its gradient.
     """
 
-    gradient: Any
+    calls: WarmCalls
+    gradient: type[Function]
+
+    @classmethod
+    def forward(cls, x: Any, dim: int, dtype: Any) -> Any:
+        """Return the result, of `dtype`."""
+        if type(x) is not Tensor:  # a Parameter, of which no call is warm
+            x = x.detach()
+        return cls.calls[type(x)](x, None, dim, dtype, None, None, None, ())
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -38,8 +67,7 @@ class OfResult(torch.autograd.Function):
     def backward(cls, ctx: Any, dy: Any) -> tuple[Any, None, None]:
         """Return dx, of x's dtype."""
         (y,) = ctx.saved_tensors
-        run = cls.gradient.apply if wanted_again(dy, y) else cls.gradient.forward
-        return run(dy, y, ctx.dim, ctx.dtype), None, None
+        return applied(cls.gradient, dy, y)(dy, y, ctx.dim, ctx.dtype), None, None
 
     @classmethod
     def vmap(
@@ -49,8 +77,19 @@ class OfResult(torch.autograd.Function):
         return cls.apply(batched(info, in_dims[0], x), _behind(dim), dtype), 0
 
 
-class GradientOfResult(torch.autograd.Function):
-    """Base of the gradients of those functions, for who differentiates them again."""
+class GradientOfResult(Function):
+    """Base of the gradients of those functions, which may be differentiated again.
+
+    Attributes:
+        calls: of the gradient.
+    """
+
+    calls: WarmCalls
+
+    @classmethod
+    def forward(cls, dy: Any, y: Any, dim: int, dtype: Any) -> Any:
+        """Return dx, of `dtype`."""
+        return cls.calls[type(dy)](dy, None, dim, dtype, None, None, None, (y,))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -70,10 +109,7 @@ class GradientOfResult(torch.autograd.Function):
 class SoftmaxBackward(GradientOfResult):
     """dx = y (dy - sum(dy y))."""
 
-    @staticmethod
-    def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
-        """Return dx."""
-        return gradients.softmax_backward(dy.detach(), y.detach(), dim, dtype=dtype)
+    calls = calls_of("softmax_backward")
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple[Any, Any, None, None]:
@@ -88,10 +124,7 @@ class SoftmaxBackward(GradientOfResult):
 class LogSoftmaxBackward(GradientOfResult):
     """dx = dy - exp(y) sum(dy)."""
 
-    @staticmethod
-    def forward(dy: Any, y: Any, dim: int, dtype: Any) -> Any:
-        """Return dx."""
-        return gradients.log_softmax_backward(dy.detach(), y.detach(), dim, dtype=dtype)
+    calls = calls_of("log_softmax_backward")
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple[Any, Any, None, None]:
@@ -105,26 +138,18 @@ class LogSoftmaxBackward(GradientOfResult):
 class Softmax(OfResult):
     """softmax."""
 
+    calls = calls_of("softmax")
     gradient = SoftmaxBackward
-
-    @staticmethod
-    def forward(x: Any, dim: int, dtype: Any) -> Any:
-        """Return the softmax of `dtype`."""
-        return api.softmax(x.detach(), dim, dtype=dtype)
 
 
 class LogSoftmax(OfResult):
     """log_softmax."""
 
+    calls = calls_of("log_softmax")
     gradient = LogSoftmaxBackward
 
-    @staticmethod
-    def forward(x: Any, dim: int, dtype: Any) -> Any:
-        """Return the log_softmax of `dtype`."""
-        return api.log_softmax(x.detach(), dim, dtype=dtype)
 
-
-class LogSumExp(torch.autograd.Function):
+class LogSumExp(Function):
     """logsumexp in the type of the arithmetic, as the gradient needs it."""
 
     @staticmethod
@@ -155,11 +180,24 @@ class LogSumExp(torch.autograd.Function):
         return cls.apply(batched(info, in_dims[0], x), behind), 0
 
 
+def applied(function: type[Function], *tensors: Any) -> Callable[..., Any]:
+    """Return what computes a function of these tensors: `forward`, if nobody differentiates it."""
+    if TRANSFORMING():
+        apply: Callable[..., Any] = function.apply
+        return apply
+    if is_grad_enabled():
+        for tensor in tensors:
+            if tensor.requires_grad:
+                return function.quick
+    forward: Callable[..., Any] = function.forward
+    return forward
+
+
 def wanted_again(*tensors: Any) -> bool:
     """Whether somebody differentiates what is computed of these tensors, or batches it."""
-    if TRANSFORMING():
+    if is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
         return True
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return bool(TRANSFORMING())
 
 
 def batched(info: Any, batch: int | None, x: Any) -> Any:

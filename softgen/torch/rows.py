@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from softgen.call import gradients, tokens
 from softgen.call.axes import axes_of
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
-from softgen.torch.gradients import batched, wanted_again
+from softgen.torch.gradients import Function, applied, batched
 
 
-class GradientOfRows(torch.autograd.Function):
+class GradientOfRows(Function):
     """Base of gradients that are not differentiable again.
 
     Attributes:
@@ -54,7 +52,7 @@ class EntropyBackward(GradientOfRows):
         return cls.apply(*first, _behind(axis, tensors[0].dim() - 1)), 0
 
 
-class Entropy(torch.autograd.Function):
+class Entropy(Function):
     """The entropy in the type of the arithmetic, as the gradient needs it."""
 
     @staticmethod
@@ -74,9 +72,7 @@ class Entropy(torch.autograd.Function):
     def backward(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
         """Return dx."""
         x, lse, entropy = ctx.saved_tensors
-        again = wanted_again(upstream, x)
-        run = EntropyBackward.apply if again else EntropyBackward.forward
-        return run(x, lse, entropy, upstream, ctx.axis), None
+        return applied(EntropyBackward, upstream, x)(x, lse, entropy, upstream, ctx.axis), None
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, Any]:

@@ -204,6 +204,7 @@ class World:
         self.library = library
         self.fresh = FRESH
         self.current = 0
+        self.tracks = True  # whether PyTorch computes gradients
         self.made: list[Array] = []
         self.full: list[Any] = []
         self.target: Array | None = None  # of the full path, if not where the result goes
@@ -292,6 +293,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         Array.world.made.append(Array(shape, Array.world.fresh, dtype=dtype))
         return Array.world.made[-1]
 
+    module.is_grad_enabled = lambda: Array.world.tracks
     module._C = SimpleNamespace(
         _cuda_getCurrentRawStream=lambda device: Array.world.current,
         _dynamo=SimpleNamespace(guards=SimpleNamespace(_empty_strided_cuda=empty)),
@@ -588,6 +590,22 @@ def test_a_tensor_takes_the_full_path_if_it_wants_a_gradient_or_has_no_memory(
     assert not driver.launches
 
 
+def test_a_tensor_that_wants_a_gradient_is_warm_where_none_is_computed(
+    world: World, driver: FakeDriver
+) -> None:
+    """As in the forward pass of autograd's functions; where gradients are on, nothing is."""
+    wants, plain = Array((6, 8), 0x1000, gradient=True), Array((6, 8), 0x2000)
+    world.tracks = False
+    for x in (wants, plain, wants):
+        world.call(x)
+        assert world.call(x) is world.made[-1]
+    world.tracks = True
+    if isinstance(world.library, TorchLibrary):
+        assert world.call(wants) == "full"
+        assert world.call(wants) == "full"
+    assert world.call(plain) is world.made[-1]
+
+
 def test_where_another_device_is_current_the_full_path_is_taken(
     world: World, driver: FakeDriver
 ) -> None:
@@ -659,6 +677,8 @@ def test_a_view_that_wants_a_gradient_takes_the_full_path(world: World) -> None:
     view.requires_grad = True
     full = world.call(view)
     assert full == "full" if isinstance(world.library, TorchLibrary) else full is world.made[-1]
+    world.tracks = False  # then it is as any other
+    assert world.call(view) is world.made[-1]
 
 
 def test_results_go_where_the_caller_says(world: World, driver: FakeDriver) -> None:
@@ -905,6 +925,15 @@ def test_another_pair_takes_the_full_path_and_harms_nothing(
     assert driver.launches[-1][-1] == (0x1000, 0x5000, 0x6000, FRESH, 6, 0)
 
 
+def test_a_second_input_that_lies_elsewhere_is_warm_from_its_third_call(widened: Any) -> None:
+    """The first finds that it is another, the second keeps it: no other request comes between."""
+    world = widened(0, arguments=5)
+    aligned, odd = Array((6, 8), 0x5000), Array((6, 8), 0x5004)
+    for y in (aligned, odd, aligned):
+        calls = [world.with_rest(X, y) for _ in range(4)]
+        assert "full" not in calls[2:]
+
+
 def test_a_pair_that_wants_a_gradient_takes_the_full_path(
     finishing: Wider, driver: FakeDriver
 ) -> None:
@@ -912,9 +941,12 @@ def test_a_pair_that_wants_a_gradient_takes_the_full_path(
     wants = Array((6,), 0x5000, gradient=True)
     if isinstance(finishing.library, TorchLibrary):
         assert finishing.with_rest(X, wants, D) == "full"
-        # It was kept under torch.no_grad(): that is no leave for the next call.
         assert finishing.with_rest(X, wants, D) == "full"
         assert not driver.launches
+        finishing.tracks = False
+        assert finishing.with_rest(X, wants, D) is finishing.made[-1]
+        finishing.tracks = True  # what was kept under torch.no_grad() is no leave for this call
+        assert finishing.with_rest(X, wants, D) == "full"
 
 
 @pytest.mark.parametrize("start", [0x5000 - 188, 0x5000 + 20, 0x6000 - 100])
