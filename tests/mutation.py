@@ -37,6 +37,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.split import Split
+from softgen.strategies.spread import Spread
 from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant
@@ -73,6 +74,7 @@ def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     odd = Problem.of("log_softmax", "bfloat16", 99, layout=Columns(6))
     yield odd, ColumnsInRegisters(2, 2, 64, 2, 1, cluster_size=2)
     yield columns, Strips(4, 4, 64, 2, cluster_size=2)
+    yield columns, Spread(4, 4, 64, 1, 2, 2, 1)
     yield odd, Tiles(8, 25, 4, 4, 96)
     yield of(4300), Split(4, 4, 32, 1, True, False)
     yield of(4101, fixed_order=True), Split(4, 4, 32, 1, False, False)

@@ -58,6 +58,11 @@ class Columnar(Strategy):
         return self.blocks_of_a_row * self.threads_along
 
     @property
+    def folds(self) -> bool:
+        """Whether lanes of a warp have the same rows, and combine what they found."""
+        return self.threads_across < WARP_SIZE and self.threads_along > 1
+
+    @property
     def warp_parts(self) -> int:
         """The parts of a row in a block, once the lanes of each warp are combined."""
         return self.block_size // max(self.threads_across, WARP_SIZE)

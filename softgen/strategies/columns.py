@@ -17,6 +17,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob, most_blocks
 from softgen.strategies.columnar import ACROSS, BLOCKS, CLUSTERS, Columnar
+from softgen.strategies.sliced import PACKED_NEEDS, packed_knob, require_packable
 
 # Registers of a thread beside its elements, and beside them those of each row of its pack.
 OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
@@ -38,6 +39,7 @@ class ColumnsInRegisters(Columnar):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
+    packed: bool = packed_knob()
 
     def describe(self, problem: Problem) -> str:
         """Return how rows are held, for the header of a file."""
@@ -49,6 +51,8 @@ class ColumnsInRegisters(Columnar):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the threads cover a row and it fits the registers."""
         self.check_grid(problem, arch)
+        if self.packed:
+            require_packable(self, self.pack_size, problem, arch)
         wanted = -(-problem.cols // self.stride)
         self.require(
             self.cols_per_thread == wanted,
@@ -73,12 +77,25 @@ class ColumnsInRegisters(Columnar):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
-        return self.pack_size * self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        held = problem.dtype if self.packed else problem.compute_dtype
+        return self.pack_size * self.cols_per_thread * held.itemsize // 4
+
+    def fused(self, problem: Problem) -> bool:
+        """Return whether one FMA, and not two instructions, makes the exponent of an element.
+
+        Lanes of one warp use no other exponential, which would then be left over.
+        """
+        return self.packed and not self.alone and problem.out_dtype.itemsize == 2
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return max(super().needs, PACKED_NEEDS) if self.packed else super().needs
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
-        more = self.element_registers(problem) // 16
+        more = 0 if self.packed else self.element_registers(problem) // 16
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod

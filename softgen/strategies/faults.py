@@ -16,8 +16,8 @@ FOLDER = Path(__file__).parent
 SHIPPED = frozenset(
     (
         *("block", "cluster", "columns", "cooperative", "oneflowblock", "oneflowwarp", "online"),
-        *("recurrence", "safe", "serial", "shared", "split", "strips", "threepass"),
-        *("tiles", "warp"),
+        *("recurrence", "safe", "serial", "shared", "split", "spread", "strips"),
+        *("threepass", "tiles", "warp"),
         # What they consist of, and what chooses among them.
         *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),
         *("registry", "select", "sliced", "slips", "variants", "walk", "winners"),

@@ -42,6 +42,23 @@ def halves_in_float32(problem: Problem) -> bool:
     return problem.dtype.itemsize == 2 and problem.compute_dtype is DType.FLOAT32
 
 
+def require_packable(strategy: Strategy, pack_size: int, problem: Problem, arch: Arch) -> None:
+    """Raise IllegalVariantError unless elements of `problem` can stay packed."""
+    strategy.require(
+        halves_in_float32(problem) and pack_size >= 2,
+        "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
+        f"not packs of {pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
+    )
+    strategy.require(
+        not features_of(problem),
+        "elements that are modified on their way in, or of two inputs, cannot stay packed",
+    )
+    strategy.require(
+        arch.compute_capability >= PACKED_NEEDS,
+        f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
+    )
+
+
 def packed_knob() -> Any:
     """Declare the knob of strategies that can keep elements packed (see `Sliced.packed`)."""
     meaning = "whether 16-bit elements stay packed until they are stored"
@@ -192,21 +209,8 @@ class Sliced(Strategy):
 
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
-        if not self.packed:
-            return
-        self.require(
-            halves_in_float32(problem) and self.pack_size >= 2,
-            "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
-            f"not packs of {self.pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
-        )
-        self.require(
-            not features_of(problem),
-            "elements that are modified on their way in, or of two inputs, cannot stay packed",
-        )
-        self.require(
-            arch.compute_capability >= PACKED_NEEDS,
-            f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
-        )
+        if self.packed:
+            require_packable(self, self.pack_size, problem, arch)
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: what is written has 16 bits too."""

@@ -24,11 +24,17 @@ COLS = {
     "online": 5001,
     "safe": 5001,
     "columns": 1001,
+    "spread": 20001,
     "strips": 5001,
     "tiles": 21,
 }
 ROWS = 5
-INNER = {"columns": 24, "strips": 24, "tiles": 3}  # of those that know no other layout
+INNER = {
+    "columns": 24,
+    "spread": 24,
+    "strips": 24,
+    "tiles": 3,
+}  # of those that know no other layout
 MISTAKES = {
     # One element past the last row's end, in an allocation of its own.
     "broken_index": ("safe", "y + row * kCols;", "y + row * kCols + 1;"),
