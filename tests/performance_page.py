@@ -82,6 +82,27 @@ def of_invariance(benchmark: Path) -> list[str]:
     return table(heads, rows)
 
 
+def of_drawn(benchmark: Path) -> list[str]:
+    """Return a line for each shape of `drawn`, with the figures of both GPUs."""
+    files = [Table(benchmark / f"{file}.csv") for file in ("drawn", "drawn-h100")]
+    rows = []
+    for size in files[0].timed:
+        rows.append([size[0], f"{size[1]} x {size[2]}"])
+        for found in files:
+            other = fastest_other(found, size) or ""
+            rows[-1] += [
+                microseconds(found.time(size, SOFTGEN)),
+                hundredths(found.ratio(size, SOFTGEN, LIMIT)),
+                hundredths(found.ratio(size, UNTUNED, SOFTGEN)),
+                f"{other} {hundredths(found.ratio(size, other, SOFTGEN))}",
+            ]
+    figures = ("us", "/ limit", "first guess", "fastest other")
+    first, *more = figures
+    heads = (f"{gpu}: {first}" for gpu in ("H200", "H100"))
+    columns = [name for head in heads for name in (head, *more)]
+    return table(("dtype", "rows x cols", *columns), rows)
+
+
 def of_launches(benchmark: Path, file: str) -> list[str]:
     """Return dependent launches against plain ones, of softgen's kernel and of the copy."""
     found = Table(benchmark / f"{file}.csv")
@@ -135,6 +156,7 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     "log_softmax": functools.partial(of_suite, suite="llm", file="log_softmax"),
     "float64": functools.partial(of_file, file="float64"),
     "batch_invariant": of_invariance,
+    "drawn": of_drawn,
     "short": functools.partial(of_launches, file="short"),
     "matmuls": of_matmuls,
     "chained": functools.partial(of_launches, file="chained"),
