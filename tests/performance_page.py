@@ -1,7 +1,8 @@
 """The tables of docs/performance.md that the committed CSV files of whole suites hold.
 
 `python -m tests.performance_page docs/performance.md` renders them anew, between the markers of the
-page; tests/project/test_performance_page.py compares. What no file holds yet is a dash.
+page; tests/project/test_performance_page.py compares. What no file holds yet is a dash. A suite of
+calls that are more than rows has a section once its file is there.
 """
 
 from __future__ import annotations
@@ -9,13 +10,22 @@ from __future__ import annotations
 import csv
 import functools
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from softgen.bench.record import LIMIT, SOFTGEN
-from softgen.bench.roster import AGAIN, DEPENDENT_COPY, INVARIANT, PLAIN, others
+from softgen.bench.record import LIMIT, SOFTGEN, Record, read_csv
+from softgen.bench.roster import AGAIN, CONTIGUOUS, DEPENDENT_COPY, INVARIANT, PLAIN, others
 from softgen.bench.suites import shapes_of
-from tests.sources_page import DASH, Size, Table, hundredths, microseconds, rendered, table
+from tests.sources_page import (
+    BENCHMARK,
+    DASH,
+    Size,
+    Table,
+    hundredths,
+    microseconds,
+    rendered,
+    table,
+)
 
 UNTUNED = "softgen-untuned"
 
@@ -150,6 +160,56 @@ def of_matmuls(benchmark: Path) -> list[str]:
     return table(heads, rows)
 
 
+def of_calls(benchmark: Path, file: str) -> list[str]:
+    """Return a line for each call of a file: softgen beside the limit and PyTorch."""
+    contests: dict[object, dict[str, Record]] = {}
+    for record in read_csv(benchmark / f"{file}.csv"):
+        if record.microseconds:
+            contests.setdefault(record.contest, {})[record.peer] = record
+    peers = {peer for found in contests.values() for peer in found}
+    rivals = [peer for peer in ("torch", "torch.compile", "quack") if peer in peers]
+    beside = CONTIGUOUS if CONTIGUOUS in peers else ""
+    functions = len({record.function for found in contests.values() for record in found.values()})
+    rows = []
+    for found in contests.values():
+        first = next(iter(found.values()))
+        times = {peer: record.microseconds or 0.0 for peer, record in found.items()}
+        fastest = min(times.keys() & set(rivals), key=times.__getitem__, default="")
+        rows.append(
+            (
+                *([first.function] if functions > 1 else []),
+                *(first.dtype, f"`{first.case}`" if first.case else f"{first.rows} x {first.cols}"),
+                *(microseconds(times.get(peer)) for peer in (LIMIT, SOFTGEN)),
+                hundredths(_over(times, LIMIT)),
+                *([hundredths(_over(times, beside))] if beside else []),
+                *(microseconds(times.get(peer)) for peer in rivals),
+                hundredths(_over(times, fastest)),
+            )
+        )
+    heads = (
+        *(["function"] if functions > 1 else []),
+        *("dtype", "call", "limit", "time", "time / limit"),
+        *(["time / contiguous"] if beside else []),
+        *(*rivals, "time / fastest other"),
+    )
+    return table(heads, rows)
+
+
+def _over(times: Mapping[str, float], peer: str) -> float | None:
+    """Return softgen's time over that of another."""
+    return times[SOFTGEN] / times[peer] if {SOFTGEN, peer} <= times.keys() else None
+
+
+def measured(benchmark: Path) -> dict[str, Callable[[Path], list[str]]]:
+    """Return the sections of the suites of calls whose files are there."""
+    return {
+        suite: functools.partial(of_calls, file=suite)
+        for suite in CALLS
+        if (benchmark / f"{suite}.csv").is_file()
+    }
+
+
+CALLS = ("axes", "hooks", "views", "backward", "losses")
 SUITES = ("llm", "online", "triton", "fastsoftmax", "oneflow", "logsumexp")
 SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     **{suite: functools.partial(of_suite, suite=suite) for suite in SUITES},
@@ -160,6 +220,7 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     "short": functools.partial(of_launches, file="short"),
     "matmuls": of_matmuls,
     "chained": functools.partial(of_launches, file="chained"),
+    **measured(BENCHMARK),
 }
 
 

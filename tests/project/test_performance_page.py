@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from softgen.bench.record import Finding, Machine, Status, records_of, to_csv
+from softgen.bench.shape import Case, Shape
+from softgen.spec.dtypes import DType
 from tests.helpers.cli_helpers import ROOT
-from tests.performance_page import SECTIONS
+from tests.performance_page import CALLS, SECTIONS, measured
 from tests.sources_page import rendered
 
+HERE = Machine("NVIDIA H200", "580.1", "softgen 1")
 PAGE = (ROOT / "docs" / "performance.md").read_text()
 
 
@@ -17,10 +23,29 @@ def test_the_page_is_what_the_files_say() -> None:
     )
 
 
-@pytest.mark.parametrize("name", SECTIONS)
+@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in CALLS])
 def test_no_figure_of_a_suite_is_missing(name: str) -> None:
     section = PAGE.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
     assert len(lines) >= 4
     for line in lines:
         assert " - |" not in line, f"not measured: {line}"
+
+
+def test_a_suite_of_calls_has_a_section_once_its_file_is_there(tmp_path: Path) -> None:
+    assert measured(tmp_path) == {}
+    case = Case((8, 64, 32), view="x[:, 1]")
+    times = {"limit": 2.0, "softgen": 3.0, "softgen-contiguous": 2.5, "torch": 12.0}
+    found = [Finding(peer, Status.TIMED, time) for peer, time in times.items()]
+    found.append(Finding("torch.compile", Status.ABSENT, note="not installed"))
+    records = records_of(Shape.of("views", DType.FLOAT32, case), found, HERE)
+    records += records_of(Shape("views", DType.BFLOAT16, 4, 8), found[:2], HERE)
+    (tmp_path / "views.csv").write_text(to_csv(records))
+    ((name, section),) = measured(tmp_path).items()
+    assert name == "views"
+    assert section(tmp_path)[2:] == [
+        "| float32 | `x[:, 1] of 8 x 64 x 32` | 2.00 | 3.00 | 1.50 | 1.20 | 12.00 | 0.25 |",
+        "| bfloat16 | 4 x 8 | 2.00 | 3.00 | 1.50 | - | - | - |",
+    ]
+    heads = section(tmp_path)[0].split("|")[1:-1]
+    assert len(heads) == 8
