@@ -13,7 +13,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.names import unknown
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Integer, compute_type
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks.dropout import threshold_of
+from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.spec.hooks.places import MOST_ROWS, Place, place_of
 from softgen.spec.problem import natural_alignment
 
@@ -35,7 +35,7 @@ class HookValues(TypedDict, total=False):
         sink: an array of floats, broadcast over the rows, as (heads, 1) over (batch, head, query).
         empty_rows: "nan", or "zero" for 0 in rows of nothing but -inf.
         out_scale: a finite number.
-        dropout: the probability of an element to be dropped, from 0 to 1.
+        dropout: the probability of an element to be dropped, from 0 to 1, to the nearest 1 / 65536.
         seed: of dropout, 64 bits.
         seed_offset: of dropout, 64 bits; by default 0.
     """
@@ -224,14 +224,14 @@ class _Finder:
         p, seed = _finite("dropout", self.hooks.get("dropout", 0.0)), self.hooks.get("seed")
         if not 0 <= p <= 1:
             raise InvalidValueError(f"dropout must be from 0 to 1, got {p!r}")
-        if p == 0:
+        threshold = threshold_of(p)
+        if not threshold:
             return
         if seed is None:
             raise InvalidValueError("dropout needs seed=, 64 bits that are others at each call")
         offset = _whole("seed_offset", self.hooks.get("seed_offset", 0))
-        kept = 1 / (1 - p) if p < 1 else 0.0
-        self._add("dropout", threshold_of(p), _bits("seed", seed), _bits("seed_offset", offset))
-        self.values.append(kept)
+        self._add("dropout", threshold, _bits("seed", seed), _bits("seed_offset", offset))
+        self.values.append(kept_scale_of(threshold))
 
     def _add(self, name: str, *values: Any) -> None:
         self.names.append(name)

@@ -285,6 +285,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def more_parameters(count: str) -> list[str]:
         return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
 
+    def weighed(factor: str) -> str:
+        return f"hooks.weigh({factor})" if problem.weighs else factor
+
     hooks = problem.hook_operands
 
     return {
@@ -304,6 +307,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "hooks_parameter": ["const Hooks& hooks"] if problem.hooks else [],
         "hooks_argument": ", hooks" if problem.hooks else "",
         "row_hooks": f"hooks_of(row{''.join(f', {operand.name}' for operand in hooks)})",
+        "weighed": weighed,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
         "absent": "negative_infinity()" if has_maximum else "0",

@@ -158,7 +158,7 @@ class Problem:
         if self.zero_rows and not self.writes_elements:
             raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
         for hook in self.hooks:
-            if hook.leaves and not function.weighs:
+            if (hook.leaves or hook.weighs) and not function.weighs:
                 raise InvalidValueError(
                     f"{hook} is for results that sum to one, as softmax's; {function.name} has none"
                 )
@@ -224,8 +224,13 @@ class Problem:
 
     @property
     def leaves(self) -> bool:
-        """Whether a hook modifies results."""
+        """Whether a hook modifies results one by one."""
         return any(hook.leaves for hook in self.hooks)
+
+    @property
+    def weighs(self) -> bool:
+        """Whether a hook multiplies all results of a row by a number."""
+        return any(hook.weighs for hook in self.hooks)
 
     @property
     def sinks(self) -> bool:

@@ -117,7 +117,8 @@ class Cluster(Sliced):
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
             # Strides took two more at float16 16384 in threads of 32 elements.
             apart = 4 if isinstance(problem.layout, Strided) else 0
-            return (24 if cut and full else 16) + self.input_registers(problem) + apart
+            more = self.input_registers(problem) + self.hook_registers(problem) + apart
+            return (24 if cut and full else 16) + more
         # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
         return self.other_registers(problem) + 4 * cut
 

@@ -231,11 +231,16 @@ class Sliced(Strategy):
         each = SINGLE_INPUT_REGISTERS if self.pack_size == 1 else INPUT_REGISTERS
         return each * (len(problem.element_inputs) - 1)
 
+    @staticmethod
+    def hook_registers(problem: Problem) -> int:
+        """Return what a thread needs for hooks."""
+        return sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
-        other += sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+        other += self.hook_registers(problem)
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

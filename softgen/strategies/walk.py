@@ -11,6 +11,10 @@ from softgen.strategies.base import Strategy
 # bytes in float32 with 1024 threads and two packs at once.
 INPUT_REGISTERS = 16
 
+# What hooks may take before elements have to make room: with 22 more a scale of rows, a mask,
+# causal and dropout together spilled 32 bytes in 1024 threads.
+HOOK_REGISTERS = 24
+
 MOST_UNROLL = 8  # as far as FastSoftmax's search goes
 
 
@@ -26,6 +30,8 @@ def require_walk(
     held = inputs * pack_size * unroll * problem.compute_dtype.itemsize // 4
     limit = _most_element_registers(problem, arch, block_size)
     limit -= INPUT_REGISTERS * (inputs - 1)
+    hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+    limit -= max(0, hooks - HOOK_REGISTERS)
     strategy.require(
         held <= limit,
         f"a thread would hold {held} registers of elements; at most {limit} do not spill",

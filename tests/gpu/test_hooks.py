@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen.spec.hooks.dropout import words_of
+from softgen.spec.hooks.dropout import bits_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
@@ -125,7 +125,7 @@ def test_a_sink_takes_part_and_dropout_is_the_references() -> None:
     torch.testing.assert_close(lse.double(), torch.logsumexp(with_sink, -1), rtol=4e-6, atol=4e-6)
     import numpy as np
 
-    kept = words_of(np.arange(x.numel(), dtype=np.uint64), 11, 7) >= round(0.4 * 2**32)
+    kept = bits_of(np.arange(x.numel(), dtype=np.uint64), 11, 7) >= round(0.4 * 2**16)
     for variant in ("warp", "block", "online"):
         dropped = softgen.softmax(x, dropout=0.4, seed=11, seed_offset=7, variant=variant)
         assert ((dropped != 0).cpu().numpy().reshape(-1) == kept).all()

@@ -70,7 +70,12 @@ class Hook(abc.ABC):
 
     @property
     def leaves(self) -> bool:
-        """Whether it modifies results, of which there is one an element."""
+        """Whether it modifies results one by one."""
+        return False
+
+    @property
+    def weighs(self) -> bool:
+        """Whether it multiplies all results of a row by a number, as their common factor."""
         return False
 
     @property
@@ -106,9 +111,9 @@ class Beside(Hook):
 
 
 class Leaving(Beside):
-    """Base of hooks that modify results."""
+    """Base of hooks that modify results, by a number that all of a row are multiplied by."""
 
     @property
-    def leaves(self) -> bool:
+    def weighs(self) -> bool:
         """On the way out."""
         return True

@@ -15,7 +15,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.source.generate import generate
 from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks.dropout import words_of
+from softgen.spec.hooks.dropout import bits_of
 from tests.helpers.emulator_helpers import share_programs
 
 SOFTMAX = Function.of("softmax")
@@ -138,7 +138,7 @@ def test_every_argument_gives_its_definition() -> None:
 
 def test_dropout_is_a_function_of_seed_offset_and_place() -> None:
     y = call(X, dropout=0.25, seed=2**64 - 3, seed_offset=5)
-    kept = words_of(np.arange(X.size, dtype=np.uint64), -3, 5) >= 2**30
+    kept = bits_of(np.arange(X.size, dtype=np.uint64), -3, 5) >= 2**14
     wanted = np.where(kept.reshape(X.shape), softmax(X) / 0.75, 0)
     np.testing.assert_allclose(y, wanted, 3e-6)
     assert 0.6 < kept.mean() < 0.9

@@ -10,7 +10,7 @@ import pytest
 from softgen.errors import InvalidValueError
 from softgen.spec.exact import exact_results
 from softgen.spec.hooks import HOOKS, hook_named
-from softgen.spec.hooks.dropout import threshold_of, words_of
+from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
 from softgen.spec.hooks.places import place_of
 from softgen.spec.numerics import check, decode, encode, hook_examples
 from softgen.spec.problem import Problem
@@ -43,16 +43,22 @@ def test_lines_of_a_slice_have_places() -> None:
 
 
 def test_the_generator_is_philox() -> None:
-    """The first of the known answers of Random123, for philox4x32 with 10 rounds."""
-    words = words_of(np.arange(4, dtype=np.uint64), 0, 0)
-    assert words.tolist() == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    """The first of the known answers of Random123, for philox4x32 with 7 rounds."""
+    bits = bits_of(np.arange(8, dtype=np.uint64), 0, 0).astype("<u2")
+    assert bits.view("<u4").tolist() == [0x5F6FB709, 0x0D893F64, 0x4F121F81, 0x4F730A48]
 
 
 def test_dropout_keeps_what_it_should() -> None:
-    words = words_of(np.arange(40000, dtype=np.uint64), 7, 9)
-    assert abs((words >= threshold_of(0.3)).mean() - 0.7) < 0.01
-    assert (words_of(np.arange(8, dtype=np.uint64), 7, 10) != words[:8]).all()
-    assert (threshold_of(0.0), threshold_of(1.0)) == (0, 2**32)
+    """Of 400000 elements, a row's neighbours too; the standard deviation is 0.0007."""
+    bits = bits_of(np.arange(400000, dtype=np.uint64), 7, 9)
+    kept = bits >= threshold_of(0.3)
+    assert abs(kept.mean() - 0.7) < 0.003
+    for distance in (1, 2, 8):
+        assert abs((kept[distance:] & kept[:-distance]).mean() - 0.49) < 0.004
+    assert (bits_of(np.arange(8, dtype=np.uint64), 7, 10) != bits[:8]).all()
+    assert [threshold_of(p) for p in (0.0, 2**-18, 0.1, 1.0)] == [0, 0, 6554, 65536]
+    assert kept_scale_of(6554) * (65536 - 6554) / 65536 == 1
+    assert kept_scale_of(65536) == 0
 
 
 def test_the_reference_is_that_of_the_definition() -> None:

@@ -137,8 +137,11 @@ def test_named_regimes() -> None:
         ("sinkf32_zeroempty", (np.array([-np.inf, 1.0]), 2, 2)),
         ("zeroempty", ()),
         ("outscale", (448.0,)),
+        ("softcap", (0.1,)),  # most elements are bent all the way
+        ("softcap", (30.0,)),  # none is bent much
+        ("softcap", (1e6,)),
         ("dropout", (0, 1, 2, 1.0)),
-        ("dropout", (2**32, 1, 2, 0.0)),
+        ("dropout", (2**16, 1, 2, 0.0)),
     ]
     strategies = ("warp", "block", "online", "safe")
     sources = [render(variant_of(hooks, strategies[i % 4])) for i, (hooks, _) in enumerate(cases)]
@@ -194,6 +197,11 @@ def test_mistakes_are_seen() -> None:
         broken(render(causal), "if (col + i >= end)", "if (col + i > end)"),
         broken(render(variant_of("sinkf32", "block")), "{hooks.sink, 1}", "{hooks.sink, 0}"),
         broken(render(variant_of("dropout", "warp")), "0xbb67ae85u", "0xbb67ae86u"),
+        broken(render(variant_of("dropout", "online")), "first & 2 ?", "first & 3 ?"),
+        broken(render(variant_of("softcap", "warp")), "0.13322766f", "0.133221f"),
+        broken(render(variant_of("softcap", "warp")), "kSmallSquare = 0.64f", "kSmallSquare = 1"),
+        broken(render(variant_of("softcap", "block")), "softcap), x)", "softcap), -x)"),
+        broken(render(variant_of("outscale", "cluster")), "hooks.weigh(", "("),
         broken(render(variant_of("scaleany", "block")), "values[i] = negative_infinity();", ";"),
     ]
     for i, source in enumerate(wrong):

@@ -13,6 +13,7 @@ float log1pf(float);
 float sqrtf(float);
 float tanhf(float);
 float fabsf(float);
+float copysignf(float, float);
 float fmaxf(float, float);  // C and CUDA agree: a NaN operand gives the other operand
 float fminf(float, float);
 float fmaf(float, float, float);
@@ -29,6 +30,7 @@ double log1p(double);
 double sqrt(double);
 double tanh(double);
 double fabs(double);
+double copysign(double, double);
 double fmax(double, double);
 double fmin(double, double);
 double fma(double, double, double);

@@ -36,6 +36,9 @@ inline void await_launch_before(Arrays&...) {
 }
 inline void allow_next_launch() { simt::simt_allow_next_launch(); }
 
+inline unsigned long long product(unsigned a, unsigned b) {
+  return static_cast<unsigned long long>(a) * b;
+}
 inline float unflushed_exp2(float x) { return exp2f(x); }
 inline float quotient(float a, float b) { return a / b; }
 
