@@ -56,7 +56,8 @@ def why(choice: Choice, found: Explanation) -> str:
         return f"the fastest when {choice.tuned_on} was tuned{other}"
     return (
         "it is the first guess of the strategy that is expected to be the fastest: nothing was "
-        "timed here, and no winner is shipped"
+        "timed here, and no winner is shipped; a strategy orders its settings by what was measured "
+        "of others, which `expected` does not tell"
     )
 
 
