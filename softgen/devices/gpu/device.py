@@ -41,6 +41,9 @@ def unavailable_reason() -> str | None:
         if importlib.util.find_spec("cupy") is None:
             return f"cupy is not installed; {INSTALL_CUPY}"
         cupy = require_cupy()
+        # Without one CUDA's error says that the driver is too old.
+        if cupy.cuda.runtime.driverGetVersion() == 0:
+            return "no NVIDIA driver is installed here (CUDA finds no libcuda)"
         if cupy.cuda.runtime.getDeviceCount() == 0:
             return "CUDA sees no GPU"
     except MissingDependencyError as error:
