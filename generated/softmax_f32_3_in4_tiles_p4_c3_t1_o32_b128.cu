@@ -163,12 +163,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   const bool live = outer < kOuters && first + row < rows;
   const int at = outer * static_cast<int>(kInner * kCols) + sharer;
 
-  // What is not there is -inf.
+  // Nobody looks at those of a thread without a row.
   Compute values[kColsPerThread];
+  if (live) {
 #pragma unroll
-  for (int c = 0; c < kColsPerThread; ++c) {
-    values[c] = negative_infinity();
-    if (live) values[c] = tile[at + c * kSharing];
+    for (int c = 0; c < kColsPerThread; ++c) {
+      values[c] = tile[at + c * kSharing];
+    }
   }
   Compute m = values[0];
 #pragma unroll

@@ -81,11 +81,8 @@ class ColumnsInRegisters(Columnar):
         return self.pack_size * self.cols_per_thread * held.itemsize // 4
 
     def fused(self, problem: Problem) -> bool:
-        """Return whether one FMA, and not two instructions, makes the exponent of an element.
-
-        Lanes of one warp use no other exponential, which would then be left over.
-        """
-        return self.packed and not self.alone and problem.out_dtype.itemsize == 2
+        """Return whether one FMA, and not two instructions, makes the exponent of an element."""
+        return self.packed and problem.out_dtype.itemsize == 2
 
     @property
     def needs(self) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
-BLOCKS = (64, 128, 256, 512, 1024)
+BLOCKS = (32, 64, 96, 128, 192, 256, 512, 1024)
 MOST_SHARED = 48 * KIB  # static
 # Inner of a candidate: from there on packs along it are lines, and so are single elements.
 MOST_INNER, MOST_ODD_INNER = 64, 256
@@ -85,6 +85,13 @@ class Tiles(Strategy):
         held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
         others = OTHER_REGISTERS[problem.compute_dtype]
         self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
+
+    def fused(self, problem: Problem) -> bool:
+        """Return whether one FMA, and not two instructions, makes the exponent of an element.
+
+        It rounds alike what has one maximum: the parts of several threads would not fit each other.
+        """
+        return self.threads_per_row == 1 and problem.out_dtype.itemsize == 2
 
     def tile_bytes(self, problem: Problem) -> int:
         """Return the size of the elements of a block."""
