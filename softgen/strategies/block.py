@@ -82,6 +82,11 @@ class Block(Sliced):
         return ("thread_group_width",) if self.thread_group_width == self.block_size else ()
 
     @property
+    def skipping(self) -> bool:
+        """It can."""
+        return True
+
+    @property
     def slice_threads(self) -> int:
         """The threads to which the packs of a slice are dealt in turn."""
         return self.thread_group_width

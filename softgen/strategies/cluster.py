@@ -91,6 +91,11 @@ class Cluster(Sliced):
         return self.cluster_size
 
     @property
+    def skipping(self) -> bool:
+        """It can."""
+        return True
+
+    @property
     def slice_threads(self) -> int:
         """The threads to which the packs of a slice are dealt in turn."""
         return self.block_size

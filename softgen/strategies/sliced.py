@@ -7,6 +7,7 @@ from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
+from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Strategy, features_of, knob
 
@@ -180,6 +181,11 @@ class Sliced(Strategy):
         return sorted({end // lanes % self.packs for end in ends})
 
     @property
+    def skipping(self) -> bool:
+        """Whether the template can leave out packs that are hidden."""
+        return False
+
+    @property
     def packed(self) -> bool:
         """Whether 16-bit elements stay as they were loaded, two to a register.
 
@@ -206,6 +212,11 @@ class Sliced(Strategy):
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
         return PACKED_NEEDS if self.packed else super().needs
+
+    def skips(self, problem: Problem) -> bool:
+        """Return whether packs behind the run-time end of a row take no arithmetic."""
+        mine = self.skipping and self.aligned(problem) and not self.packed
+        return mine and problem.ends and problem.function.part is MAX_SUM
 
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""

@@ -97,6 +97,11 @@ class Warp(Sliced):
         return ("rows_per_access",) if self.rows_per_access == 1 else ()
 
     @property
+    def skipping(self) -> bool:
+        """It can where a thread has one row at a time."""
+        return self.rows_per_access == 1
+
+    @property
     def slice_threads(self) -> int:
         """The threads to which the packs of a slice are dealt in turn."""
         return self.thread_group_width
