@@ -48,6 +48,7 @@ def knob(
 NO_PDL = 0  # nothing: it is launched when the one before has ended
 WAITS = 1  # it may be launched before, and waits until the one before has ended
 TRIGGERS = 2  # it also lets the next be launched, before its own stores
+TRIGGERS_FIRST = 3  # it also lets the next be launched, as soon as it has waited
 
 # The first compute capability with programmatic dependent launch.
 PDL_NEEDS = (9, 0)
@@ -98,7 +99,10 @@ class Strategy(abc.ABC):
         kw_only=True,
         metadata={
             "short": "pdl",
-            "meaning": "dependent launch: 1 waits for the one before, 2 also lets the next start",
+            "meaning": (
+                "dependent launch: 1 waits for the one before, 2 also lets the next start before "
+                "its stores, 3 at once"
+            ),
             "constant": False,
         },
     )
@@ -213,7 +217,8 @@ class Strategy(abc.ABC):
 
     def require_launch(self, arch: Arch) -> None:
         """Raise IllegalVariantError unless `arch` has the launch that `pdl` asks for."""
-        self.require(self.pdl in (NO_PDL, WAITS, TRIGGERS), "pdl must be 0, 1 or 2")
+        known = (NO_PDL, WAITS, TRIGGERS, TRIGGERS_FIRST)
+        self.require(self.pdl in known, "pdl must be 0, 1, 2 or 3")
         self.require(
             self.pdl < TRIGGERS or self.triggers,
             f"{self.name} has no place from where the next launch may start; pdl must be 0 or 1",

@@ -17,7 +17,7 @@ from softgen.devices.gpu.device import current_arch, require_device
 from softgen.devices.gpu.launcher import COOPERATIVE, DEPENDENT, STREAM
 from softgen.source.render import render
 from softgen.spec.problem import Problem
-from softgen.strategies.base import NO_PDL, PDL_NEEDS, TRIGGERS, WAITS
+from softgen.strategies.base import NO_PDL, PDL_NEEDS, TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant, best_guess
 
@@ -74,7 +74,7 @@ def both_ways(kernel: Kernel, work: Callable[[Kernel], Any]) -> tuple[Any, Any]:
 CASES = [
     (name, pdl)
     for name in SHAPES
-    for pdl in (WAITS, TRIGGERS)
+    for pdl in (WAITS, TRIGGERS, TRIGGERS_FIRST)
     if pdl == WAITS or strategy_named(name.split()[0]).triggers
 ]
 
@@ -133,7 +133,7 @@ def test_graphs_of_chains(name: str, pdl: int) -> None:
     assert (dependent_ones == plain_ones).all()
 
 
-@pytest.mark.parametrize("pdl", [WAITS, TRIGGERS])
+@pytest.mark.parametrize("pdl", [WAITS, TRIGGERS, TRIGGERS_FIRST])
 def test_a_hundred_thousand_launches_in_place(pdl: int) -> None:
     """Each multiplies its input into the next; one that saw too old an input changes all after."""
     kernel, x = kernel_of("block", pdl), start_of("block")
@@ -191,7 +191,7 @@ def test_graphs_of_pytorch() -> None:
 
 def test_two_streams_that_wait_for_each_other() -> None:
     cupy = require_device()
-    kernel, x = kernel_of("block", TRIGGERS), start_of("block")
+    kernel, x = kernel_of("block", TRIGGERS_FIRST), start_of("block")
 
     def work(kernel: Kernel) -> Any:
         a, b = x.copy(), cupy.empty_like(x)

@@ -12,7 +12,7 @@ from softgen.errors import EmulationError, IllegalVariantError
 from softgen.source.render import Source, render
 from softgen.spec.arch import KNOWN, arch_named
 from softgen.spec.problem import Problem
-from softgen.strategies.base import NO_PDL, TRIGGERS, WAITS
+from softgen.strategies.base import NO_PDL, TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 
@@ -93,7 +93,8 @@ def test_copies_to_shared_memory_wait_too() -> None:
     [
         (BLOCK, "sm_86", "pdl needs sm_90 or later, this is sm_86"),
         (parse_name("softmax_f32_1024_safe_b256_pdl2"), "sm_90", "safe has no place from where"),
-        (parse_name("softmax_f32_1024_safe_b256_pdl3"), "sm_90", "pdl must be 0, 1 or 2"),
+        (parse_name("softmax_f32_1024_safe_b256_pdl3"), "sm_90", "safe has no place from where"),
+        (parse_name("softmax_f32_1024_safe_b256_pdl4"), "sm_90", "pdl must be 0, 1, 2 or 3"),
     ],
 )
 def test_what_no_launch_can_do_is_refused(variant: Variant, arch: str, message: str) -> None:
@@ -101,12 +102,12 @@ def test_what_no_launch_can_do_is_refused(variant: Variant, arch: str, message: 
         variant.check(arch_named(arch))
 
 
-@pytest.mark.parametrize("pdl", [NO_PDL, WAITS, TRIGGERS])
+@pytest.mark.parametrize("pdl", [NO_PDL, WAITS, TRIGGERS, TRIGGERS_FIRST])
 def test_a_file_says_what_it_needs_and_no_more(pdl: int) -> None:
     strategy = dataclasses.replace(BLOCK.strategy, pdl=pdl)
     text = render(dataclasses.replace(BLOCK, strategy=strategy)).text
     assert ("cudaLaunchAttributeProgrammaticStreamSerialization" in text) == (pdl > 0)
     assert ("griddepcontrol.wait" in text) == (pdl > 0)
-    assert ("griddepcontrol.launch_dependents" in text) == (pdl == TRIGGERS)
+    assert ("griddepcontrol.launch_dependents" in text) == (pdl >= TRIGGERS)
     assert ("__CUDA_ARCH__" in text) == (pdl == NO_PDL)
     assert f"# any from {'sm_90' if pdl else 'sm_75'} on" in text

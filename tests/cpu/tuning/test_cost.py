@@ -128,5 +128,6 @@ def test_what_a_thread_holds_is_read_from_the_shared_knobs() -> None:
     assert elements_held(Online(4, 2, 256)) == 8
     for kind in all_strategies():
         for problem in (Problem.of("softmax", "float32", cols) for cols in (4096, 2**20)):
-            for setting in kind.candidates(problem, 4096, H200):
-                assert elements_held(setting) >= 1
+            if kind.computes(problem):
+                for setting in kind.candidates(problem, 4096, H200):
+                    assert elements_held(setting) >= 1
