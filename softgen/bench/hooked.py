@@ -93,7 +93,7 @@ HOOKED = {
         ("sink", lambda shape: {"sink": _normal(shape[1], 1)}),
         ("empty_rows", lambda shape: {"empty_rows": "zero"}),
         ("out_scale", lambda shape: {"out_scale": 2.0}),
-        ("dropout", lambda shape: {"dropout": 0.1, "seed": 1}),
+        ("dropout", lambda shape: {"dropout": 0.125, "seed": 1}),
         ("causal, scaled", lambda shape: {"causal": True, "scale": SCALE}),
         ("bias of keys, scaled", lambda shape: {"bias": _key_bias(shape), "scale": SCALE}),
     )

@@ -206,7 +206,7 @@ class Spread(Columnar):
         """Return threads side by side worth timing: all of inner where it is short, else lines."""
         inner, size = problem.layout.step, pack * problem.dtype.itemsize
         lines = [1 << i for i in range(8) if 32 <= size << i <= 256]
-        whole = [inner // pack] if inner <= 256 else []
+        whole = [inner // pack] if pack <= inner <= 256 else []
         return list(dict.fromkeys([*whole, *(w for w in lines if w * pack < inner)]))
 
     @classmethod

@@ -30,7 +30,7 @@ def memory() -> Any:
     """x and y of 2^31 elements and some rows, of which all kernels take what they need."""
     import cupy
 
-    size = 2**31 + max(LAST * max(COLS), 5000 * 1024)
+    size = 2**31 + max(LAST * max(COLS), 5000 * 1024, 1000000 * 16)
     if cupy.cuda.runtime.memGetInfo()[0] < 2.5 * 2 * size:
         pytest.skip("needs 11 GB of free memory")
     return cupy.zeros(size, "float16"), cupy.zeros(size, "float16")
@@ -55,7 +55,7 @@ def test_every_strategy(cols: int, memory: Any) -> None:
             ran.add(kind.name)
 
 
-@pytest.mark.parametrize(("cols", "inner"), [(100, 64), (21, 3), (5000, 1024)])
+@pytest.mark.parametrize(("cols", "inner"), [(100, 64), (21, 3), (5000, 1024), (1000000, 16)])
 def test_columns(cols: int, inner: int, memory: Any) -> None:
     import cupy
 

@@ -15,6 +15,7 @@ from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.split import Split
+from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, candidates
 from softgen.verify.matrix import exchanges, layouts
 from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
@@ -23,7 +24,11 @@ from tests.helpers.single import check
 ROWS = 9
 PAST = 2**32  # elements before the first row that is computed
 COLUMNS = Columns(8)
-SHARED_BY_BLOCKS = (Cooperative.name, Split.name)  # tests/gpu/test_many_rows.py has these
+SHARED_BY_BLOCKS = (
+    Cooperative.name,
+    Split.name,
+    Spread.name,
+)  # tests/gpu/test_many_rows.py has these
 
 
 @pytest.fixture(autouse=True)
