@@ -223,6 +223,8 @@ class Arena:
     def _tensor(self, array: Any) -> Any:
         import torch
 
+        if array.ndim == 0:
+            return array.item()
         if array.dtype == numpy_dtype(DType.BFLOAT16):
             # DLPack of CuPy does not know ml_dtypes' bfloat16; its bits travel as integers.
             return torch.from_dlpack(array.view("int16")).view(torch.bfloat16)

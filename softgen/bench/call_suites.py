@@ -45,6 +45,18 @@ def axes() -> Iterator[Shape]:
             yield from (Shape.of("axes", dtype, Case(*case), Function.of(name)) for case in cases)
 
 
+LOGITS = ((4096, 128256), (8192, 151936), (16384, 50257), (2048, 32000))
+OF_LOGITS = ("entropy", "entropy_backward", "logsumexp_backward")
+
+
+def losses() -> Iterator[Shape]:
+    """Yield what training takes of logits: a number a row, and its gradient."""
+    for name in OF_LOGITS:
+        function = Function.of(name)
+        yield from (Shape("losses", BF16, *size, function=function) for size in LOGITS)
+        yield Shape("losses", F32, 4096, 32000, function=function)
+
+
 SCORES = (4, 16, 2048, 2048)  # batch, heads, queries, keys
 LONG_SCORES = (1, 16, 8192, 8192)
 

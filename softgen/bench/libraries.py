@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from softgen.bench.arena import Arena
+from softgen.bench.check import TOLERANCE
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
-from softgen.bench.usual import BY_NAME, OF_TORCH, expression
+from softgen.bench.usual import BY_NAME, OF_LOGITS, OF_TORCH, expression
 from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
@@ -54,13 +55,16 @@ def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> E
     return Entrant(launch, Library.TORCH, note)
 
 
-def _allocating(arena: Arena, call: Callable[..., Any]) -> Entrant:
-    """Return the entrant of a function of the inputs, as tensors, that returns a new one."""
+def _allocating(arena: Arena, call: Callable[..., Any], wanted: Any = None) -> Entrant:
+    """Return the entrant of a function of the inputs, as tensors, that returns a new one.
+
+    Its dtype has to be `wanted`, by default that of x.
+    """
     import torch
 
     inputs, pairs = arena.torch_inputs, arena.pairs
     kept: dict[int, Any] = {}
-    wanted = inputs[0][0].dtype
+    wanted = wanted or inputs[0][0].dtype
 
     def launch(i: int) -> None:
         kept[i % pairs] = call(*inputs[i % pairs])
@@ -90,8 +94,9 @@ def _torch(arena: Arena) -> Entrant:
             function(inputs[i % pairs][0], axis, out=out[i % pairs])
 
         return Entrant(launch, Library.TORCH)
-    written = expression(shape)
-    found = _allocating(arena, lambda *tensors: written(*tensors, **given))
+    written, wanted = expression(shape), arena.torch_y[0].dtype
+    # A gradient from float32 numbers of a row is float32, until it is rounded to the type of x.
+    found = _allocating(arena, lambda *tensors: written(*tensors, **given).to(wanted), wanted)
     return replace(found, coarseness=_coarseness(arena))
 
 
@@ -118,9 +123,14 @@ def _torch_compile(arena: Arena) -> Entrant:
 def _coarseness(arena: Arena) -> float:
     """Return how much more it may be off: it rounds each step of a hook to the type of x.
 
-    Up to three steps of 2^-6 in the exponent, where |x| is up to 8 in bfloat16.
+    Up to three steps of 2^-6 in the exponent, where |x| is up to 8 in bfloat16; so are those of
+    rows of logits.
     """
-    return 4.0 if arena.given and arena.shape.dtype.itemsize == 2 else 1.0
+    if arena.shape.dtype.itemsize > 2:
+        return 1.0
+    result = arena.problem.results[0].float_type
+    of_type = TOLERANCE[arena.shape.dtype] / TOLERANCE[result]
+    return of_type * (4.0 if arena.given or arena.shape.function.name in OF_LOGITS else 1.0)
 
 
 def _unfused(arena: Arena) -> Entrant:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from softgen.bench.call_suites import axes, gradients, hooks, views
+from softgen.bench.call_suites import axes, gradients, hooks, losses, views
 from softgen.bench.shape import Shape
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
@@ -204,6 +204,7 @@ SUITES = {
             calls=gradients,
             peers=(*USUAL, "quack"),
         ),
+        Suite("losses", "logits of language models in training", calls=losses, peers=USUAL),
     )
 }
 

@@ -10,9 +10,31 @@ from softgen.bench.shape import Shape
 # Functions of one input, by the names that PyTorch has for them; each writes into `out=`.
 BY_NAME = ("softmax", "log_softmax", "logsumexp")
 BACKWARD = ("softmax_backward", "log_softmax_backward")
-OF_TORCH = (*BY_NAME, *BACKWARD)
 
 Expression = Callable[..., Any]
+
+
+def _entropy(x: Any) -> Any:
+    log_p = x.log_softmax(-1)
+    return -(log_p.exp() * log_p).sum(-1)
+
+
+def _entropy_backward(x: Any, lse: Any, entropy: Any, upstream: Any) -> Any:
+    log_p = x - lse[:, None]
+    return -log_p.exp() * (log_p + entropy[:, None]) * upstream[:, None]
+
+
+def _logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
+    return (x - lse[:, None]).exp() * upstream[:, None]
+
+
+# Of rows of logits, by softgen's names: what a kernel takes, in its order.
+OF_LOGITS: dict[str, Expression] = {
+    "entropy": _entropy,
+    "entropy_backward": _entropy_backward,
+    "logsumexp_backward": _logsumexp_backward,
+}
+OF_TORCH = (*BY_NAME, *BACKWARD, *OF_LOGITS)
 
 
 def expression(shape: Shape) -> Expression:
@@ -26,6 +48,8 @@ def expression(shape: Shape) -> Expression:
     if name in BACKWARD:
         operation = getattr(torch.ops.aten, f"_{name}_data")
         return lambda dy, y: operation(dy, y, axis, y.dtype)
+    if name in OF_LOGITS:
+        return OF_LOGITS[name]
     function = getattr(torch, name)
     if not (shape.case and shape.case.hook):
         return lambda x: function(x, axis)

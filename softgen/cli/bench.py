@@ -31,7 +31,7 @@ def bench(
         typer.Option(
             "--suite",
             help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, drawn, axes, "
-            "hooks, views or backward; may be repeated.",
+            "hooks, views, backward or losses; may be repeated.",
         ),
     ] = None,
     shape: Annotated[

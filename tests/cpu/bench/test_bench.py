@@ -48,7 +48,7 @@ from softgen.bench.record import (
 from softgen.bench.roster import all_peers, extra_peers, peers_for
 from softgen.bench.shape import Shape
 from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, draw, shapes_of
-from softgen.bench.usual import BY_NAME
+from softgen.bench.usual import BY_NAME, OF_LOGITS
 from softgen.errors import CompileError, InvalidValueError
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
@@ -84,7 +84,7 @@ def test_the_suites_are_those_that_others_published() -> None:
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
     assert sizes("short") == [(8, 1024), (128, 1024), (128, 4096), (1, 128256), (8, 128256)]
-    ours = {"logsumexp", "short", "drawn", "axes", "hooks", "views", "backward"}
+    ours = {"logsumexp", "short", "drawn", "axes", "hooks", "views", "backward", "losses"}
     assert {*SUITES} == {*types, "packs", *ours}
 
 
@@ -97,7 +97,9 @@ def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
         "logsumexp logsumexp float32 128x4194304",
         "logsumexp logsumexp bfloat16 8x128256",
     ]
-    others = shapes_of([name for name in SUITES if name not in ("logsumexp", "axes", "backward")])
+    others = shapes_of(
+        [name for name in SUITES if name not in ("logsumexp", "axes", "backward", "losses")]
+    )
     assert {shape.function.name for shape in others} == {"softmax"}
     asked = shapes_of([*SUITES], function=Function.of("partial"))
     assert {shape.function.name for shape in asked} == {"partial"}
@@ -913,7 +915,7 @@ def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena
         lacking = {p.name for p in all_peers().values() if p.lacking(shape)}
         forward = ("softmax", "log_softmax", "logsumexp")
         backward = ("softmax_backward", "log_softmax_backward")
-        assert ("torch" in lacking) is (function.name not in forward + backward)
+        assert ("torch" in lacking) is (function.name not in (*forward, *backward, *OF_LOGITS))
         assert ("quack" in lacking) is (function.name not in ("softmax", "softmax_backward"))
         assert ("triton" in lacking) is (function.name != "softmax")
         assert not any("softgen" in name or name == "oneflow" for name in lacking)

@@ -218,7 +218,7 @@ def test_a_gradient_is_judged_by_the_size_of_what_cancels_in_it(
 
 def test_suites_of_calls_have_their_own_peers() -> None:
     usual = ["softgen", "softgen-untuned", "torch", "torch.compile"]
-    for suite in ("axes", "hooks", "views", "backward"):
+    for suite in ("axes", "hooks", "views", "backward", "losses"):
         shape = SUITES[suite].shapes()[0]
         names = [peer.name for peer in peers_for(shape, None)]
         # The contiguous width is tuned first, and a view takes its setting.
