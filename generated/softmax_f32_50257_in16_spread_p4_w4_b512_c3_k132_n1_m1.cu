@@ -288,9 +288,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const long long row = first + pack * kPackSize;
     const bool live = row < rows;
     const long long start = tile * (kInner * kCols) + pack * kPackSize;
-    const X* from = x + start;
 
     // What is not there is -inf. Elements stay as they were loaded.
+    const X* from = x + start;
     Raw raw[kColsPerThread];
 #pragma unroll
     for (int c = 0; c < kColsPerThread; ++c) {

@@ -30,6 +30,7 @@ from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 from softgen.strategies.base import features_of
+from softgen.strategies.columnar import Columnar
 from softgen.tuning.policy import batch_invariant_default, tune_mode
 
 if TYPE_CHECKING:
@@ -203,7 +204,9 @@ def require_room(captured: bool, out: Any, problem: Problem) -> None:
 
 def _has_no_kernel(along: Reduced, problem: Problem) -> bool:
     """Whether memory has no such rows, or only the oracle knows the function for them."""
-    return along.moves or (problem.layout is not ROWS and bool(features_of(problem)))
+    if along.moves or problem.layout is ROWS:
+        return along.moves
+    return bool(features_of(problem) - Columnar.takes)
 
 
 def _placed(

@@ -29,8 +29,7 @@ def softmax_backward(
     Args:
         dy: gradient with respect to y, as x of `softmax`.
         y: the softmax, of dy's library, shape, dtype and device.
-        axis: along which y was computed, as in `softmax`. Any other than the last costs copies of
-            dy and y.
+        axis: along which y was computed, as in `softmax`.
         dtype: dtype of dx; dy's by default. Where softmax had a `dtype`, give that of its x.
         out: where to write: dy itself, or another array of dx's shape, dtype and device.
         tune: as in `softmax`.

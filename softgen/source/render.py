@@ -282,6 +282,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def more_elements(index: str) -> str:
         return "".join(f"{operand.name}_values[{index}], " for operand in more)
 
+    def more_at(index: str) -> str:
+        return "".join(f", {operand.name}_values[{index}]" for operand in more)
+
     def more_parameters(count: str) -> list[str]:
         return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
 
@@ -300,6 +303,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "more_values": "".join(f", {operand.name}_values" for operand in more),
         "more_visited": "".join(f", auto& {operand.name}_values" for operand in more),
         "more_elements": more_elements,
+        "more_at": more_at,
+        "more_from": "".join(f", from_{operand.name}" for operand in more),
+        "more_from_parameters": "".join(f", const X* from_{operand.name}" for operand in more),
         "more_parameters": more_parameters,
         "hook_parameters": [operand.parameter for operand in hooks],
         "hook_arguments": "".join(f", {operand.name}" for operand in hooks),

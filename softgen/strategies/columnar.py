@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PACK_SIZES, Strategy, knob
+from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
 ACROSS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -25,12 +25,20 @@ MOST_SHARED = 48 * KIB  # static
 # Up to so many parts a thread combines those of its rows itself, and saves a barrier.
 MOST_PARTS_OF_A_THREAD = 16
 
+INPUT_REGISTERS = 8  # what the addresses of one more input take
+
+
+def inputs_of(problem: Problem) -> int:
+    """Return how many inputs have an element a column."""
+    return len(problem.element_inputs)
+
 
 @dataclass(frozen=True)
 class Columnar(Strategy):
     """Base of strategies whose threads hold or walk packs of adjacent rows."""
 
     layouts = (Columns,)
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS})
     triggers = True
 
     pack_size: int = knob("p", "adjacent rows moved by one load or store")

@@ -16,8 +16,20 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob, most_blocks
-from softgen.strategies.columnar import ACROSS, BLOCKS, CLUSTERS, Columnar
-from softgen.strategies.sliced import PACKED_NEEDS, packed_knob, require_packable
+from softgen.strategies.columnar import (
+    ACROSS,
+    BLOCKS,
+    CLUSTERS,
+    INPUT_REGISTERS,
+    Columnar,
+    inputs_of,
+)
+from softgen.strategies.sliced import (
+    PACKED_NEEDS,
+    halves_in_float32,
+    packed_knob,
+    require_packable,
+)
 
 # Registers of a thread beside its elements, and beside them those of each row of its pack.
 OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
@@ -78,11 +90,16 @@ class ColumnsInRegisters(Columnar):
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
         held = problem.dtype if self.packed else problem.compute_dtype
-        return self.pack_size * self.cols_per_thread * held.itemsize // 4
+        of_input = self.pack_size * self.cols_per_thread * held.itemsize // 4
+        return inputs_of(problem) * of_input
 
     def fused(self, problem: Problem) -> bool:
-        """Return whether one FMA, and not two instructions, makes the exponent of an element."""
-        return self.packed and problem.out_dtype.itemsize == 2
+        """Return whether one FMA, and not two instructions, makes the exponent of an element.
+
+        It rounds alike what has one maximum, and packed elements are taken again from the row's.
+        """
+        one_base = self.packed or self.alone
+        return one_base and halves_in_float32(problem) and problem.out_dtype.itemsize == 2
 
     @property
     def needs(self) -> tuple[int, int]:
@@ -93,6 +110,7 @@ class ColumnsInRegisters(Columnar):
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
         more = 0 if self.packed else self.element_registers(problem) // 16
+        more += INPUT_REGISTERS * (inputs_of(problem) - 1)
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod

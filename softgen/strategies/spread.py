@@ -15,7 +15,7 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Strategy, knob
-from softgen.strategies.columnar import MOST_SHARED, Columnar
+from softgen.strategies.columnar import INPUT_REGISTERS, MOST_SHARED, Columnar, inputs_of
 from softgen.strategies.launch import Launch
 from softgen.strategies.walk import MOST_UNROLL
 
@@ -149,17 +149,19 @@ class Spread(Columnar):
 
     def held(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements, as they were loaded."""
-        return self.cols_per_thread * max(1, self.pack_size * problem.dtype.itemsize // 4)
+        words = max(1, self.pack_size * problem.dtype.itemsize // 4)
+        return inputs_of(problem) * self.cols_per_thread * words
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
         at_once = self.unroll if self.walks(problem) else 1
-        words = self.pack_size * compute.itemsize // 4
+        words = inputs_of(problem) * self.pack_size * compute.itemsize // 4
         parts = -(-self.group_size // self.sharers) * problem.part_bytes // 2  # on their way
         rows = ROW_REGISTERS[compute] * self.pack_size
         if self.rows_of_a_block != problem.layout.step:
             rows += DIVIDED_REGISTERS
+        rows += INPUT_REGISTERS * (inputs_of(problem) - 1)
         if problem.dtype.itemsize == 2:
             at_once = max(at_once, 4)
         return OTHER_REGISTERS[compute] + rows + at_once * words + parts

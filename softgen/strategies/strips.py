@@ -16,7 +16,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob
-from softgen.strategies.columnar import ACROSS, CLUSTERS, Columnar
+from softgen.strategies.columnar import ACROSS, CLUSTERS, INPUT_REGISTERS, Columnar, inputs_of
 from softgen.strategies.walk import MOST_UNROLL
 
 UNROLLS = (1, 2, 4, 8)
@@ -56,8 +56,10 @@ class Strips(Columnar):
         self.check_grid(problem, arch)
         self.require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
         compute = problem.compute_dtype
-        held = self.pack_size * self.unroll * compute.itemsize // 4
+        inputs = inputs_of(problem)
+        held = inputs * self.pack_size * self.unroll * compute.itemsize // 4
         others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
+        others += INPUT_REGISTERS * (inputs - 1)
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod
@@ -81,7 +83,7 @@ class Strips(Columnar):
 
     def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: strips that stay in L2, 64 bytes a line, a block for every SM."""
-        line = self.rows_of_a_block * problem.dtype.itemsize
+        line = inputs_of(problem) * self.rows_of_a_block * problem.dtype.itemsize
         strips = max(1.0, rows / self.rows_of_a_block)
         resident = arch.multiprocessors * arch.threads_per_multiprocessor / 2 / self.block_size
         under_way = min(strips, max(1.0, resident / self.cluster_size)) * problem.cols * line

@@ -15,7 +15,8 @@ from softgen.spec.arch import KIB, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy, knob
+from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
+from softgen.strategies.columnar import INPUT_REGISTERS, inputs_of
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -33,6 +34,7 @@ class Tiles(Strategy):
     name = "tiles"
     summary = "outer indices that follow each other in shared memory, for a few elements of inner"
     layouts = (Columns,)
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS})
     triggers = True
 
     pack_size: int = knob("p", "elements moved by one load or store")
@@ -82,8 +84,9 @@ class Tiles(Strategy):
         shared = self.launch(problem).static_shared_bytes
         require(shared <= MOST_SHARED, f"a tile and parts take {shared} bytes of {MOST_SHARED}")
         loads = -(-tile // (MAX_PACK_BYTES * self.block_size))
-        held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        held = self.held(problem)
         others = OTHER_REGISTERS[problem.compute_dtype]
+        others += INPUT_REGISTERS * (inputs_of(problem) - 1)
         self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
 
     def fused(self, problem: Problem) -> bool:
@@ -94,7 +97,7 @@ class Tiles(Strategy):
         return self.threads_per_row == 1 and problem.out_dtype.itemsize == 2
 
     def tile_bytes(self, problem: Problem) -> int:
-        """Return the size of the elements of a block."""
+        """Return the size of a block's elements of an input."""
         return self.outers * problem.layout.step * problem.cols * problem.dtype.itemsize
 
     def part(self, problem: Problem) -> int:
@@ -105,7 +108,7 @@ class Tiles(Strategy):
         """Return the launch shape: a tile, and parts where threads share rows."""
         rows = self.outers * problem.layout.step
         parts = rows * self.threads_per_row if self.threads_per_row > 1 else 0
-        shared = self.tile_bytes(problem) + parts * problem.part_bytes
+        shared = inputs_of(problem) * self.tile_bytes(problem) + parts * problem.part_bytes
         return Launch(self.block_size, rows, static_shared_bytes=shared, strides=False)
 
     @classmethod
@@ -129,7 +132,8 @@ class Tiles(Strategy):
 
     def held(self, problem: Problem) -> int:
         """Return the registers of a thread that hold elements."""
-        return self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        of_input = self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        return inputs_of(problem) * of_input
 
     def _badness(self, problem: Problem) -> float:
         """Order candidates: few idle threads, small blocks, a thread a row if it holds it.

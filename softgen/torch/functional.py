@@ -36,8 +36,8 @@ def softmax(
         dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
             for 16-bit inputs.
 
-    The gradient is softgen's own kernel, along another dimension than the last of copies. It is
-    differentiable again. Raises what `softgen.softmax` raises.
+    The gradient is softgen's own kernel. It is differentiable again. Raises what `softgen.softmax`
+    raises.
     """
     if dim is None:
         dim = _dim(input, _stacklevel)

@@ -236,6 +236,19 @@ def test_a_function_that_no_kernel_of_columns_knows_takes_one_copy(call: Call) -
     np.testing.assert_allclose(y, softmax_of(x, 0)[0], rtol=2e-6)
 
 
+@pytest.mark.parametrize("axis", [0, 1, (0, 1)])
+def test_gradients_along_another_axis_take_no_copy(axis: Any, call: Call) -> None:
+    x, dy = array(6, 10, 8), array(6, 8, 10).reshape(6, 10, 8)
+    y = softmax_of(x, axis)[0].astype(np.float32)
+    dx = call("softmax_backward", dy, y, axis=axis)
+    assert call.library.copies == 0
+    assert isinstance(call.ran[0].problem.layout, Columns)
+    wanted = y * (dy - (dy * y).sum(axis=axis, keepdims=True))
+    np.testing.assert_allclose(dx, wanted, rtol=1e-5, atol=1e-6)
+    assert call("softmax_backward", dy, y, axis=axis, out=dy) is dy
+    np.testing.assert_array_equal(dy, dx)
+
+
 @pytest.mark.parametrize("axis", [0, (0, 2)])
 def test_results_go_where_the_caller_wants_them(axis: Any, call: Call) -> None:
     x = array(6, 5, 8)

@@ -57,7 +57,15 @@ SPREAD = Variant(problem_of(200, 16), Spread(4, 4, 64, 4, 4, 1, 1))
 SPREAD_AGAIN = Variant(problem_of(200, 16), Spread(4, 2, 64, 1, 2, 2, 1, unroll=2))
 SPREAD_ODD = Variant(problem_of(310, 7, "bfloat16"), Spread(1, 7, 64, 9, 4, 2, 1))
 SPREAD_ODD_AGAIN = Variant(problem_of(310, 7, "float64"), Spread(1, 7, 32, 4, 3, 3, 1))
+SOFTMAX_BACKWARD = Problem.of("softmax_backward", "float32", 48, layout=Columns(32))
+LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout=Columns(6))
+BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
+BACKWARD_OF_STRIPS = Variant(SOFTMAX_BACKWARD, Strips(2, 4, 64, 2, 2))
+BACKWARD_OF_TILES = Variant(LOG_SOFTMAX_BACKWARD, Tiles(8, 25, 4, 4, 96))
+BACKWARD_OF_BLOCKS = Variant(LOG_SOFTMAX_BACKWARD, Spread(1, 6, 32, 4, 3, 3, 1))
+GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES, BACKWARD_OF_BLOCKS)
 ALL = (
+    *GRADIENTS,
     *(PACKED, PACKED_ALONE, SPREAD, SPREAD_AGAIN, SPREAD_ODD, SPREAD_ODD_AGAIN),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
@@ -102,13 +110,17 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         ),
         (TILES, "left < kTile ? left : kTile", "kTile", "past the end"),
         (TILES_OF_A_THREAD, "at + c * kSharing", "at + c", "are off|race|twice"),
+        (BACKWARD, "from_y + c *", "from + c *", "elements are off"),
+        (BACKWARD_OF_STRIPS, "from_y + (col", "from + (col", "elements are off"),
+        (BACKWARD_OF_TILES, "load_tile(y + start", "load_tile(dy + start", "elements are off"),
+        (BACKWARD_OF_BLOCKS, "widen_pack(raw_y[c]", "widen_pack(raw[c]", "elements are off"),
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
         (SPREAD, "  __syncthreads();\n", "", "race on shared memory"),
         (SPREAD, "there = there && is_there(found[i])", "there = true", "elements are off"),
         (SPREAD, "*at = {};", ";", "workspace"),
         (SPREAD_AGAIN, "if (thread == 0) readers[tile] = 0;", "", "workspace"),
         (SPREAD_AGAIN, "behind - kStep; at >= col", "behind - kStep; at > col", "written"),
-        (SPREAD_ODD, "thread < kThreadsAlong * kThreadsAcross && ", "", "past the end|written"),
+        (SPREAD_ODD, "thread < kUsed && ", "", "past the end|written"),
         (SPREAD_ODD_AGAIN, "at >= col; at -=", "at > col; at -=", "written"),
         (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
         (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
