@@ -33,8 +33,8 @@ class Arena:
 
     Chained, input i + 1 is output i. Of a view a set has the whole array, and arrays are the view.
 
-    Raises InvalidValueError if one set does not fit in half of the free memory, or if launches of
-    the function, or of a view, cannot be chained.
+    Raises InvalidValueError if one set does not fit in half of the free memory, if launches of the
+    function, or of a view, cannot be chained, or if the function takes more than floats.
 
     Attributes:
         problem: what is computed of the operands; without the shape's hook.
@@ -42,6 +42,11 @@ class Arena:
     """
 
     def __init__(self, shape: Shape, *, chained: bool = False) -> None:
+        if shape.function.timed_inputs(1, 1):
+            raise InvalidValueError(
+                f"bench has no inputs for {shape.function.name}, which takes more than floats; "
+                "`softgen tune` times its candidates"
+            )
         self.shape = shape
         self.arch: Arch = current_arch()
         self.player = Player()

@@ -26,7 +26,7 @@ STALE_SECONDS = 3600
 
 # A function, its types, columns: whatever functions there are, those of other versions too.
 _TYPE = "(?:f16|bf16|f32|f64)"
-_VARIANT = rf"[a-z]+(?:_[a-z]+)*_{_TYPE}(?:_to_{_TYPE})?_\d+[a-z0-9_]*"
+_VARIANT = rf"[a-z]+(?:_[a-z][a-z0-9]*)*_{_TYPE}(?:_to_{_TYPE})?_\d+[a-z0-9_]*"
 _FORMS = {
     "tuned": rf"{_VARIANT}_rows\d+_[0-9a-f]{{12}}\.json",
     "texts": rf"{_VARIANT}-[0-9a-f]{{16}}\.txt",

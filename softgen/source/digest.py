@@ -32,7 +32,7 @@ OF_HOOK = '"hooks/" ~ hook.kind ~ ".cuh.j2"'
 
 def digest(variant: Variant) -> str:
     """Return a digest of all that decides the text of `variant` beside its name."""
-    function, hooks = variant.problem.function, variant.problem.hooks
+    function, hooks = variant.problem.function, variant.problem.modifiers
     of_hooks = tuple(f"hooks/{hook.kind}.cuh.j2" for hook in hooks)
     names = (function.template, function.part.name, of_hooks)
     return _digest(type(function), names, type(variant.strategy))

@@ -291,8 +291,6 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def weighed(factor: str) -> str:
         return f"hooks.weigh({factor})" if problem.weighs else factor
 
-    hooks = problem.hook_operands
-
     return {
         "x": first.name,
         "more_inputs": more,
@@ -307,12 +305,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "more_from": "".join(f", from_{operand.name}" for operand in more),
         "more_from_parameters": "".join(f", const X* from_{operand.name}" for operand in more),
         "more_parameters": more_parameters,
-        "hook_parameters": [operand.parameter for operand in hooks],
-        "hook_arguments": "".join(f", {operand.name}" for operand in hooks),
-        "hook_types": {operand.name: operand.dtype for operand in hooks},
-        "hooks_parameter": ["const Hooks& hooks"] if problem.hooks else [],
-        "hooks_argument": ", hooks" if problem.hooks else "",
-        "row_hooks": f"hooks_of(row{''.join(f', {operand.name}' for operand in hooks)})",
+        "hook_types": {operand.name: operand.dtype for operand in problem.hook_operands},
+        "hooks_parameter": ["const Hooks& hooks"] if problem.modifiers else [],
+        "hooks_argument": ", hooks" if problem.modifiers else "",
         "weighed": weighed,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
@@ -329,6 +324,9 @@ def _given_names(problem: Problem) -> dict[str, Any]:
     """Return how templates spell what is given of a row, where its part is."""
     if problem.function.reduces:
         return {}
+    if problem.function.modifiers:
+        names = {"given_base": "hooks.base", "given_factor": "1", "given_type": "Compute"}
+        return {**names, "given_parameters": [], "given_arguments": ""}
     kind = problem.compute_dtype
     given = [o for o in problem.inputs if o.extent is Extent.ROW and o.dtype is kind]
     first, *others = (f"{operand.name}[row]" for operand in given)
@@ -339,6 +337,49 @@ def _given_names(problem: Problem) -> dict[str, Any]:
         "given_parameters": [operand.parameter for operand in given],
         "given_arguments": "".join(f", {operand.name}" for operand in given),
     }
+
+
+def _hook_names(variant: Variant) -> dict[str, Any]:
+    """Return what finding the hooks of a row takes, and what the results of a row take of them."""
+    problem, rows = variant.problem, _row_names(variant.problem)
+    first = problem.element_inputs[0].name
+    picks = any(hook.picks for hook in problem.modifiers)
+    parameters = [operand.parameter for operand in problem.row_operands]
+    arguments = [operand.name for operand in problem.row_operands]
+    if picks:
+        parameters.insert(0, rows["array_of"](first))
+        arguments.insert(0, rows["array"](first))
+    if problem.function.modifiers and variant.strategy.past_rows:  # whose arrays end with the rows
+        parameters.insert(0, "long long rows")
+        arguments.insert(0, "rows")
+    written = [operand.name for operand in problem.row_results]
+    declared = [operand.parameter for operand in problem.row_results]
+    if written and problem.function.modifiers:
+        written = ["hooks", *([] if picks else [rows["array"](first)]), *written]
+        of_x = [] if picks else [rows["array_of"](first)]
+        declared = ["const Hooks& hooks", *of_x, *declared]
+    return {
+        "hook_parameters": parameters,
+        "hook_arguments": "".join(f", {name}" for name in arguments),
+        "row_hooks": functools.partial(_call, "hooks_of", ["row", *arguments]),
+        "row_results": ", ".join(written),
+        "row_parameters": declared,
+    }
+
+
+def _call(
+    name: str, arguments: Sequence[str], indent: int, before: str = "const Hooks hooks = "
+) -> str:
+    """Return a statement's call without its `;`, broken where clang-format breaks it."""
+    lines = [f"{before}{name}({arguments[0]}"]
+    for argument in arguments[1:]:
+        end = "," if argument is not arguments[-1] else ");"
+        if indent + len(f"{lines[-1]}, {argument}{end}") <= LINE:
+            lines[-1] += f", {argument}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * (indent + len(before) + len(name) + 1) + argument)
+    return "\n".join(lines) + ")"
 
 
 def _dependent_names(variant: Variant) -> dict[str, Any]:
@@ -422,8 +463,6 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         col_offset=problem.layout.col_offset(),
         results_have_a_type=any(operand.cuda == "Y" for operand in problem.operands),
         writes=problem.writes_elements,
-        row_results=", ".join(operand.name for operand in problem.row_results),
-        row_parameters=[operand.parameter for operand in problem.row_results],
         reduces=problem.function.reduces,
         flush_rule=flush_rule(problem),
         compile_arch=arch.name if arch else variant.oldest_arch,
@@ -439,6 +478,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
         **_part_names(problem),
         **_given_names(problem),
         **_row_names(problem),
+        **_hook_names(variant),
         **_dependent_names(variant),
         name=variant.name,
         options=" ".join(COMPILE_OPTIONS),

@@ -215,7 +215,7 @@ def _check(
         error = np.where((got == rounded) & np.isinf(error), 0.0, error)
     error[np.isnan(exact) != np.isnan(got)] = np.inf
     error[np.isnan(exact) & np.isnan(got)] = 0
-    if operand.extent is Extent.ELEMENT:
+    if operand.extent is Extent.ELEMENT and operand.measure is not Measure.TERMS:
         exactly = np.isneginf(x) & ~np.isnan(exact)
         error[exactly] = np.where(got[exactly] == exact[exactly], 0, np.inf)
     worst_at = int(np.argmax(error))

@@ -208,24 +208,42 @@ class Problem:
         return tuple(each for hook in self.hooks for each in hook.operands(self.compute_dtype))
 
     @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The hooks, behind what the function does itself as they do."""
+        return (*self.function.modifiers, *self.hooks)
+
+    @property
+    def row_operands(self) -> tuple[Operand, ...]:
+        """What finding the modifiers of a row takes, beside its number."""
+        if not self.function.modifiers:
+            return self.hook_operands
+        others = (o for o in self.inputs if o.extent is not Extent.ELEMENT)
+        return tuple(dict.fromkeys((*others, *self.hook_operands)))
+
+    @property
     def ends(self) -> bool:
         """Whether a row ends at run time."""
+        return any(hook.ends for hook in self.modifiers)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether a hook hides the end of a row, which may be any part of it."""
         return any(hook.ends for hook in self.hooks)
 
     @property
     def enters(self) -> bool:
         """Whether a hook modifies or hides elements on their way in."""
-        return any(hook.enters for hook in self.hooks)
+        return any(hook.enters for hook in self.modifiers)
 
     @property
     def placed(self) -> bool:
         """Whether a hook has to know the column of an element, or that one is not there."""
-        return any(hook.placed for hook in self.hooks)
+        return any(hook.placed for hook in self.modifiers)
 
     @property
     def leaves(self) -> bool:
         """Whether a hook modifies results one by one."""
-        return any(hook.leaves for hook in self.hooks)
+        return any(hook.leaves for hook in self.modifiers)
 
     @property
     def weighs(self) -> bool:

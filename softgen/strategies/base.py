@@ -63,6 +63,7 @@ class Feature(Enum):
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
+    PICKS = "an element is read by its column before any result is written"
 
 
 def features_of(problem: Problem) -> set[Feature]:
@@ -72,8 +73,9 @@ def features_of(problem: Problem) -> set[Feature]:
         Feature.MORE_INPUTS: len(problem.element_inputs) > 1,
         Feature.SUMS: problem.function.part is SUM,
         Feature.DOTS: problem.function.part is MAX_SUM_DOT,
-        Feature.HOOKS: bool(problem.hooks),
-        Feature.ENDS: problem.ends,
+        Feature.HOOKS: bool(problem.modifiers),
+        Feature.ENDS: problem.shortens,
+        Feature.PICKS: any(hook.picks for hook in problem.modifiers),
     }
     return {feature for feature, is_asked in asked.items() if is_asked}
 
@@ -91,6 +93,7 @@ class Strategy(abc.ABC):
     tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
     takes: ClassVar[frozenset[Feature]] = frozenset()  # what its template has beyond the usual
     layouts: ClassVar[tuple[type[Layout], ...]] = (Rows,)  # that its template knows
+    past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
     # What all strategies have: by name only, and behind a strategy's own knobs in names.
@@ -251,8 +254,8 @@ class Strategy(abc.ABC):
         self.require(
             not (problem.placed and self.realigns(problem)),
             "where lanes exchange elements none knows its column, which "
-            f"{', '.join(hook.name for hook in problem.hooks if hook.placed)} asks for; packs of "
-            f"{problem.alignment} need no exchange",
+            f"{', '.join(hook.name for hook in problem.modifiers if hook.placed)} asks for; "
+            f"packs of {problem.alignment} need no exchange",
         )
 
     @staticmethod

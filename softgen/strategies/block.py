@@ -31,8 +31,12 @@ class Block(Sliced):
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
     triggers = True
+    past_rows = True
     takes = frozenset(
-        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+        {
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS),
+        }
     )
     layouts = (Rows, Strided)
 

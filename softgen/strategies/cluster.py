@@ -34,8 +34,12 @@ class Cluster(Sliced):
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
     triggers = True
+    past_rows = True
     takes = frozenset(
-        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+        {
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS),
+        }
     )
     layouts = (Rows, Strided)
 

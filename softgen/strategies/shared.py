@@ -36,7 +36,9 @@ class Shared(Strategy):
 
     name = "shared"
     summary = "a row in the shared memory of one block, in its own type"
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS})
+    takes = frozenset(
+        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.PICKS}
+    )
     layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")

@@ -216,7 +216,7 @@ class Sliced(Strategy):
     def skips(self, problem: Problem) -> bool:
         """Return whether packs behind the run-time end of a row take no arithmetic."""
         mine = self.skipping and self.aligned(problem) and not self.packed
-        return mine and problem.ends and problem.function.part is MAX_SUM
+        return mine and problem.shortens and problem.function.part is MAX_SUM
 
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
@@ -245,7 +245,7 @@ class Sliced(Strategy):
     @staticmethod
     def hook_registers(problem: Problem) -> int:
         """Return what a thread needs for hooks."""
-        return sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+        return sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""

@@ -67,7 +67,7 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     With hooks elements that stay packed are unpacked, and fewer blocks may fit an SM.
     """
     found, knobs = [setting], setting.knobs
-    if problem.hooks and "min_blocks" in knobs:
+    if problem.modifiers and "min_blocks" in knobs:
         for blocks in range(knobs["min_blocks"], 0, -1):
             other: dict[str, Any] = {"min_blocks": blocks}
             other |= {"packed": False} if "packed" in knobs else {}

@@ -19,7 +19,7 @@ from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import GIB
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import hook_examples, numpy_dtype
+from softgen.spec.numerics import encode, hook_examples, numpy_dtype
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem, natural_alignment
@@ -138,10 +138,12 @@ class Buffers:
         values = (*hook_examples(problem, rows), *map(np.int64, numbers))
         shared = (*problem.hook_operands, *problem.layout_numbers)
         examples = dict(zip(shared, values, strict=True))
+        timed = problem.function.timed_inputs(rows, problem.cols)
+        examples |= {o: encode(timed[o.name], o.dtype) for o in problem.inputs if o.name in timed}
         first = problem.operands[0]
         cancels = any(operand.measure is Measure.TERMS for operand in problem.results)
         for operand in problem.operands:
-            if operand in examples:  # all sets share what hooks take, which is small
+            if operand in examples:  # all sets share what is small
                 word, owner = _example(operand, examples[operand])
                 owners.append(owner)
                 words.append([word] * pairs)

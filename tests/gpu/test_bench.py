@@ -68,7 +68,7 @@ def test_every_installed_peer_is_verified_and_timed(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("function", [function.name for function in all_functions()])
+@pytest.mark.parametrize("function", [f.name for f in all_functions() if not f.timed_inputs(1, 1)])
 def test_every_function_is_verified_and_timed(function: str, dtype: DType) -> None:
     shape = Shape("custom", dtype, 1000, 1024, function=Function.of(function))
     peers = all_peers() | {"softgen-invariant": extra_peers()["softgen-invariant"]}

@@ -8,7 +8,8 @@ from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Integer
+from softgen.spec.hooks.base import Hook
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.parts import MAX_SUM, Part
 
@@ -60,8 +61,22 @@ class Function(abc.ABC):
     def hookable(self) -> bool:
         """Whether hooks may modify its elements: those of one input, for its maximum and sum."""
         kind = DType.FLOAT32
-        inputs = [o for o in self.operands(kind, kind, kind) if not o.result]
+        operands = self.operands(kind, kind, kind)
+        inputs = [o for o in operands if not o.result and o.extent is Extent.ELEMENT]
         return len(inputs) == 1 and self.part.has_maximum and self.reduces
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """What it does itself as hooks do: with columns, or with results on their way out.
+
+        They have no operands: their texts find the function's inputs by name.
+        """
+        return ()
+
+    @property
+    def twin(self) -> str:
+        """The function that it differs from by the type of an integer alone; or ""."""
+        return ""
 
     @property
     def weighs(self) -> bool:
@@ -114,6 +129,10 @@ class Function(abc.ABC):
         """Return inputs beside x that belong to it, for tests and examples: exact, as x is."""
         return ()
 
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return inputs, by name, that are not random floats where kernels are timed: exact."""
+        return {}
+
     @classmethod
     def of(cls, value: Function | str) -> Function:
         """Return the function called `value`; InvalidValueError names the choices."""
@@ -139,6 +158,16 @@ def element(name: str, dtype: DType, cuda: str) -> Operand:
 def row_input(name: str, dtype: DType, cuda: str) -> Operand:
     """Return an input of one element a row."""
     return Operand(name, dtype, Extent.ROW, result=False, cuda=cuda)
+
+
+def row_ids(name: str, kind: Integer) -> Operand:
+    """Return an input of one integer a row, as the number of a column."""
+    return Operand(name, kind, Extent.ROW, result=False, cuda=kind.cuda)
+
+
+def number_input(name: str, kind: DType | Integer, cuda: str, accepts: str) -> Operand:
+    """Return an input that is one number for all rows; `accepts` says which, in words."""
+    return Operand(name, kind, Extent.NUMBER, result=False, cuda=cuda, accepts=accepts)
 
 
 def element_result(

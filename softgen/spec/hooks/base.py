@@ -64,6 +64,11 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def picks(self) -> bool:
+        """Whether it reads an element by its column, before any result is written over it."""
+        return False
+
+    @property
     def enters(self) -> bool:
         """Whether it modifies or hides elements on their way in."""
         return True
@@ -102,6 +107,11 @@ class Beside(Hook):
     @property
     def placed(self) -> bool:
         """It knows no column."""
+        return False
+
+    @property
+    def picks(self) -> bool:
+        """Whether it reads an element by its column, before any result is written over it."""
         return False
 
     @property

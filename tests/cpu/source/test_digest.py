@@ -168,7 +168,7 @@ def test_every_template_that_is_loaded_changes_the_digest(
         ever |= loaded
         function = variant.problem.function
         first = rendering.strategy_template(variant.strategy.name)
-        hooks = tuple(f"hooks/{hook.kind}.cuh.j2" for hook in variant.problem.hooks)
+        hooks = tuple(f"hooks/{hook.kind}.cuh.j2" for hook in variant.problem.modifiers)
         named = digests._templates(first, function.template, function.part.name, hooks)
         assert loaded <= set(named), variant.name
     assert len(ever) >= 40

@@ -1,0 +1,284 @@
+"""The calls of cross entropy on class indices, and of its gradient."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from softgen.call.full import calls_of
+from softgen.call.hooks import chosen
+from softgen.call.library import library_of
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.names import unknown
+from softgen.spec.dtypes import Integer
+from softgen.spec.functions.base import Function
+from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softgen.call.hooks import HookValues
+    from softgen.strategies.select import Choice
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def cross_entropy(
+    x: Any,
+    target: Any,
+    weight: Any = None,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    return_lse: bool = False,
+    checked: bool = False,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+    pdl: bool = True,
+    **hooks: Unpack[HookValues],
+) -> Any:
+    """Return the cross entropy of rows of logits with class indices; x is read once.
+
+    A loss is lse - x[target] with lse = log(sum(exp(x))), from (max - x[target]) + log(sum), which
+    does not cancel.
+
+    Args:
+        x: logits, as in `softmax`; classes along the last axis.
+        target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
+            library and device.
+        weight: what the loss of each class is times: as many floats as there are classes; not with
+            label_smoothing or z_loss.
+        ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
+            not read where the kernel can skip it.
+        reduction: "mean" over the rows that count (by their weights, where there are some), "sum",
+            or "none" for a loss a row.
+        label_smoothing: 0 to 1: how much of the target's probability all classes share. Above 0 the
+            mean of each row comes from another pass over x, by x's library.
+        z_loss: the weight of lse^2, which is added to a loss.
+        return_lse: whether to return lse of each row beside the loss, as the gradient needs it.
+        checked: raise InvalidValueError for a target that is no class. It waits for the GPU.
+            Without it, such a loss is NaN, and so is what is reduced of it.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
+        hooks: scale, softcap, bias, mask, lengths and causal, of `softmax`, and sink. Label
+            smoothing takes none.
+
+    Returns:
+        The loss in float32, or float64 if x is: an array of no axes, or one of the rows' shape;
+        with `return_lse` a pair of it and lse.
+
+    A row with NaN or +inf, or of nothing but -inf, gives NaN. Raises what `softmax` raises, and
+    InvalidValueError or InvalidTypeError for arguments that do not fit x.
+    """
+    if reduction not in REDUCTIONS:
+        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
+    if weight is not None and (smoothing or z_loss):
+        raise NotSupportedError(
+            "weight goes with neither label_smoothing nor z_loss; leave one of them out"
+        )
+    if hooks and smoothing:
+        raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(hooks)}")
+    ignored = _whole("ignore_index", ignore_index)
+    name, array, target = _of_target("cross_entropy", x, target)
+    cols = int(array.shape[-1])
+    if weight is not None:
+        _require_weight(weight, array, cols)
+    if checked:
+        _require_classes(target, cols, ignored)
+    names: tuple[str, ...] = ()
+    values: tuple[Any, ...] = ()
+    if hooks:
+        names, values = chosen(Function.of(name), x, None, hooks)
+    calls = calls_of(name, pdl, names)
+    rest = (target, ignored, z_loss, *values)
+    loss, lse = calls[type(x)](x, None, -1, None, tune, variant, batch_invariant, rest)
+    if smoothing:
+        plain = loss - z_loss * lse * lse if z_loss else loss
+        loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
+        loss[target == ignored] = 0  # of which nothing is known
+    loss, _ = reduced(loss, target, weight, ignored, reduction, cols)
+    return (loss, lse) if return_lse else loss
+
+
+def reduced(
+    loss: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int
+) -> tuple[Any, Any]:
+    """Return what is made of the losses of rows, and what the gradient of each is times.
+
+    The latter is None where that is 1. `target` may be no class, whose loss is NaN.
+    """
+    if weight is None:
+        if reduction == "none":
+            return loss, None
+        if reduction == "sum":
+            return loss.sum(), None
+        factor = 1 / (target != ignored).sum(dtype=loss.dtype)
+        return loss.sum() * factor, factor
+    weights = weight[target.clip(0, cols - 1)] * (target != ignored)
+    loss = loss * weights
+    if reduction == "none":
+        return loss, weights
+    if reduction == "sum":
+        return loss.sum(), weights
+    factor = 1 / weights.sum()
+    return loss.sum() * factor, weights * factor
+
+
+def cross_entropy_grad(
+    x: Any,
+    target: Any,
+    upstream: float = 1.0,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+    pdl: bool = True,
+) -> tuple[Any, Any, Any]:
+    """Return the gradient of cross entropy with its loss: x is read once and dx written once.
+
+    Args:
+        x: as in `cross_entropy`.
+        target: as in `cross_entropy`.
+        upstream: a finite number that all gradients are times, as 1 / rows for a mean.
+        ignore_index: as in `cross_entropy`; dx is 0 in such a row.
+        dtype: dtype of dx; x's by default.
+        out: where to write dx: x itself, or another array of its shape, dtype and device.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
+
+    Returns:
+        dx = upstream (softmax(x) - [column is target]); the loss of each row, which is not times
+        upstream; and lse. NaN in rows whose target is no class.
+    """
+    ignored = _whole("ignore_index", ignore_index)
+    name, _, target = _of_target("cross_entropy_grad", x, target)
+    calls = calls_of(name, pdl)
+    rest = (target, ignored, _finite("upstream", upstream))
+    found: tuple[Any, Any, Any] = calls[type(x)](
+        *(x, out, -1, dtype, tune, variant, batch_invariant, rest)
+    )
+    return found
+
+
+def cross_entropy_backward(
+    x: Any,
+    target: Any,
+    lse: Any,
+    upstream: Any,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+    pdl: bool = True,
+) -> Any:
+    """Return the gradient of cross entropy with respect to x, from the log-sum-exp of its rows.
+
+    Args:
+        x: as in `cross_entropy`.
+        target: as in `cross_entropy`.
+        lse: of each row, as `cross_entropy` returns it: float32, or float64 if x or dx is.
+        upstream: the gradient with respect to each loss, of lse's type and shape; or an array of
+            one element for all rows.
+        ignore_index: as in `cross_entropy`; dx is 0 in such a row, of which nothing is read.
+        label_smoothing: as in `cross_entropy`.
+        z_loss: as in `cross_entropy`.
+        dtype: dtype of dx; x's by default.
+        out: where to write dx: x itself, or another array of its shape, dtype and device.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
+
+    exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
+    in rows whose target is no class, or whose lse is not finite.
+    """
+    ignored = _whole("ignore_index", ignore_index)
+    smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
+    name, array, target = _of_target("cross_entropy_backward", x, target)
+    library, upstream = library_of(upstream)
+    rows, given = math.prod(array.shape[:-1]), math.prod(upstream.shape)
+    if given != 1 and tuple(upstream.shape) != tuple(array.shape[:-1]):
+        raise InvalidValueError(
+            f"upstream must have one element or the shape of x's rows, {tuple(array.shape[:-1])}, "
+            f"got {tuple(upstream.shape)}"
+        )
+    count = 1 if given == 1 else max(1, rows)
+    rest = (target, ignored, lse, library.contiguous(upstream), 1, count, smoothing, z_loss)
+    calls = calls_of(name, pdl)
+    return calls[type(x)](x, out, -1, dtype, tune, variant, batch_invariant, rest)
+
+
+def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
+    """Return the function for the type of `target`, x and target."""
+    _, array = library_of(x)
+    library, target = library_of(target)
+    if array.ndim == 0:
+        raise InvalidValueError("x must have classes along its last axis, got no axis")
+    kind = library.element_type(target)
+    if kind not in (Integer.INT32, Integer.INT64):
+        raise InvalidTypeError(
+            f"target must be class indices of int32 or int64, got {kind.value}; probabilities of "
+            "classes are not served"
+        )
+    return (stem if kind is Integer.INT64 else f"{stem}_{kind.short}"), array, target
+
+
+def _require_weight(weight: Any, x: Any, cols: int) -> None:
+    """Raise InvalidValueError or InvalidTypeError unless `weight` has a number a class."""
+    library, weight = library_of(weight)
+    mine, _ = library_of(x)
+    if library is not mine or library.device(weight) != library.device(x):
+        raise InvalidValueError("weight must be of x's library and on its device")
+    if tuple(weight.shape) != (cols,):
+        raise InvalidValueError(
+            f"weight must have an element a class, ({cols},), got {tuple(weight.shape)}"
+        )
+
+
+def _require_classes(target: Any, cols: int, ignored: int) -> None:
+    """Raise InvalidValueError for a target that is no class."""
+    wrong = ((target < 0) | (target >= cols)) & (target != ignored)
+    count = int(wrong.sum())
+    if count:
+        first = int(target[wrong][0])
+        raise InvalidValueError(
+            f"target must be from 0 to {cols - 1}, or {ignored} for rows that are ignored; "
+            f"{count} are not, the first is {first}"
+        )
+
+
+def _smoothing(value: Any) -> float:
+    number = _finite("label_smoothing", value)
+    if not 0 <= number <= 1:
+        raise InvalidValueError(f"label_smoothing must be from 0 to 1, got {value!r}")
+    return number
+
+
+def _finite(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
+    if not math.isfinite(value):
+        raise InvalidValueError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def _whole(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+    return value

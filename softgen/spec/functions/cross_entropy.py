@@ -1,0 +1,290 @@
+"""Cross entropy of class indices: the loss of each row, and with it, if asked for, the gradient."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from softgen.spec.dtypes import DType, Integer
+from softgen.spec.functions.base import (
+    Function,
+    element,
+    element_result,
+    number_input,
+    row_ids,
+    row_result,
+)
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.softmax import log_sum_exp
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.target import Target
+from softgen.spec.operands import Measure, Operand
+
+IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
+
+
+@dataclass(frozen=True)
+class OfTargets(Function):
+    """Base of functions of x and of a column of each row.
+
+    Attributes:
+        ids: the type of the columns' numbers.
+    """
+
+    stem: ClassVar[str]
+
+    ids: Integer = Integer.INT64
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return self.stem if self.ids is Integer.INT64 else f"{self.stem}_{self.ids.short}"
+
+    @property
+    def template(self) -> str:
+        """The stem of its template, one for both types of numbers."""
+        return self.stem
+
+    @property
+    def twin(self) -> str:
+        """That of 64-bit numbers, for the other."""
+        return "" if self.ids is Integer.INT64 else self.stem
+
+    def targets(self) -> tuple[Operand, Operand]:
+        """Return the columns, and which number of a column says that a row is ignored."""
+        ignored = number_input("ignore_index", Integer.INT64, "long long", "any")
+        return row_ids("target", self.ids), ignored
+
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return columns anywhere in the row, of which none is ignored."""
+        import numpy as np
+
+        target = np.random.default_rng(0).integers(0, cols, rows)
+        return {"target": target, "ignore_index": IGNORE_INDEX, **self.numbers()}
+
+    def numbers(self) -> dict[str, Any]:
+        """Return numbers of its own, by name, that show what they do."""
+        return {}
+
+
+@dataclass(frozen=True)
+class CrossEntropy(OfTargets):
+    """-log(softmax(x)[target]) of each row, and its log-sum-exp."""
+
+    stem = "cross_entropy"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "loss = lse - x[target] + z_loss lse^2, lse"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.cross_entropy(x, target)"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return (
+            "loss is NaN for a row with NaN or +inf, or of only -inf, and for a target that is no "
+            "column"
+        )
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(),)
+
+    @property
+    def like(self) -> str:
+        """logsumexp, which reads the same."""
+        return "logsumexp"
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, target, the numbers, loss and lse."""
+        return (
+            element("x", dtype, "X"),
+            *self.targets(),
+            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2"),
+            row_result("loss", compute, "Compute", Measure.LOGARITHM),
+            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return loss and lse.
+
+        Of a row that is ignored 0 and -inf. A target that is no column gives a loss of NaN.
+        """
+        import numpy as np
+
+        x, target, ignore_index, z_loss = inputs
+        loss, lse, ignored = losses(x, target, ignore_index)
+        z = float(np.ravel(z_loss)[0])
+        return np.where(ignored, 0, loss + (z * lse * lse if z else 0)), lse
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the weight of lse^2."""
+        return {"z_loss": 2.0**-10}
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return targets of all kinds, and numbers."""
+        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
+
+
+@dataclass(frozen=True)
+class CrossEntropyGrad(OfTargets):
+    """The loss of each row with its gradient: x is read once, and dx may be x."""
+
+    stem = "cross_entropy_grad"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "dx = upstream d(loss)/dx, loss and lse as of cross_entropy"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.cross_entropy_grad(x, target)"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row with NaN or +inf, or of only -inf, or whose target is no column, gives NaN"
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(gradient=True),)
+
+    @property
+    def own_terms(self) -> bool:
+        """Softmax's."""
+        return True
+
+    @property
+    def hookable(self) -> bool:
+        """Not yet: the gradient is that with respect to elements as they come in."""
+        return False
+
+    @property
+    def like(self) -> str:
+        """softmax, whose bytes it moves with the same launch."""
+        return "softmax"
+
+    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, target, the numbers, dx, loss and lse."""
+        return (
+            element("x", dtype, "X"),
+            *self.targets(),
+            number_input("upstream", compute, "Compute", "finite: what the gradient is times"),
+            element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
+            row_result("loss", compute, "Compute", Measure.LOGARITHM),
+            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return dx, loss and lse; dx is 0 in rows that are ignored."""
+        import numpy as np
+
+        x, target, ignore_index, upstream = inputs
+        loss, lse, ignored = losses(x, target, ignore_index)
+        hit = one_hot(target, x.shape[1])
+        dx = (probabilities(x) - hit) * np.ravel(upstream)[0]
+        dx = np.where(hit.any(axis=1, keepdims=True), dx, np.nan)
+        return np.where(ignored[:, None], 0, dx), np.where(ignored, 0, loss), lse
+
+    def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the size of what cancels in dx."""
+        import numpy as np
+
+        x, target, _, upstream = inputs
+        of_terms = size_of(probabilities(x)) + one_hot(target, x.shape[1])
+        return of_terms * abs(np.ravel(upstream)[0]), None, None
+
+    def numbers(self) -> dict[str, Any]:
+        """Return a gradient that is no power of two."""
+        return {"upstream": 0.375}
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return targets of all kinds, and numbers."""
+        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
+
+
+def hard_targets(rows: int, cols: int) -> Any:
+    """Return numbers of columns: the first and the last, some that are ignored, some that are none.
+
+    Others are anywhere. The first row has a column.
+    """
+    import numpy as np
+
+    target = np.random.default_rng([rows, cols]).integers(0, cols, rows)
+    last = cols - 1
+    hard = (0, last, IGNORE_INDEX, cols // 2, cols, last // 3, -1, 2**31 - 1)
+    for row in range(0, rows, 2):
+        target[row] = hard[row // 2 % len(hard)]
+    return target
+
+
+def arrays(*numbers: Any) -> tuple[Any, ...]:
+    """Return numbers as arrays, as all inputs are."""
+    import numpy as np
+
+    return tuple(np.asarray(number) for number in numbers)
+
+
+def one_hot(target: Any, cols: int) -> Any:
+    """Return whether each column is the row's target, shape (rows, cols)."""
+    import numpy as np
+
+    return np.arange(cols) == target[:, None]
+
+
+def probabilities(x: Any) -> Any:
+    """Return the softmax of each row; NaN where torch's is."""
+    import numpy as np
+
+    terms = np.exp(x - x.max(axis=1, keepdims=True))
+    return terms / terms.sum(axis=1, keepdims=True)
+
+
+def size_of(p: Any) -> Any:
+    """Return what errors of probabilities are relative to: float64 rounds their logarithms."""
+    import numpy as np
+
+    return p * (1 + np.where(p > 0, abs(np.log(p)), 0) / 90)
+
+
+def losses(x: Any, target: Any, ignore_index: Any) -> tuple[Any, Any, Any]:
+    """Return loss, lse, and which rows are ignored: their lse is -inf, of the others log-sum-exp.
+
+    By torch's rules a loss is NaN where softmax is.
+    """
+    import numpy as np
+
+    rows, cols = x.shape
+    ignored = target == np.ravel(ignore_index)[0]
+    known = (target >= 0) & (target < cols)
+    column = np.where(known, target, 0).astype(np.int64)
+    maximum = x.max(axis=1, keepdims=True)
+    total = np.exp(x - maximum).sum(axis=1)  # NaN where softmax is
+    loss = (maximum[:, 0] - x[np.arange(rows), column]) + np.log(total)
+    lse = np.where(ignored, -np.inf, log_sum_exp(x))
+    return np.where(known, loss, np.nan), lse, ignored
+
+
+CROSS_ENTROPY = CrossEntropy()
+CROSS_ENTROPY_GRAD = CrossEntropyGrad()
+FUNCTIONS = (
+    *(CROSS_ENTROPY, CrossEntropy(Integer.INT32)),
+    *(CROSS_ENTROPY_GRAD, CrossEntropyGrad(Integer.INT32)),
+)
+
+EXHIBITS = (
+    Exhibit("Llama 3 vocabulary, losses", CROSS_ENTROPY, "bfloat16", 4096, 128256),
+    Exhibit(
+        "Llama 3 vocabulary, losses and gradient", CROSS_ENTROPY_GRAD, "bfloat16", 4096, 128256
+    ),
+    Exhibit("ImageNet classes, losses", CROSS_ENTROPY, "float32", 4096, 1000),
+)
