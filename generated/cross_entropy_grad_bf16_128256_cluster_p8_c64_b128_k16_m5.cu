@@ -1,4 +1,4 @@
-// cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m6
+// cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m5
 // dx = upstream d(loss)/dx, loss and lse as of cross_entropy, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
@@ -30,7 +30,7 @@ constexpr int kPackSize = 8;        // elements moved by one load or store
 constexpr int kColsPerThread = 64;  // elements of a row held by one thread
 constexpr int kBlockSize = 128;     // threads in a block
 constexpr int kClusterSize = 16;    // blocks that share a row
-constexpr int kMinBlocks = 6;       // blocks that an SM must hold; caps the registers
+constexpr int kMinBlocks = 5;       // blocks that an SM must hold; caps the registers
 constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kWarps = kBlockSize / 32;
 constexpr int kSlots = kClusterSize * kWarps;
@@ -282,7 +282,7 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
 
 // dx may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
-    cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m6(const X* x, const long long* target,
+    cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m5(const X* x, const long long* target,
                                                               long long ignore_index,
                                                               Compute upstream, Y* dx,
                                                               Compute* loss, Compute* lse,
