@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import shutil
@@ -237,3 +238,22 @@ def test_the_first_figures_are_those_of_the_tables(timed: Timed) -> None:
         f"and QuACK at {count['quack']}.",
     ):
         assert sentence in first
+
+
+def test_the_figures_between_matrix_products_are_those_of_the_file() -> None:
+    with (ROOT / "docs" / "matmuls" / "between_matmuls.csv").open(newline="") as file:
+        steps = list(csv.DictReader(file))
+
+    def over_softgen(what: str, where: str) -> str:
+        """Return how many times what softgen adds to the products another adds."""
+        ratios = [
+            (float(step[what]) - float(step["gap"])) / (float(step["softgen"]) - float(step["gap"]))
+            for step in steps
+            if step["where"] == where
+        ]
+        return f"{min(ratios):.1f} to {max(ratios):.1f} times"
+
+    first = said()
+    assert f"softgen adds {over_softgen('torch', 'eager')} less time" in first
+    assert f"it would add {over_softgen('softgen_plain', 'eager')} as much" in first
+    assert f"In a CUDA graph it adds {over_softgen('torch', 'graph')} less" in first
