@@ -18,6 +18,7 @@ from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.hooks import SCALE
+from softgen.spec.layouts import Rows
 from softgen.spec.numerics import check, encode
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
@@ -29,7 +30,7 @@ from tests.helpers.cli_helpers import ok, refused
 from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")
-STRATEGIES = {kind.name for kind in all_strategies() if kind.takes}
+STRATEGIES = {kind.name for kind in all_strategies() if kind.takes and Rows in kind.layouts}
 FUNCTIONS = ("softmax", "log_softmax", "logsumexp", "partial", "softmax_lse")
 
 
