@@ -47,7 +47,7 @@ class OfResult(Function):
     """
 
     calls: WarmCalls
-    gradient: type[Function]
+    gradient: type[GradientOfResult]
 
     @classmethod
     def forward(cls, x: Any, dim: int, dtype: Any) -> Any:
