@@ -10,11 +10,13 @@ from softgen.call.hooks import chosen
 from softgen.call.library import library_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import Integer
+from softgen.spec.dtypes import DType, Integer
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from typing_extensions import Unpack
 
     from softgen.call.hooks import HookValues
@@ -49,8 +51,8 @@ def cross_entropy(
         x: logits, as in `softmax`; classes along the last axis.
         target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
             library and device.
-        weight: what the loss of each class is times: as many floats as there are classes; not with
-            label_smoothing or z_loss.
+        weight: what the loss of each class is times: as many numbers as there are classes, float32, or
+            float64 if x is; not with label_smoothing or z_loss.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
             not read where the kernel can skip it.
         reduction: "mean" over the rows that count (by their weights, where there are some), "sum",
@@ -75,6 +77,34 @@ def cross_entropy(
     A row with NaN or +inf, or of nothing but -inf, gives NaN. Raises what `softmax` raises, and
     InvalidValueError or InvalidTypeError for arguments that do not fit x.
     """
+    loss, lse, _ = with_factor(
+        *(x, target, weight, ignore_index, reduction, label_smoothing, z_loss),
+        checked=checked,
+        options=(tune, variant, batch_invariant),
+        pdl=pdl,
+        hooks=hooks,
+    )
+    return (loss, lse) if return_lse else loss
+
+
+def with_factor(
+    x: Any,
+    target: Any,
+    weight: Any,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+    z_loss: float,
+    *,
+    checked: bool = False,
+    options: tuple[Any, ...] = (None, None, None),
+    pdl: bool = True,
+    hooks: Mapping[str, Any] | None = None,
+) -> tuple[Any, Any, Any]:
+    """Return the loss, lse, and what the gradient of each row is times: None where that is 1.
+
+    The arguments are those of `cross_entropy`; `options` are tune, variant and batch_invariant.
+    """
     if reduction not in REDUCTIONS:
         raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
     smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
@@ -97,13 +127,13 @@ def cross_entropy(
         names, values = chosen(Function.of(name), x, None, hooks)
     calls = calls_of(name, pdl, names)
     rest = (target, ignored, z_loss, *values)
-    loss, lse = calls[type(x)](x, None, -1, None, tune, variant, batch_invariant, rest)
+    loss, lse = calls[type(x)](x, None, -1, None, *options, rest)
     if smoothing:
         plain = loss - z_loss * lse * lse if z_loss else loss
         loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
         loss[target == ignored] = 0  # of which nothing is known
-    loss, _ = reduced(loss, target, weight, ignored, reduction, cols)
-    return (loss, lse) if return_lse else loss
+    loss, factor = reduced(loss, target, weight, ignored, reduction, cols)
+    return loss, lse, factor
 
 
 def reduced(
@@ -245,6 +275,10 @@ def _require_weight(weight: Any, x: Any, cols: int) -> None:
     mine, _ = library_of(x)
     if library is not mine or library.device(weight) != library.device(x):
         raise InvalidValueError("weight must be of x's library and on its device")
+    double = library.dtype(x) is DType.FLOAT64
+    wanted, kind = DType.FLOAT64 if double else DType.FLOAT32, library.element_type(weight)
+    if kind is not wanted:
+        raise InvalidTypeError(f"weight must be {wanted.value}, got {kind.value}")
     if tuple(weight.shape) != (cols,):
         raise InvalidValueError(
             f"weight must have an element a class, ({cols},), got {tuple(weight.shape)}"

@@ -1,7 +1,8 @@
 """softgen in PyTorch: the functions of torch.nn.functional, with gradients.
 
-`softmax`, `log_softmax`, `logsumexp` and `entropy` are differentiable and may be compiled
-(`torch.compile(fullgraph=True)`). `patch()` puts them in the place of torch.nn.functional's.
+`softmax`, `log_softmax`, `logsumexp`, `entropy` and `cross_entropy` are differentiable and may be
+compiled (`torch.compile(fullgraph=True)`). `patch()` puts them in the place of
+torch.nn.functional's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ except ImportError as error:
     ) from error
 
 from softgen.torch.functional import entropy, log_softmax, logsumexp, softmax
+from softgen.torch.losses import cross_entropy
 from softgen.torch.patching import patch, unpatch
 
-__all__ = ["entropy", "log_softmax", "logsumexp", "patch", "softmax", "unpatch"]
+__all__ = ["cross_entropy", "entropy", "log_softmax", "logsumexp", "patch", "softmax", "unpatch"]

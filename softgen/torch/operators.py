@@ -20,7 +20,7 @@ def _like_rows(x: Any, dim: list[int]) -> Any:
     return torch.empty(rows, dtype=wide(x), device=x.device)
 
 
-def _operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Register a function under its name. `fake` returns an empty tensor like its result.
 
     Results are contiguous whatever the dimension: that is what `fake` says of them.
@@ -34,19 +34,19 @@ def _operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     return register
 
 
-@_operator(_like)
+@operator(_like)
 def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return softmax of `dtype`."""
     return api.softmax(x, dim, dtype=dtype)
 
 
-@_operator(_like)
+@operator(_like)
 def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return log_softmax of `dtype`."""
     return api.log_softmax(x, dim, dtype=dtype)
 
 
-@_operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
 def softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -54,7 +54,7 @@ def softmax_backward(
     return gradients.softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
-@_operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
 def log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -62,13 +62,13 @@ def log_softmax_backward(
     return gradients.log_softmax_backward(dy, y, dim, dtype=dtype).contiguous()
 
 
-@_operator(_like_rows)
+@operator(_like_rows)
 def logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
     """Return lse in the type of the arithmetic; no dimension is all of a tensor that has none."""
     return api.logsumexp(x, tuple(dim) or None, dtype=wide(x))
 
 
-@_operator(lambda x, lse, upstream, dim: _like(x, dim, x.dtype))
+@operator(lambda x, lse, upstream, dim: _like(x, dim, x.dtype))
 def logsumexp_backward(
     x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
 ) -> torch.Tensor:
@@ -76,7 +76,7 @@ def logsumexp_backward(
     return gradients.logsumexp_backward(x, lse, upstream, tuple(dim) or None).contiguous()
 
 
-@_operator(lambda x, dim: (_like_rows(x, dim), _like_rows(x, dim)))
+@operator(lambda x, dim: (_like_rows(x, dim), _like_rows(x, dim)))
 def entropy_lse(x: torch.Tensor, dim: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the entropy and lse in the type of the arithmetic; dim is as in logsumexp_wide."""
     found: tuple[torch.Tensor, torch.Tensor]
@@ -84,7 +84,7 @@ def entropy_lse(x: torch.Tensor, dim: list[int]) -> tuple[torch.Tensor, torch.Te
     return found
 
 
-@_operator(lambda x, lse, entropy, upstream, dim: _like(x, dim, x.dtype))
+@operator(lambda x, lse, entropy, upstream, dim: _like(x, dim, x.dtype))
 def entropy_backward(
     x: torch.Tensor,
     lse: torch.Tensor,
