@@ -51,8 +51,8 @@ def cross_entropy(
         x: logits, as in `softmax`; classes along the last axis.
         target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
             library and device.
-        weight: what the loss of each class is times: as many numbers as there are classes, float32, or
-            float64 if x is; not with label_smoothing or z_loss.
+        weight: what the loss of each class is times: a number a class, float32 (float64 if x is);
+            not with label_smoothing or z_loss.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
             not read where the kernel can skip it.
         reduction: "mean" over the rows that count (by their weights, where there are some), "sum",

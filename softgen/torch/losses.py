@@ -36,7 +36,8 @@ def cross_entropy(
         input: logits (classes,), (rows, classes) or (rows, classes, d...), of which the last are
             copied to have the classes last; float16, bfloat16, float32 or float64.
         target: the classes, int64 or int32, of input's shape without the dimension of classes.
-        weight: as in PyTorch, of any float dtype; not with label_smoothing or z_loss. It has no gradient.
+        weight: as in PyTorch, of any float dtype, without a gradient; not with label_smoothing or
+            z_loss.
         size_average: PyTorch's old name; not taken.
         ignore_index: as in PyTorch.
         reduce: PyTorch's old name; not taken.
