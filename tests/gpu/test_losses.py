@@ -1,0 +1,174 @@
+"""Cross entropy on the GPU: against float64 and PyTorch, autograd, compiled, patched, warm."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+import softgen
+from softgen.errors import InvalidValueError, NotSupportedError
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import check, encode, numpy_dtype, other_inputs
+from softgen.spec.problem import Problem
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def no_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shape of its own each, which would be tuned for up to 2 s."""
+    monkeypatch.setenv("SOFTGEN_TUNE", "off")
+
+
+def on_host(array: Any) -> Any:
+    import cupy
+
+    host = cupy.asnumpy(array)
+    return host.view("uint16") if host.dtype.name == "bfloat16" else host
+
+
+@pytest.mark.parametrize("cols", [1, 33, 1000, 4097, 32000, 131072, 300000])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+@pytest.mark.parametrize("kind", ["int32", "int64"])
+def test_against_float64(dtype: DType, cols: int, kind: str) -> None:
+    """Targets are of all kinds, those that are no class among them."""
+    import cupy
+
+    for stem in ("cross_entropy", "cross_entropy_grad"):
+        problem = Problem.of(stem if kind == "int64" else f"{stem}_i32", dtype, cols)
+        x = encode(np.random.default_rng(cols).standard_normal((17, cols)) * 3, dtype)
+        inputs = (x, *other_inputs(x, problem))
+        given, target = cupy.asarray(x.view(numpy_dtype(dtype))), cupy.asarray(inputs[1])
+        if stem == "cross_entropy":
+            z_loss = float(inputs[3])
+            options: dict[str, Any] = {"reduction": "none", "return_lse": True}
+            results = softgen.cross_entropy(given, target, z_loss=z_loss, **options)
+        else:
+            results = softgen.cross_entropy_grad(given, target, float(inputs[3]))
+        accuracy = check([on_host(each) for each in results], inputs, problem)
+        assert accuracy.ok, accuracy.message
+        if stem == "cross_entropy_grad":
+            again = softgen.cross_entropy_grad(given, target, float(inputs[3]), out=given)
+            assert again[0] is given
+            assert on_host(given).tobytes() == on_host(results[0]).tobytes()
+
+
+CASES: tuple[dict[str, Any], ...] = (
+    *({"reduction": reduction} for reduction in ("mean", "sum", "none")),
+    {"label_smoothing": 0.1},
+    {"reduction": "none", "label_smoothing": 1.0},
+    {"weight": True},
+    {"weight": True, "reduction": "none"},
+    {"ignore_index": 3},
+)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("shape", [(70, 1001), (3, 130, 8), (1000,)], ids=str)
+def test_it_is_what_pytorch_gives_in_float64(shape: tuple[int, ...], dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    torch.manual_seed(0)
+    classes = shape[1] if len(shape) > 1 else shape[0]
+    x = torch.randn(shape, device="cuda", dtype=getattr(torch, dtype))
+    target = torch.randint(classes, shape[:1] + shape[2:] if len(shape) > 1 else (), device="cuda")
+    if len(shape) == 2:
+        target[::7], target[1] = -100, 3
+    for case in CASES:
+        options = dict(case)
+        weight = (
+            torch.rand(classes, device="cuda", dtype=x.dtype) if options.pop("weight", 0) else None
+        )
+        a, b = x.clone().requires_grad_(), x.double().requires_grad_()
+        if "ignore_index" in case:
+            target = target.clip(0)
+        found = softgen.torch.cross_entropy(a, target, weight, **options)
+        wide = None if weight is None else weight.double()
+        wanted = torch.nn.functional.cross_entropy(b, target, wide, **options)
+        half = x.dtype.itemsize == 2
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-2 if half else 3e-6, atol=1e-5)
+        assert found.dtype is x.dtype
+        g = torch.randn_like(found)
+        found.backward(g)
+        wanted.backward(g.double())
+        tolerance = {"rtol": 1e-2, "atol": 1e-4} if half else {"rtol": 3e-5, "atol": 1e-7}
+        torch.testing.assert_close(a.grad.double(), b.grad, **tolerance)
+
+
+def test_gradcheck_and_a_second_derivative_that_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    x = torch.randn(6, 70, device="cuda", dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 69, -100, 2, 3, 1], device="cuda")
+    for options in ({}, {"z_loss": 0.02, "label_smoothing": 0.1}, {"reduction": "none"}):
+        for each in (target, target.int()):
+
+            def loss(x: Any, each: Any = each, options: Any = options) -> Any:
+                return softgen.torch.cross_entropy(x, each, **options)
+
+            assert torch.autograd.gradcheck(loss, (x,))
+    (dx,) = torch.autograd.grad(softgen.torch.cross_entropy(x, target), x, create_graph=True)
+    with pytest.raises(NotSupportedError, match="not differentiable again"):
+        dx.sum().backward()
+
+
+@pytest.mark.parametrize("options", [{}, {"reduction": "none", "label_smoothing": 0.1}], ids=str)
+def test_compiled_without_a_graph_break(options: dict[str, Any]) -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    @torch.compile(fullgraph=True, backend="aot_eager")  # type: ignore[untyped-decorator]
+    def step(x: Any, target: Any) -> Any:
+        return softgen.torch.cross_entropy(x * 2, target, **options).sum()
+
+    x = torch.randn(40, 1001, device="cuda", requires_grad=True)
+    target = torch.randint(1001, (40,), device="cuda")
+    step(x, target).backward()
+    twin = x.detach().clone().requires_grad_()
+    torch.nn.functional.cross_entropy(twin * 2, target, **options).sum().backward()
+    torch.testing.assert_close(x.grad, twin.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_patched_it_takes_what_it_serves() -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    F = torch.nn.functional
+    x = torch.randn(40, 1001, device="cuda")
+    target = torch.randint(1001, (40,), device="cuda")
+    p = torch.softmax(torch.randn_like(x), -1)
+    wanted = F.cross_entropy(x, target), F.cross_entropy(x, p)
+    softgen.torch.patch()
+    try:
+        with torch.profiler.profile() as seen:
+            found = torch.nn.CrossEntropyLoss()(x, target), F.cross_entropy(x, p)
+            F.cross_entropy(x.cpu(), target.cpu())
+        names = [event.key for event in seen.key_averages()]
+        assert sum(bool(re.match("cross_entropy_f32_1001_", name)) for name in names) == 1
+    finally:
+        softgen.torch.unpatch()
+    for mine, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_warm_calls_take_other_targets_and_numbers() -> None:
+    import cupy
+
+    x = cupy.random.default_rng(0).standard_normal((64, 1000), dtype="float32")
+    logs = cupy.log(cupy.exp(x.astype("float64")).sum(axis=1))
+    for seed in range(4):
+        target = cupy.random.default_rng(seed).integers(0, 1000, 64)
+        target[seed] = seed - 1
+        found = softgen.cross_entropy(x, target, ignore_index=seed - 1, reduction="none")
+        wanted = logs - x[cupy.arange(64), target.clip(0)]
+        wanted[target == seed - 1] = 0
+        cupy.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+    target[9] = 1000
+    with pytest.raises(InvalidValueError, match="1 are not, the first is 1000"):
+        softgen.cross_entropy(x, target, ignore_index=seed - 1, checked=True)
+    assert bool(cupy.isnan(softgen.cross_entropy(x, target)))
