@@ -1,0 +1,270 @@
+"""A small GPT, trained from scratch: PyTorch's softmax and cross entropy against softgen's.
+
+    python examples/gpt.py [--steps 400] [--small] [--out gpt]
+
+The text is the source of Python's standard library, cut into words; the head has 50304 columns.
+Three runs start from the same seed: with PyTorch's functions, with softgen's, and with PyTorch's
+in two halves of a batch, which add up in another order. Prints time and peak memory of a step, the
+share of softmax and loss in the time of its kernels, how far the curves are apart, and some text
+from the model. Writes the curves to OUT/losses.csv and, with Matplotlib, to OUT/losses.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gc
+import re
+import sysconfig
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import softgen
+import softgen.torch
+
+VOCABULARY = 50304  # GPT-2's 50257 words, to a multiple of 128
+TEXT_BYTES = 6_000_000
+WARM_UP, PROFILED = 40, 3  # steps
+
+
+@dataclass(frozen=True)
+class Functions:
+    """Whose functions a model calls, and in how many parts it computes a batch."""
+
+    softmax: Callable[..., torch.Tensor]
+    cross_entropy: Callable[..., torch.Tensor]
+    parts: int = 1
+
+
+RUNS = {
+    "torch": Functions(F.softmax, F.cross_entropy),
+    "softgen": Functions(softgen.torch.softmax, softgen.torch.cross_entropy),
+    "torch in halves": Functions(F.softmax, F.cross_entropy, parts=2),
+}
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a model and a batch are like; `context` is the tokens of a sequence."""
+
+    layers: int = 6
+    heads: int = 6
+    width: int = 384
+    batch: int = 16
+    context: int = 512
+
+
+SMALL = Size(layers=2, heads=2, width=64, batch=4, context=64)
+
+
+def words_of(text_bytes: int) -> tuple[torch.Tensor, list[str]]:
+    """Return the text as numbers of words, and the words, the most frequent first."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    files = (path.read_text("utf-8", "replace") for path in sorted(folder.glob("*.py")))
+    found = re.findall(r" ?\w+|\s+|[^\w\s]", "".join(files)[:text_bytes])
+    words = [word for word, _ in Counter(found).most_common(VOCABULARY)]
+    numbers = {word: i for i, word in enumerate(words)}
+    text = torch.tensor([numbers.get(word, 0) for word in found])
+    return text, words + [""] * (VOCABULARY - len(words))
+
+
+class Block(nn.Module):
+    """Attention and a network of two layers, each added to what came in."""
+
+    def __init__(self, size: Size, functions: Functions) -> None:
+        super().__init__()
+        width = size.width
+        self.heads, self.softmax = size.heads, functions.softmax
+        self.before_attention, self.before_network = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.inputs, self.output = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.network = nn.Sequential(
+            nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Return what the block makes of x; `hidden` is where a position must not look."""
+        batch, length, width = x.shape
+        parts = self.inputs(self.before_attention(x)).chunk(3, dim=-1)
+        q, k, v = (each.view(batch, length, self.heads, -1).transpose(1, 2) for each in parts)
+        scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+        weights = self.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+        seen = (weights.to(v.dtype) @ v).transpose(1, 2).reshape(batch, length, width)
+        x = x + self.output(seen)
+        return x + self.network(self.before_network(x))
+
+
+class Model(nn.Module):
+    """A GPT whose head is its embedding."""
+
+    def __init__(self, size: Size, functions: Functions) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, size.width)
+        self.positions = nn.Embedding(size.context, size.width)
+        self.blocks = nn.ModuleList(Block(size, functions) for _ in range(size.layers))
+        self.last = nn.LayerNorm(size.width)
+        nn.init.normal_(self.words.weight, std=0.02)
+        nn.init.normal_(self.positions.weight, std=0.02)
+        hidden = torch.ones(size.context, size.context, dtype=torch.bool).triu(1)
+        self.register_buffer("hidden", hidden, persistent=False)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        """Return logits of (batch, length, VOCABULARY)."""
+        length = words.shape[1]
+        x = self.words(words) + self.positions.weight[:length]
+        for block in self.blocks:
+            x = block(x, self.hidden[:length, :length])
+        return F.linear(self.last(x), self.words.weight)
+
+
+@dataclass
+class Result:
+    """What a run gave: a loss a step, and figures of a step."""
+
+    losses: list[float]
+    milliseconds: float
+    gigabytes: float
+    share: float
+    kernels: list[str]
+    text: str
+
+
+def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, Any]:
+    """Return a model and the call that trains it by a step and returns the loss, a tensor."""
+    torch.manual_seed(0)
+    model = Model(size, functions).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.95), fused=True)
+    rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / WARM_UP))
+    chooser = torch.Generator().manual_seed(1)
+    offsets = torch.arange(size.context + 1)
+
+    def step() -> torch.Tensor:
+        starts = torch.randint(len(text) - size.context - 1, (size.batch, 1), generator=chooser)
+        tokens = text[starts + offsets].cuda(non_blocking=True)
+        whole = torch.zeros((), device="cuda")
+        for part in tokens.chunk(functions.parts):
+            with torch.autocast("cuda", dtype=torch.bfloat16):
+                logits = model(part[:, :-1])
+                loss = functions.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
+            (loss / functions.parts).backward()
+            whole += loss.detach() / functions.parts
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        rates.step()
+        optimizer.zero_grad(set_to_none=True)
+        return whole
+
+    return model, step
+
+
+def profiled(step: Callable[[], Any]) -> tuple[float, list[str]]:
+    """Return the share of softmax and loss in the time of a step's kernels, and their names."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        for _ in range(PROFILED):
+            step()
+        torch.cuda.synchronize()
+    times = {event.key: event.self_device_time_total for event in seen.key_averages()}
+    pattern = re.compile("softmax|cross_entropy|nll_loss|logsumexp", re.IGNORECASE)
+    mine = [name for name in times if pattern.search(name)]
+    return sum(map(times.__getitem__, mine)) / sum(times.values()), sorted(mine)
+
+
+@torch.no_grad()
+def sampled(model: Any, size: Size, words: list[str], temperature: float = 0.8) -> str:
+    """Return text that the model writes, word by word, always in a whole context: one shape."""
+    chooser = torch.Generator("cuda").manual_seed(2)
+    tokens = torch.zeros(1, size.context, dtype=torch.long, device="cuda")
+    written = size.context // 4
+    for i in range(written):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(tokens)[:, i]
+        p = softgen.softmax(logits, dtype=torch.float32, scale=1 / temperature)
+        tokens[:, i + 1] = torch.multinomial(p, 1, generator=chooser)[:, 0]
+    return "".join(words[number] for number in tokens[0, : written + 1].tolist())
+
+
+def run(
+    functions: Functions, size: Size, steps: int, text: torch.Tensor, words: list[str]
+) -> Result:
+    """Train a model, measure its steps, and let it write."""
+    gc.collect()  # of the run before
+    model, step = train(functions, size, text)
+    losses = []
+    for i in range(steps):
+        if i == steps // 4:  # by now kernels are tuned and compiled
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats()
+            start = time.perf_counter()
+        losses.append(step())
+    torch.cuda.synchronize()
+    milliseconds = (time.perf_counter() - start) / (steps - steps // 4) * 1e3
+    gigabytes = torch.cuda.max_memory_allocated() / 1e9
+    share, kernels = profiled(step)
+    curve = torch.stack(losses).tolist()
+    return Result(curve, milliseconds, gigabytes, share, kernels, sampled(model, size, words))
+
+
+def apart(one: list[float], other: list[float]) -> tuple[float, float]:
+    """Return the mean and the largest distance of two curves."""
+    distances = [abs(a - b) for a, b in zip(one, other, strict=True)]
+    return sum(distances) / len(distances), max(distances)
+
+
+def write(folder: Path, results: dict[str, Result]) -> None:
+    """Write the curves as a table and, where Matplotlib is installed, as a plot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "losses.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["step", *results])
+        curves = zip(*(result.losses for result in results.values()), strict=True)
+        writer.writerows([i, *(f"{loss:.6f}" for loss in row)] for i, row in enumerate(curves))
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        print("no plot: Matplotlib is not installed (pip install 'softgen[bench]')")
+        return
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.add_subplot(xlabel="step", ylabel="loss")
+    for (name, result), style in zip(results.items(), ("-", "--", ":"), strict=True):
+        axes.plot(result.losses, style, label=name)
+    axes.legend()
+    figure.savefig(folder / "losses.png", dpi=120)
+
+
+def main() -> None:
+    """Train the three models and compare them."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=400, help="of training, 400 by default")
+    parser.add_argument("--small", action="store_true", help="two narrow layers, for a first look")
+    parser.add_argument("--out", type=Path, default=Path("gpt"), help="folder for the curves")
+    options = parser.parse_args()
+    size = SMALL if options.small else Size()
+    text, words = words_of(TEXT_BYTES)
+    print(
+        f"{len(text)} words, {text.unique().numel()} different, on {torch.cuda.get_device_name()}, "
+        f"PyTorch {torch.__version__}"
+    )
+    results = {name: run(each, size, options.steps, text, words) for name, each in RUNS.items()}
+    print(f"{'':16} {'last loss':>10} {'ms a step':>10} {'peak GB':>8} {'softmax and loss':>17}")
+    for name, each in results.items():
+        print(
+            f"{name:16} {each.losses[-1]:10.4f} {each.milliseconds:10.2f} {each.gigabytes:8.2f} "
+            f"{each.share:17.1%}"
+        )
+    for name in ("softgen", "torch in halves"):
+        mean, largest = apart(results["torch"].losses, results[name].losses)
+        print(f"{name} is {mean:.4f} from torch's curve in the mean, {largest:.4f} at most")
+    print("softgen's kernels:", *results["softgen"].kernels)
+    print(f"the model of softgen writes:\n{results['softgen'].text}")
+    write(options.out, results)
+
+
+if __name__ == "__main__":
+    main()

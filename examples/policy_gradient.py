@@ -1,0 +1,124 @@
+"""A policy-gradient step: log-probabilities of the tokens that were taken, and entropies.
+
+    python examples/policy_gradient.py [--small]
+
+The loss is -(advantage * log p).mean() - 0.01 * entropy.mean(), of logits of 8 x 1024 x 151936 in
+bfloat16. PyTorch makes log-probabilities of all tokens first; softgen reads the logits once, and
+its gradient reads them once more and is the only other array of their size. Prints the time of
+forward and backward, the peak of memory beside logits and gradient, and how far the gradients are
+from those of float64 on a few rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+import softgen.torch
+
+Step = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+ENTROPY_WEIGHT = 0.01
+
+
+def by_torch(logits: torch.Tensor, taken: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log p of the tokens and the entropies, by log-probabilities of all, in float32."""
+    log_p = F.log_softmax(logits, dim=-1, dtype=torch.float32)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    return log_p.gather(-1, taken[..., None])[..., 0], entropy
+
+
+def by_softgen(logits: torch.Tensor, taken: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return log p of the tokens and the entropies, from one read of the logits."""
+    log_p, entropy = softgen.torch.token_log_probs(logits, taken, return_entropy=True)
+    return log_p, entropy
+
+
+def loss_of(
+    step: Step, logits: torch.Tensor, taken: torch.Tensor, advantage: torch.Tensor
+) -> torch.Tensor:
+    """Return the loss of a step, a number."""
+    log_p, entropy = step(logits, taken)
+    return -(advantage * log_p).mean() - ENTROPY_WEIGHT * entropy.mean()
+
+
+def measured(
+    step: Step, logits: torch.Tensor, taken: torch.Tensor, advantage: torch.Tensor, times: int
+) -> tuple[float, float]:
+    """Return milliseconds of a step, and GB at its peak beside logits and their gradient."""
+    for _ in range(2):  # the first tunes, or compiles
+        logits.grad = None
+        loss_of(step, logits, taken, advantage).backward()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        logits.grad = None
+        loss_of(step, logits, taken, advantage).backward()
+    torch.cuda.synchronize()
+    milliseconds = (time.perf_counter() - start) / times * 1e3
+    logits.grad = None
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    loss_of(step, logits, taken, advantage).backward()
+    peak = torch.cuda.max_memory_allocated() - before - logits.nbytes
+    return milliseconds, peak / 1e9
+
+
+def error_of(logits: torch.Tensor, taken: torch.Tensor, advantage: torch.Tensor) -> float:
+    """Return how far logits.grad is from float64's on 4 rows, relative to the largest of a row."""
+    rows = torch.linspace(0, taken.numel() - 1, 4, device=taken.device).long()
+    cols = logits.shape[-1]
+    x = logits.detach().view(-1, cols)[rows].double().requires_grad_()
+    log_p = torch.log_softmax(x, -1)
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    chosen = log_p.gather(-1, taken.view(-1)[rows][:, None])[:, 0]
+    weights = advantage.view(-1)[rows].double()
+    loss = -(weights * chosen).sum() - ENTROPY_WEIGHT * entropy.sum()
+    (exact,) = torch.autograd.grad(loss / taken.numel(), x)
+    assert logits.grad is not None
+    off = (logits.grad.view(-1, cols)[rows].double() - exact).abs().amax(-1)
+    return float((off / exact.abs().amax(-1)).max())
+
+
+def main() -> None:
+    """Measure a step by softgen, by PyTorch and by what torch.compile makes of PyTorch's."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="2 x 64 x 50304, for a first look")
+    parser.add_argument("--csv", type=Path, help="file for the table")
+    options = parser.parse_args()
+    shape = (2, 64, 50304) if options.small else (8, 1024, 151936)
+    torch.manual_seed(0)
+    logits = torch.randn(shape, device="cuda", dtype=torch.bfloat16).mul_(2).requires_grad_()
+    taken = torch.randint(shape[-1], shape[:-1], device="cuda")
+    advantage = torch.randn(shape[:-1], device="cuda")
+    print(
+        f"logits of {' x '.join(map(str, shape))}, {logits.nbytes / 1e9:.2f} GB, on "
+        f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}"
+    )
+    print(f"{'':14} {'ms a step':>10} {'GB beside':>10} {'error':>9}   loss")
+    table = []
+    for name, step in (
+        ("softgen", by_softgen),
+        ("torch", by_torch),
+        ("torch.compile", torch.compile(by_torch)),
+    ):
+        milliseconds, peak = measured(step, logits, taken, advantage, 3 if options.small else 10)
+        error = error_of(logits, taken, advantage)
+        loss = float(loss_of(step, logits.detach(), taken, advantage))
+        print(f"{name:14} {milliseconds:10.2f} {peak:10.3f} {error:9.1e}   {loss:.6f}")
+        table.append((name, f"{milliseconds:.3f}", f"{peak:.4f}", f"{error:.2e}", f"{loss:.6f}"))
+    if options.csv:
+        with options.csv.open("w", newline="") as file:
+            csv.writer(file).writerows(
+                [("peer", "milliseconds", "gigabytes_beside", "error", "loss"), *table]
+            )
+
+
+if __name__ == "__main__":
+    main()

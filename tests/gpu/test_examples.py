@@ -1,0 +1,55 @@
+"""The examples run, small, and softgen's numbers in them are PyTorch's."""
+
+from __future__ import annotations
+
+import csv
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    """Run an example in a folder of its own, and return what it prints."""
+    monkeypatch.setenv("SOFTGEN_TUNE", "off")
+    command = [sys.executable, str(ROOT / "examples" / name), "--small", *words]
+    ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_a_gpt_learns_as_with_pytorchs_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed = run("gpt.py", tmp_path, monkeypatch, "--steps", "8", "--out", "curves")
+    with (tmp_path / "curves" / "losses.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    for row in rows:
+        assert float(row["softgen"]) == pytest.approx(float(row["torch"]), abs=0.01)
+        assert float(row["torch in halves"]) == pytest.approx(float(row["torch"]), abs=0.01)
+    assert float(rows[0]["torch"]) == pytest.approx(10.83, abs=0.1)  # log(50304), nothing learned
+    assert float(rows[-1]["softgen"]) < float(rows[0]["softgen"])
+    (kernels,) = re.findall("^softgen's kernels: (.*)$", printed, re.MULTILINE)
+    for name in ("softmax_bf16", "softmax_backward_f32", "cross_entropy"):
+        assert name in kernels, printed
+
+
+def test_a_policy_gradient_step_makes_no_second_tensor_of_all_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("policy_gradient.py", tmp_path, monkeypatch, "--csv", "steps.csv")
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        rows = {row["peer"]: row for row in csv.DictReader(file)}
+    mine, theirs = rows["softgen"], rows["torch"]
+    assert float(mine["loss"]) == pytest.approx(float(theirs["loss"]), rel=1e-4)
+    assert float(mine["error"]) < 2**-8  # dx is rounded to bfloat16
+    logits = 2 * 64 * 50304 * 2 / 1e9
+    assert float(mine["gigabytes_beside"]) < logits / 4 < logits < float(theirs["gigabytes_beside"])
