@@ -30,7 +30,6 @@ from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 from softgen.strategies.base import features_of
-from softgen.strategies.columnar import Columnar
 from softgen.tuning.policy import batch_invariant_default, tune_mode
 
 if TYPE_CHECKING:
@@ -206,6 +205,8 @@ def _has_no_kernel(along: Reduced, problem: Problem) -> bool:
     """Whether memory has no such rows, or only the oracle knows the function for them."""
     if along.moves or problem.layout is ROWS:
         return along.moves
+    from softgen.strategies.columnar import Columnar  # calls along the last axis do without
+
     return bool(features_of(problem) - Columnar.takes)
 
 
