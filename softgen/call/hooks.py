@@ -71,13 +71,13 @@ def call_hooked(
     hooks: Mapping[str, Any],
 ) -> Any:
     """Return the result of a call with hooks; the other arguments are those of `api.softmax`."""
-    _require_last(library_of(x)[1].ndim, axis)
+    require_last(library_of(x)[1].ndim, axis)
     names, values = chosen(Function.of(function), x, dtype, hooks)
     calls = calls_of(function, pdl, names)
     return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
 
 
-def _require_last(ndim: int, axis: object) -> None:
+def require_last(ndim: int, axis: object) -> None:
     """Raise NotSupportedError for another axis than the last, where its hooks would find rows."""
     if isinstance(axis, int) and not isinstance(axis, bool) and axis in (-1, ndim - 1):
         return

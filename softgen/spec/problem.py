@@ -246,6 +246,11 @@ class Problem:
         return any(hook.leaves for hook in self.modifiers)
 
     @property
+    def hook_instructions(self) -> float:
+        """About how many instructions an element the hooks take."""
+        return sum(hook.instructions for hook in self.hooks)
+
+    @property
     def weighs(self) -> bool:
         """Whether a hook multiplies all results of a row by a number."""
         return any(hook.weighs for hook in self.hooks)

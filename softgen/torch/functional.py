@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.errors import InvalidTypeError
-from softgen.torch import operators
+from softgen.torch import hooked, operators
 from softgen.torch.dtypes import HALVES
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
 from softgen.torch.quick import along
 from softgen.torch.rows import Entropy
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softgen.call.hooks import HookValues
 
 # Each look at an attribute takes 0.03 us.
 Tensor = torch.Tensor
@@ -27,6 +32,7 @@ def softmax(
     dim: int | None = None,
     _stacklevel: int = 3,
     dtype: Any = None,
+    **hooks: Unpack[HookValues],
 ) -> Any:
     """Return the softmax of a CUDA tensor along `dim`, as torch.nn.functional.softmax does.
 
@@ -36,6 +42,10 @@ def softmax(
             with a warning, as in PyTorch.
         dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
             for 16-bit inputs.
+        hooks: as in `softgen.softmax`, along the last dimension: scale, softcap, bias, mask,
+            lengths, causal, sink, dropout with its seed, and so on (docs/pytorch.md). scale, bias
+            and sink get gradients where they are tensors. With hooks the gradient is not
+            differentiable again.
 
     The gradient is softgen's own kernel. It is differentiable again. Raises what `softgen.softmax`
     raises.
@@ -43,6 +53,8 @@ def softmax(
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _result_type(input, dtype)
+    if hooks:
+        return hooked.softmax(input, dim, dtype, hooks)
     if is_compiling():
         return operators.softmax(input, dim, dtype)
     return along(Softmax, input, dim, dtype)

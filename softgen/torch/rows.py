@@ -25,7 +25,7 @@ class GradientOfRows(Function):
         """Save nothing."""
 
     @classmethod
-    def backward(cls, ctx: Any, g: Any) -> Any:
+    def backward(cls, ctx: Any, *g: Any) -> Any:
         """Raise NotSupportedError."""
         raise NotSupportedError(
             f"the gradient of softgen.torch.{cls.of} is not differentiable again; leave "

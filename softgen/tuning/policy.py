@@ -124,10 +124,16 @@ def _as_bare(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         stored = cache.load(Key.of(problem, rows, environment(device)), arch, quiet=True)
         if stored is not None:
             return Chosen(stored.winner, "from the cache")
+        shipped = winners.own(problem, rows, arch)
+        if shipped is not None:
+            return Chosen(shipped, "shipped")
     of_views = problem.layout != bare.layout
     alike = choose(bare, rows, device, "cached" if mode == "on" and of_views else mode)
-    found = winners.fitting(alike.variant.strategy, problem, arch)
-    return Chosen(found, alike.origin) if found else _guess(problem, rows, arch)
+    fits = winners.hooked(alike.variant.strategy, problem, rows, arch)
+    if fits is None:
+        return _guess(problem, rows, arch)
+    as_bare = fits.strategy.name == alike.variant.strategy.name
+    return Chosen(fits, alike.origin if as_bare else "best guess for its hooks")
 
 
 def _guess(problem: Problem, rows: int, arch: Arch) -> Chosen:

@@ -48,6 +48,11 @@ class Lines(Hook):
         """A line a row."""
         return True
 
+    @property
+    def instructions(self) -> float:
+        """It is loaded, widened and applied."""
+        return 3.0
+
     def registers(self, compute: DType) -> int:
         """Return what addresses take, and a pack on its way."""
         return 16

@@ -93,6 +93,11 @@ class Hook(abc.ABC):
         """The error beside one rounding, in steps of 2^-23 (float64: 2^-52) of the largest |x|."""
         return 0.0
 
+    @property
+    def instructions(self) -> float:
+        """About how many it takes an element."""
+        return 1.0
+
     def registers(self, compute: DType) -> int:
         """Return the registers that a thread needs for it, so that it does not spill."""
         return 2 * len(self.operands(compute))
@@ -118,6 +123,11 @@ class Beside(Hook):
     def enters(self) -> bool:
         """Elements stay what they are."""
         return False
+
+    @property
+    def instructions(self) -> float:
+        """It is done once a row."""
+        return 0.0
 
 
 class Leaving(Beside):

@@ -38,6 +38,11 @@ class End(Hook):
         """An end a row."""
         return True
 
+    @property
+    def instructions(self) -> float:
+        """Of those that are shown; rows of few elements a thread take longer than that tells."""
+        return 3.0
+
 
 @dataclass(frozen=True)
 class Lengths(End):

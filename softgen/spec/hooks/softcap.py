@@ -45,6 +45,11 @@ class Softcap(Hook):
         """What is computed in float32 is off by 2.4e-7 of the result, and in float64 by 2^-52."""
         return 1.0
 
+    @property
+    def instructions(self) -> float:
+        """Where all of 8 neighbours are below 0.8 c."""
+        return 8.0
+
     def registers(self, compute: DType) -> int:
         """Return what the polynomial of some elements takes; tanh() in float64."""
         return 28 if compute is DType.FLOAT32 else 32

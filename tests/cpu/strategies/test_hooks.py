@@ -18,6 +18,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.hooks import HOOKS, hook_named
 from softgen.spec.numerics import Storage, check, encode, hook_examples
 from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.variants import Variant, parse_name
 from softgen.strategies.winners import fitting, winner
 from tests.helpers.emulator_helpers import broken, share_programs
@@ -266,3 +267,22 @@ def test_a_problem_with_hooks_takes_the_setting_that_was_tuned_without() -> None
     ring = parse_name("softmax_f32_131072_cooperative_p4_c4_b640_k4_n33_s28_f3_l3").strategy
     ends = Problem.of("softmax", "float32", 131072, hooks=["causal"])
     assert fitting(ring, ends, ARCH) is None
+
+
+def test_hooks_that_take_arithmetic_do_not_take_settings_of_few_elements() -> None:
+    """As measured on an H200: 24 elements a thread are as fast as 64, but with such hooks."""
+
+    def taken(hook: str, rows: int, cols: int = 2048) -> Strategy:
+        problem = Problem.of("softmax", "bfloat16", cols, hooks=[hook] if hook else [])
+        found = winner(problem, rows, ARCH)
+        assert found is not None
+        return found.strategy
+
+    bare = taken("", 65536)
+    assert bare.knobs["cols_per_thread"] == 24
+    for hook in ("scale", "sinkbf16", "outscale", "zeroempty"):
+        assert taken(hook, 65536).knobs["cols_per_thread"] == 24
+    for hook in ("softcap", "dropout", "causal", "mask"):
+        assert taken(hook, 65536).knobs["cols_per_thread"] >= 32
+        assert taken(hook, 262144, 8192).label.startswith("block_p8_c64_g128_b128")
+    assert Problem.of("softmax", "float32", 8, hooks=["scale", "causal"]).hook_instructions == 4
