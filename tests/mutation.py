@@ -23,7 +23,7 @@ from softgen.devices.emulator import Work
 from softgen.devices.gpu.compile import compile_offline
 from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
-from softgen.spec.layouts import Columns
+from softgen.spec.layouts import Columns, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
@@ -76,6 +76,8 @@ def _subjects() -> Iterator[tuple[Problem, Strategy]]:
     yield columns, Strips(4, 4, 64, 2, cluster_size=2)
     yield columns, Spread(4, 4, 64, 1, 2, 2, 1)
     yield odd, Tiles(8, 25, 4, 4, 96)
+    view = Problem.of("softmax", "float32", 100, layout=Strided(2))
+    yield view, Warp.covering(view, 4, 8, 2, 128)
     yield of(4300), Split(4, 4, 32, 1, True, False)
     yield of(4101, fixed_order=True), Split(4, 4, 32, 1, False, False)
     yield of(2000), Cooperative(4, 4, 192, 2, 1, 8, 2, 2)

@@ -13,6 +13,7 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
 from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
 
 if TYPE_CHECKING:
     from softgen.verify.verify import Report, Step
@@ -46,6 +47,15 @@ def verify(
             help="Only this dtype; may be repeated.",
         ),
     ] = None,
+    function: Annotated[
+        list[Function] | None,
+        typer.Option(
+            "--function",
+            parser=options.parse_function,
+            metavar=options.FUNCTIONS,
+            help="Only this function; may be repeated.",
+        ),
+    ] = None,
     json: options.JsonOption = False,
 ) -> None:
     """Compute hard rows with the variants of every strategy and compare them with float64.
@@ -54,7 +64,7 @@ def verify(
     """
     where = options.resolve_device(device)
     try:
-        report = _verify(where.value, every, variant or [], dtype or [])
+        report = _verify(where.value, every, variant or [], dtype or [], function or [])
     except KeyboardInterrupt:
         if json:
             output.document(failure("interrupted", "Abort"))
@@ -81,8 +91,14 @@ def summary(report: Report) -> dict[str, Any]:
     }
 
 
-def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) -> Report:
-    """Run with a progress bar on stderr; no variants or dtypes means all of them."""
+def _verify(
+    device: str,
+    every: bool,
+    variants: list[str],
+    dtypes: list[DType],
+    functions: list[Function],
+) -> Report:
+    """Run with a progress bar on stderr; no variants, dtypes or functions means all of them."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from softgen.verify.verify import verify as verify_variants
@@ -113,6 +129,7 @@ def _verify(device: str, every: bool, variants: list[str], dtypes: list[DType]) 
             all_variants=every,
             variants=variants or None,
             dtypes=dtypes or None,
+            functions=functions or None,
             progress=show,
         )
 

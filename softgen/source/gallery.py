@@ -8,7 +8,7 @@ from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.functions import all_exhibits
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.layouts import layout_behind
+from softgen.spec.layouts import layout_from
 from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL
 from softgen.strategies.registry import all_strategies
@@ -55,5 +55,5 @@ def _problem(exhibit: Exhibit) -> Problem:
         out_dtype=exhibit.out_dtype,
         alignment=exhibit.alignment,
         fixed_order=exhibit.fixed_order,
-        layout=layout_behind(exhibit.inner),
+        layout=layout_from(exhibit.inner, exhibit.strided),
     )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
+from softgen.spec.functions.base import Function
 from softgen.spec.hooks import HOOKS
 from softgen.spec.layouts import Columns, Strided
 from softgen.spec.problem import Problem
@@ -112,10 +114,29 @@ STRIDED = (
 _ROWS = 64  # moves the best guess only
 
 
+class _Kept(NamedTuple):
+    """Which problems are verified: of these types of x, and of these functions; () is all."""
+
+    types: tuple[DType, ...]
+    functions: tuple[Function, ...]
+
+    def has(self, problem: Problem) -> bool:
+        """Whether a problem is one of them."""
+        of_function = not self.functions or problem.function in self.functions
+        return problem.dtype in self.types and of_function
+
+    def nothing(self, choice: str) -> InvalidValueError:
+        """Return the error for a choice that leaves nothing to verify."""
+        of = ", ".join(function.name for function in self.functions) + " " * bool(self.functions)
+        types = ", ".join(dtype.value for dtype in self.types)
+        return InvalidValueError(f"{choice} computes nothing that is verified of {of}{types}")
+
+
 def matrix(
     all_variants: bool,
     choices: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
+    functions: Sequence[Function | str] | None = None,
 ) -> list[Variant]:
     """Return the variants to verify: the best guesses, or candidates that cover the knobs.
 
@@ -123,17 +144,21 @@ def matrix(
         all_variants: candidates that cover the knobs, not the best guesses alone.
         choices: only these strategies, settings, named choices and full names.
         dtypes: only these types of x.
+        functions: only these.
 
     Raises InvalidValueError for an unknown name, or one that leaves nothing to verify.
     """
     known = {kind.name: kind for kind in all_strategies()}
     kinds = [known[name] for name in choices if name in known] if choices else known.values()
-    kept = {DType.of(dtype) for dtype in dtypes} if dtypes else set(DType)
     arch = arch_named(DEFAULT_ARCH)
+    kept = _Kept(
+        tuple(map(DType.of, dtypes)) if dtypes else tuple(DType),
+        tuple(map(Function.of, functions)) if functions else (),
+    )
     groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
     kept_of_group = [1] * len(groups)
     for problem in problems():
-        if problem.dtype not in kept:
+        if not kept.has(problem):
             continue
         wanted = _wanted(problem)
         for kind in kinds:
@@ -154,6 +179,8 @@ def matrix(
             rest = covering(found) if all_variants and widely else []
             groups.append(list(dict.fromkeys([*first, *rest])))
             kept_of_group.append(len(first))
+    if not groups:
+        raise kept.nothing(", ".join(choices or ["softgen"]))
     limit = _limit([len(group) for group in groups])
     return [
         variant
@@ -162,16 +189,16 @@ def matrix(
     ]
 
 
-def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
+def _chosen(choice: str, kept: _Kept, arch: Arch) -> list[Variant]:
     """Return the variant of a full name, or a setting for every problem that it can compute."""
     if is_full_name(choice):
         named = parse_name(choice)
         named.check(arch)
-        found = [named] if named.problem.dtype in kept else []
+        found = [named] if kept.has(named.problem) else []
     else:
         found = []
         for problem in problems():
-            if problem.dtype not in kept:
+            if not kept.has(problem):
                 continue
             try:
                 variant = select(problem, _ROWS, arch, choice)
@@ -181,8 +208,7 @@ def _chosen(choice: str, kept: set[DType], arch: Arch) -> list[Variant]:
             if not wanted or variant.strategy.name in wanted:
                 found.append(variant)
     if not found:
-        types = ", ".join(dtype.value for dtype in DType if dtype in kept)
-        raise InvalidValueError(f"{choice} computes nothing that is verified of {types}")
+        raise kept.nothing(choice)
     return found
 
 

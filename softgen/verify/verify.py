@@ -16,6 +16,7 @@ from softgen.devices.emulator.processes import Crew
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
 from softgen.source.render import Source, render
 from softgen.spec.dtypes import DType
+from softgen.spec.functions.base import Function
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
@@ -106,6 +107,7 @@ def verify(
     all_variants: bool = False,
     variants: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
+    functions: Sequence[Function | str] | None = None,
     progress: Callable[[Step], None] | None = None,
     runner: Runner | None = None,
 ) -> Report:
@@ -122,6 +124,7 @@ def verify(
         variants: only these; all strategies by default. The name of a strategy, of a setting or a
             named choice stands for every problem that it can compute, a full name for one.
         dtypes: only these types of x; all by default.
+        functions: only these; all by default.
         progress: called before the first variant and after each.
         runner: runs a kernel for "cuda"; by default on CuPy's current device.
 
@@ -129,7 +132,7 @@ def verify(
     """
     if device not in ("cpu", "cuda"):
         raise InvalidValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
-    chosen = matrix(all_variants, variants, dtypes)
+    chosen = matrix(all_variants, variants, dtypes, functions)
     batches = [chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH)]
     if device == "cpu":
         outcomes = _in_parallel(batches)

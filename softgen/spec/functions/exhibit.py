@@ -21,6 +21,7 @@ class Exhibit(NamedTuple):
         alignment: where rows start, in elements.
         fixed_order: whether a row is summed in one order wherever it lies.
         inner: elements behind the axis that is reduced.
+        strided: outer axes of a view; 0 for contiguous rows.
     """
 
     where: str
@@ -33,3 +34,4 @@ class Exhibit(NamedTuple):
     alignment: int | None = None
     fixed_order: bool = False
     inner: int = 1
+    strided: int = 0

@@ -169,6 +169,7 @@ EXHIBITS = (
     Exhibit(
         "Llama 3 vocabulary, a pipeline of blocks", SOFTMAX, "bfloat16", 64, 128256, "cooperative"
     ),
+    Exhibit("a part of a cache, where it lies", SOFTMAX, "bfloat16", 4096, 1000, strided=2),
     Exhibit("classes of pixels", SOFTMAX, "float32", 64 * 512**2, 21, inner=512**2),
     Exhibit("the first of two axes", SOFTMAX, "float32", 8192, 8192, "strips", inner=8192),
     Exhibit(

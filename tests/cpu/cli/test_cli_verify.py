@@ -55,15 +55,18 @@ def test_without_options_everything_is_verified_on_the_cpu(asked: dict[str, Any]
         "all_variants": False,
         "variants": None,
         "dtypes": None,
+        "functions": None,
     }
 
 
 def test_options_narrow_it(asked: dict[str, Any]) -> None:
     words = ("--all", "--variant", "safe", "--variant", "warp", "--dtype", "float16")
-    ok("verify", "--device", "cpu", *words)
+    functions = ("--function", "partial", "--function", "logsumexp")
+    ok("verify", "--device", "cpu", *words, *functions)
     assert asked["all_variants"] is True
     assert list(asked["variants"]) == ["safe", "warp"]
     assert [dtype.value for dtype in asked["dtypes"]] == ["float16"]
+    assert [function.name for function in asked["functions"]] == ["partial", "logsumexp"]
 
 
 def test_people_get_tables(asked: dict[str, Any]) -> None:

@@ -231,5 +231,12 @@ def test_a_setting_is_verified_wherever_it_is_legal_and_a_full_name_once() -> No
     assert next(variant.name for variant in matrix(True, [name, "naive"])) == name
     with pytest.raises(InvalidValueError, match=f"{name} computes nothing .* of float32"):
         matrix(False, [name], ["float32"])
+    of_function = matrix(False, [name, "warp"], functions=["softmax"])
+    assert {variant.problem.function for variant in of_function} == {SOFTMAX}
+    wanted = f"{name} computes nothing that is verified of partial float16"
+    with pytest.raises(InvalidValueError, match=wanted):
+        matrix(False, [name], functions=["partial"])
+    with pytest.raises(InvalidValueError, match=r"oneflowwarp computes nothing .* partial float64"):
+        matrix(False, ["oneflowwarp"], ["float64"], ["partial"])
     with pytest.raises(InvalidValueError, match="unknown variant 'best'"):
         matrix(False, ["best"])
