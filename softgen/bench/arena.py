@@ -34,7 +34,7 @@ class Arena:
     Chained, input i + 1 is output i. Of a view a set has the whole array, and arrays are the view.
 
     Raises InvalidValueError if one set does not fit in half of the free memory, if launches of the
-    function, or of a view, cannot be chained, or if the function takes more than floats.
+    function, or of a view, cannot be chained, or if the function takes an array that is broadcast.
 
     Attributes:
         problem: what is computed of the operands; without the shape's hook.
@@ -42,10 +42,10 @@ class Arena:
     """
 
     def __init__(self, shape: Shape, *, chained: bool = False) -> None:
-        if shape.function.timed_inputs(1, 1):
+        if any(each.extent is Extent.BROADCAST for each in shape.problem.inputs):
             raise InvalidValueError(
-                f"bench has no inputs for {shape.function.name}, which takes more than floats; "
-                "`softgen tune` times its candidates"
+                f"{shape.function.name} takes an array that is broadcast over rows, and bench has "
+                "none for it; `softgen tune` times its candidates"
             )
         self.shape = shape
         self.arch: Arch = current_arch()
@@ -195,17 +195,22 @@ class Arena:
         return self.shape.rows * operand.bytes_per_row(self.shape.cols)
 
     def _fill_other_inputs(self) -> None:
-        """Write what belongs to x into inputs beside it: results of others would overflow."""
-        count = len(self.problem.inputs) - len(self.problem.hook_operands)
-        if count == 1:
+        """Write what belongs to x into inputs beside it: results of others would overflow.
+
+        But for what a function has for timing, which is there already.
+        """
+        function, inputs = self.problem.function, self.problem.inputs[1:]
+        known = function.timed_inputs(1, self.shape.cols)
+        mine = [i for i, each in enumerate(inputs) if each.name not in known]
+        if not mine:
             return
-        for x, *others in (arrays[:count] for arrays in self.sets):
+        for x, *others in self.sets:
             step = max(1, CHUNK * len(x) // x.size)
             for first in range(0, len(x), step):
                 part = slice(first, first + step)
-                values = self.problem.function.other_inputs(x[part].astype("float64"))
-                for array, value in zip(others, values, strict=True):
-                    array[part] = value.astype(array.dtype)
+                values = function.other_inputs(x[part].astype("float64"))
+                for i in mine:
+                    others[i][part] = values[i].astype(others[i].dtype)
 
     def _operand(self, word: int, operand: Operand) -> Any:
         if operand.extent is Extent.NUMBER:

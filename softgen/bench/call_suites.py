@@ -46,7 +46,10 @@ def axes() -> Iterator[Shape]:
 
 
 LOGITS = ((4096, 128256), (8192, 151936), (16384, 50257), (2048, 32000))
-OF_LOGITS = ("entropy", "entropy_backward", "logsumexp_backward")
+OF_LOGITS = (
+    *("cross_entropy", "cross_entropy_grad"),
+    *("entropy", "entropy_backward", "logsumexp_backward"),
+)
 
 
 def losses() -> Iterator[Shape]:

@@ -56,7 +56,11 @@ def checked_rows(rows: int, cols: int) -> npt.NDArray[np.int64]:
 
 
 def furthest(
-    problem: Problem, arrays: Sequence[Any], axis: int = -1, exact: Exact | None = None
+    problem: Problem,
+    arrays: Sequence[Any],
+    axis: int = -1,
+    exact: Exact | None = None,
+    most: int | None = None,
 ) -> Deviation:
     """Return the deviation of the result that is the furthest from its bound, over checked rows.
 
@@ -69,6 +73,7 @@ def furthest(
             infinities. Those with an element a column are of any shape.
         axis: which of their axes is reduced.
         exact: what computes the exact results where there is a hook.
+        most: how many results are looked at, from the first on; None for all.
     """
     import cupy
 
@@ -94,7 +99,7 @@ def furthest(
             sizes = problem.function.magnitudes(*rows)
         else:
             wanted, sizes = (exact.of(rows[0], where, found[0]),), (None,)
-        for number, operand in enumerate(problem.results):
+        for number, operand in enumerate(problem.results[:most]):
             error = _error(operand, found[number], wanted[number], sizes[number])
             worst[number] = max(worst[number], error)
     deviations = [

@@ -97,7 +97,7 @@ def _torch(arena: Arena) -> Entrant:
     written, wanted = expression(shape), arena.torch_y[0].dtype
     # A gradient from float32 numbers of a row is float32, until it is rounded to the type of x.
     found = _allocating(arena, lambda *tensors: written(*tensors, **given).to(wanted), wanted)
-    return replace(found, coarseness=_coarseness(arena))
+    return replace(found, coarseness=_coarseness(arena), first_alone=name in OF_LOGITS)
 
 
 def _torch_compile(arena: Arena) -> Entrant:
@@ -117,7 +117,8 @@ def _torch_compile(arena: Arena) -> Entrant:
     def launch(i: int) -> None:
         compiled(out[i % pairs], *inputs[i % pairs], **given)
 
-    return Entrant(launch, Library.TORCH, coarseness=_coarseness(arena))
+    alone = arena.shape.function.name in OF_LOGITS
+    return Entrant(launch, Library.TORCH, coarseness=_coarseness(arena), first_alone=alone)
 
 
 def _coarseness(arena: Arena) -> float:

@@ -56,6 +56,7 @@ class Entrant:
             bytes, or computes others, has no error.
         coarseness: times the usual bound that its error may be: more where it rounds to the type of
             x on the way to an exponential.
+        first_alone: whether it gives the first result alone, where a kernel has others beside it.
     """
 
     launch: Launch
@@ -65,6 +66,7 @@ class Entrant:
     result: Callable[[int], int] | None = None
     computes: bool = True
     coarseness: float = 1.0
+    first_alone: bool = False
 
 
 @dataclass(frozen=True)

@@ -135,7 +135,10 @@ class Race:
         arena.player.stream.synchronize()
         if not entrant.computes:
             return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
-        found = check.furthest(arena.problem, arena.sets[0], arena.shape.axis, arena.exact)
+        found = check.furthest(
+            *(arena.problem, arena.sets[0], arena.shape.axis, arena.exact),
+            most=1 if entrant.first_alone else None,
+        )
         if found.error <= found.bound * entrant.coarseness:
             return Finding(name, Status.TIMED, error=found.error, note=entrant.note)
         which = f"{found.result} is " if len(arena.problem.results) > 1 else ""

@@ -14,6 +14,21 @@ BACKWARD = ("softmax_backward", "log_softmax_backward")
 Expression = Callable[..., Any]
 
 
+def _cross_entropy(x: Any, target: Any, *_: Any) -> Any:
+    import torch
+
+    return torch.nn.functional.cross_entropy(x, target, reduction="none")
+
+
+def _cross_entropy_grad(x: Any, target: Any, _: int, upstream: float) -> Any:
+    """Return what autograd does for the sum of the losses times `upstream`."""
+    import torch
+
+    log_p = x.log_softmax(-1)
+    of_log_p = torch.zeros_like(log_p).scatter(-1, target[:, None], -upstream)
+    return torch.ops.aten._log_softmax_backward_data(of_log_p, log_p, -1, x.dtype)
+
+
 def _entropy(x: Any) -> Any:
     log_p = x.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
@@ -28,8 +43,11 @@ def _logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
     return (x - lse[:, None]).exp() * upstream[:, None]
 
 
-# Of rows of logits, by softgen's names: what a kernel takes, in its order.
+# Of rows of logits, by softgen's names: what a kernel takes, in its order. Each gives the first
+# result of the kernel, and no other.
 OF_LOGITS: dict[str, Expression] = {
+    "cross_entropy": _cross_entropy,
+    "cross_entropy_grad": _cross_entropy_grad,
     "entropy": _entropy,
     "entropy_backward": _entropy_backward,
     "logsumexp_backward": _logsumexp_backward,

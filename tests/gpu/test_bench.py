@@ -22,9 +22,9 @@ from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.roster import all_peers, extra_peers, named_peers, peers_of_suites
 from softgen.bench.shape import Shape
 from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.tuning.measure import COLD_BYTES
+from tests.cpu.bench.test_bench import BENCHED
 from tests.helpers.cli_helpers import document, ok
 
 # Other libraries warn about what they please when they are imported.
@@ -68,7 +68,7 @@ def test_every_installed_peer_is_verified_and_timed(dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", list(DType))
-@pytest.mark.parametrize("function", [f.name for f in all_functions() if not f.timed_inputs(1, 1)])
+@pytest.mark.parametrize("function", BENCHED)
 def test_every_function_is_verified_and_timed(function: str, dtype: DType) -> None:
     shape = Shape("custom", dtype, 1000, 1024, function=Function.of(function))
     peers = all_peers() | {"softgen-invariant": extra_peers()["softgen-invariant"]}

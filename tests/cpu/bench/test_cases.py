@@ -265,3 +265,22 @@ def test_torch_is_called_along_the_axis(monkeypatch: pytest.MonkeyPatch) -> None
 def test_no_view_is_so_small_that_it_stays_in_l2() -> None:
     for shape in shapes_of(["views"]):
         assert shape.moved_bytes >= 64e6, shape.label
+
+
+def test_of_a_loss_alone_only_the_loss_is_looked_at(make: Callable[..., Arena]) -> None:
+    arena = make(Case((6, 16)), function="cross_entropy")
+
+    def found(first_alone: bool, off: float) -> Finding:
+        def launch(i: int) -> None:
+            x, target = (each.astype("float64") for each in arena.sets[i][:2])
+            of_target = x[np.arange(6), target.astype(int)]
+            arena.y[i][...] = np.log(np.exp(x).sum(axis=1)) - of_target + off
+
+        race = Race(arena, Settings(), {})
+        entrant = Entrant(launch, first_alone=first_alone)
+        race.admit(Peer("one", lambda arena: entrant, cases=True))
+        return race.findings()[1]
+
+    assert found(True, 0.0).status is Status.TIMED
+    assert found(True, 0.01).note.startswith("loss is off by")
+    assert found(False, 0.0).note.startswith("lse is off by")
