@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from softgen.errors import InvalidTypeError  # noqa: E402
+import softgen  # noqa: E402
+from softgen.errors import InvalidTypeError, NotSupportedError  # noqa: E402
 
 pytestmark = pytest.mark.gpu
 
@@ -154,6 +155,29 @@ def test_a_graph_of_a_training_step() -> None:
     torch.cuda.synchronize()
     torch.log_softmax(b, -1).pow(2).sum().backward()
     torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+
+
+def test_a_second_step_goes_past_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tensors require grad and autograd keeps them, and it is warm as a plain call is."""
+    from softgen.call import full
+
+    seen: list[str] = []
+    run_full = full.run_full
+
+    def count(calls: Any, function: Any, *request: Any, **options: Any) -> Any:
+        seen.append(function.name)
+        return run_full(calls, function, *request, **options)
+
+    monkeypatch.setattr(full, "run_full", count)
+    mine, _ = pair("softmax")
+    (a, _), dy = twins(48, 1008), torch.randn(48, 1008, device="cuda")
+    for _ in range(4):
+        (dx,) = torch.autograd.grad(mine(a, -1), a, dy)
+    assert seen == ["softmax", "softmax_backward"]
+    y = torch.softmax(a.detach(), -1)
+    torch.testing.assert_close(dx, y * (dy - (dy * y).sum(-1, keepdim=True)))
+    with pytest.raises(NotSupportedError, match="requires grad"):
+        softgen.softmax(a)
 
 
 @pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning")
