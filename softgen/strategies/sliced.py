@@ -9,7 +9,7 @@ from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy, features_of, knob
+from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
 # in which it starts, so that a warp's accesses are whole lines: float32 4096 x 4099 took 1% less on
@@ -50,8 +50,11 @@ def require_packable(strategy: Strategy, pack_size: int, problem: Problem, arch:
         "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
         f"not packs of {pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
     )
+    # What a function does itself, on the way out alone, it does to widened elements.
+    finds_widened = not problem.hooks and not problem.enters
+    own = {Feature.HOOKS, Feature.PICKS} if finds_widened else set()
     strategy.require(
-        not features_of(problem),
+        features_of(problem) <= own,
         "elements that are modified on their way in, or of two inputs, cannot stay packed",
     )
     strategy.require(

@@ -15,7 +15,7 @@ from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import Integer
 from softgen.spec.functions.cross_entropy import hard_targets
 from softgen.spec.hooks import HOOKS
-from softgen.spec.numerics import check, encode, other_inputs
+from softgen.spec.numerics import check, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant
@@ -85,19 +85,23 @@ def test_the_target_of_a_hooked_row_is_hooked_too() -> None:
         assert np.isfinite(results[0]).any()
 
 
-@pytest.mark.parametrize("choice", ["warp", "block", "online", "shared", "safe", "cluster"])
+PACKED = "block_p8_c8_g1024_b1024_m1_pk"
+
+
+@pytest.mark.parametrize("choice", ["warp", "block", "online", "shared", "safe", "cluster", PACKED])
 def test_a_gradient_in_place_reads_its_target_before_it_is_written(choice: str) -> None:
     """Whichever column it is; the emulator refuses to read what another thread has overwritten."""
-    cols = 5000 if choice in ("shared", "cluster") else 1000
-    problem = Problem.of("cross_entropy_grad", "float32", cols)
+    cols = 5000 if choice in ("shared", "cluster", PACKED) else 1000
+    problem = Problem.of("cross_entropy_grad", "bfloat16" if choice == PACKED else "float32", cols)
     columns = [0, 3, cols - 1, cols // 2, 4, 777, -100, LARGEST, cols]
     job = job_of(variant_of(problem, choice), columns)
     (apart, _), (in_place, _) = run(job, replace(job, in_place=True))
     assert [each.tobytes() for each in apart] == [each.tobytes() for each in in_place]
     found = check(apart, job.inputs, problem)
     assert found.ok, found.message
-    assert not apart[0][6].any()
-    assert np.isnan(apart[0][7:]).all()
+    dx = decode(apart[0], problem.dtype)
+    assert not dx[6].any()
+    assert np.isnan(dx[7:]).all()
 
 
 def test_targets_of_both_types_give_the_same_bits() -> None:

@@ -1,4 +1,4 @@
-// cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m5
+// cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m8_pk
 // dx = upstream d(loss)/dx, loss and lse as of cross_entropy, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
@@ -30,7 +30,7 @@ constexpr int kPackSize = 8;        // elements moved by one load or store
 constexpr int kColsPerThread = 64;  // elements of a row held by one thread
 constexpr int kBlockSize = 128;     // threads in a block
 constexpr int kClusterSize = 16;    // blocks that share a row
-constexpr int kMinBlocks = 5;       // blocks that an SM must hold; caps the registers
+constexpr int kMinBlocks = 8;       // blocks that an SM must hold; caps the registers
 constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kWarps = kBlockSize / 32;
 constexpr int kSlots = kClusterSize * kWarps;
@@ -62,6 +62,12 @@ __device__ void store_word(uint4 word, Y* to) {
                : "memory");
 }
 #endif
+
+__device__ void widen_pack(Raw raw, Compute* to) {
+  const X* elements = reinterpret_cast<const X*>(&raw);
+#pragma unroll
+  for (int i = 0; i < kPackSize; ++i) to[i] = __bfloat162float(elements[i]);
+}
 
 __device__ void store_pack(const Compute* from, Y* to) {
   alignas(uint4) Y elements[kPackSize];
@@ -215,17 +221,15 @@ __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long 
 __device__ Compute base_of(Compute m) { return shift_of(m); }
 
 // Leaves exp(x - max) in the place of each x, and returns their sum.
-__device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Compute base) {
+__device__ Compute sum_in_place(Compute (&values)[kPackSize], Compute base) {
   Compute sum = 0;
 #pragma unroll
   for (Compute& value : values) sum += value = exponential(value - base);
   return sum;
 }
 
-// What was left is relative to the warp's maximum m: one factor a warp makes results of it.
-__device__ Compute factor_of(Compute m, MaxSum whole) {
-  return __fdividef(1, whole.d) * exponential(m - base_of(whole.m));
-}
+// A result is what was left times a factor of the row.
+__device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
@@ -244,12 +248,62 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   lse[row] = of_row;
 }
 
+// Elements stay as they were loaded, two to a register. They are widened for the row's sum, and
+// again for its results: that takes a second exponential, and half of the registers.
+using Pair = __nv_bfloat162;
+
+// Ignores NaN, as max() does.
+__device__ Compute largest(const Raw (&raw)[kPacks]) {
+  Pair m;
+  memcpy(&m, &raw[0], sizeof(m));
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    Pair pairs[kPackSize / 2];
+    memcpy(pairs, &raw[p], sizeof(pairs));
+#pragma unroll
+    for (const Pair& pair : pairs) m = __hmax2(m, pair);
+  }
+  return max(__bfloat162float(m.x), __bfloat162float(m.y));
+}
+
+// What all elements add to the sum of their row.
+__device__ Compute sum_of(const Raw (&raw)[kPacks], Compute m) {
+  Compute sum = 0;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    Compute values[kPackSize];
+    widen_pack(raw[p], values);
+    sum += sum_in_place(values, base_of(m));
+  }
+  return sum;
+}
+
+// Makes the compiler widen the elements again, where it would keep what it had. `zero` is 0, which
+// only the caller knows. ptxas sees through an empty asm.
+__device__ void forget_widened(Raw (&raw)[kPacks], unsigned int zero) {
+#pragma unroll
+  for (Raw& pack : raw) {
+    unsigned int words[sizeof(pack) / 4];
+    memcpy(words, &pack, sizeof(words));
+#pragma unroll
+    for (unsigned int& word : words) word ^= zero;
+    memcpy(&pack, words, sizeof(words));
+  }
+}
+
+// The results of a pack. The sum of its terms is known by now; the compiler drops it.
+__device__ void finish_pack(Raw raw, Compute m, Compute factor, Compute (&results)[kPackSize]) {
+  widen_pack(raw, results);
+  sum_in_place(results, base_of(m));
+#pragma unroll
+  for (Compute& value : results) value = finish(value, factor);
+}
+
 constexpr int kWholePacks = 7;  // of a thread: they are inside of the row for all threads
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
 __device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Hooks& hooks,
-                           Compute (&values)[kColsPerThread]) {
-  Raw raw[kPacks];
+                           Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
@@ -258,20 +312,17 @@ __device__ void load_slice(const X* row, int thread, Col first_pack, bool live, 
     raw[p] = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
     if (live && inside && col < hooks.end) load_word(row + col, raw[p]);
   }
-  const X* elements = reinterpret_cast<const X*>(raw);
-#pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) values[i] = __bfloat162float(elements[i]);
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int thread, Col first_pack,
-                            bool live, const Hooks& hooks, Y* y) {
+__device__ void store_slice(const Raw (&raw)[kPacks], Compute m, Compute factor, int thread,
+                            Col first_pack, bool live, const Hooks& hooks, Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int pack = p * kBlockSize + thread;
     const Col col = (first_pack + pack) * kPackSize;
     Compute results[kPackSize];
-    memcpy(results, values + p * kPackSize, sizeof(results));
+    finish_pack(raw[p], m, factor, results);
     hooks.leave<kPackSize>(results, col);
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     if (live && inside) store_pack(results, y + col);
@@ -282,11 +333,9 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int thread,
 
 // dx may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
-    cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m5(const X* x, const long long* target,
-                                                              long long ignore_index,
-                                                              Compute upstream, Y* dx,
-                                                              Compute* loss, Compute* lse,
-                                                              long long rows) {
+    cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m8_pk(
+        const X* x, const long long* target, long long ignore_index, Compute upstream, Y* dx,
+        Compute* loss, Compute* lse, long long rows) {
   alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kSlots];  // one store pushes a pair
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();
@@ -302,13 +351,11 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, upstream);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
-  Compute values[kColsPerThread];
-  load_slice(x + row * kCols, thread, first_pack, live, hooks, values);
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
-  m = max_lanes(m);
-  const MaxSum part = {m, add_lanes(sum_in_place(values, base_of(m)))};
+  Raw raw[kPacks];
+  load_slice(x + row * kCols, thread, first_pack, live, hooks, raw);
+  const Compute m = max_lanes(largest(raw));
+  const MaxSum part = {m, add_lanes(sum_of(raw, m))};
+  forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
 
   cluster_wait();  // every block's mbarrier is ready
   if (lane < kClusterSize) push(part, slots + rank * kWarps + thread / 32, &barrier, lane);
@@ -321,8 +368,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
-  const Compute factor = factor_of(part.m, whole);
-#pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
-  store_slice(values, thread, first_pack, live, hooks, dx + row * kCols);
+  store_slice(raw, whole.m, factor_of(whole.d), thread, first_pack, live, hooks, dx + row * kCols);
 }
