@@ -50,66 +50,82 @@ def run(*jobs: Job) -> list[Any]:
     return found
 
 
-FORWARD = [
+FORWARD: list[tuple[str, int, str]] = [
     *(("float32", 100, "warp"), ("bfloat16", 1000, "block"), ("float64", 33, "online")),
     *(("float16", 20000, "cluster"), ("float32", 8193, "split"), ("bfloat16", 20000, "shared")),
     ("float32", 33, "safe"),
 ]
 
 
-@pytest.mark.parametrize(("dtype", "cols", "choice"), FORWARD)
-def test_a_row_that_is_ignored_is_not_read(dtype: str, cols: int, choice: str) -> None:
-    variant = variant_of(Problem.of("cross_entropy", dtype, cols), choice)
-    none, one, all_ = (job_of(variant, [-100] * (9 - count) + [3] * count) for count in (0, 1, 9))
-    (results, work), (_, of_one), (_, of_all) = run(none, one, all_)
-    assert not results[0].any()
-    assert np.isneginf(results[1]).all()
-    row = (of_all.accesses - work.accesses) // 9
-    assert abs(of_one.accesses - work.accesses - row) <= 2  # packs that are cut differ
-    if choice == "shared":  # which copies rows before it looks
-        assert row == 1
-    else:
-        assert row >= cols * variant.problem.dtype.itemsize // 16
+def test_a_row_that_is_ignored_is_not_read() -> None:
+    variants = [
+        variant_of(Problem.of("cross_entropy", dtype, cols), choice)
+        for dtype, cols, choice in FORWARD
+    ]
+    jobs = [
+        job_of(variant, [-100] * (9 - count) + [3] * count)
+        for variant in variants
+        for count in (0, 1, 9)
+    ]
+    found = run(*jobs)
+    for variant in variants:
+        (results, work), (_, of_one), (_, of_all) = (found.pop(0) for _ in range(3))
+        assert not results[0].any()
+        assert np.isneginf(results[1]).all()
+        row = (of_all.accesses - work.accesses) // 9
+        assert abs(of_one.accesses - work.accesses - row) <= 2  # packs that are cut differ
+        if variant.strategy.name == "shared":  # which copies rows before it looks
+            assert row == 1
+        else:
+            assert row >= variant.problem.cols * variant.problem.dtype.itemsize // 16
 
 
 def test_the_target_of_a_hooked_row_is_hooked_too() -> None:
     """Behind the end of a row the target is -inf, and not loaded."""
     hooks = [hook for hook in HOOKS if hook.name in ("scale", "softcap", "biasf16", "causal")]
-    for choice in ("warp", "block", "online"):
-        problem = Problem.of("cross_entropy", "float32", 100, hooks=hooks)
-        job = job_of(variant_of(problem, choice), rows=13)
-        ((results, _),) = run(job)
+    problem = Problem.of("cross_entropy", "float32", 100, hooks=hooks)
+    jobs = [job_of(variant_of(problem, each), rows=13) for each in ("warp", "block", "online")]
+    for job, (results, _) in zip(jobs, run(*jobs), strict=True):
         found = check(results, job.inputs, problem)
         assert found.ok, found.message
         assert np.isposinf(results[0]).any()
         assert np.isfinite(results[0]).any()
 
 
-PACKED = "block_p8_c8_g1024_b1024_m1_pk"
+IN_PLACE = (
+    *((1000, "float32", each) for each in ("warp", "block", "online", "safe")),
+    *((5000, "float32", each) for each in ("shared", "cluster")),
+    (5000, "bfloat16", "block_p8_c8_g1024_b1024_m1_pk"),
+)
 
 
-@pytest.mark.parametrize("choice", ["warp", "block", "online", "shared", "safe", "cluster", PACKED])
-def test_a_gradient_in_place_reads_its_target_before_it_is_written(choice: str) -> None:
+def test_a_gradient_in_place_reads_its_target_before_it_is_written() -> None:
     """Whichever column it is; the emulator refuses to read what another thread has overwritten."""
-    cols = 5000 if choice in ("shared", "cluster", PACKED) else 1000
-    problem = Problem.of("cross_entropy_grad", "bfloat16" if choice == PACKED else "float32", cols)
-    columns = [0, 3, cols - 1, cols // 2, 4, 777, -100, LARGEST, cols]
-    job = job_of(variant_of(problem, choice), columns)
-    (apart, _), (in_place, _) = run(job, replace(job, in_place=True))
-    assert [each.tobytes() for each in apart] == [each.tobytes() for each in in_place]
-    found = check(apart, job.inputs, problem)
-    assert found.ok, found.message
-    dx = decode(apart[0], problem.dtype)
-    assert not dx[6].any()
-    assert np.isnan(dx[7:]).all()
+    jobs = []
+    for cols, dtype, choice in IN_PLACE:
+        columns = [0, 3, cols - 1, cols // 2, 4, 777, -100, LARGEST, cols]
+        job = job_of(variant_of(Problem.of("cross_entropy_grad", dtype, cols), choice), columns)
+        jobs += [job, replace(job, in_place=True)]
+    results = run(*jobs)
+    for job in jobs[::2]:
+        (apart, _), (in_place, _) = results.pop(0), results.pop(0)
+        assert [each.tobytes() for each in apart] == [each.tobytes() for each in in_place]
+        problem = job.source.variant.problem
+        found = check(apart, job.inputs, problem)
+        assert found.ok, found.message
+        dx = decode(apart[0], problem.dtype)
+        assert not dx[6].any()
+        assert np.isnan(dx[7:]).all()
 
 
 def test_targets_of_both_types_give_the_same_bits() -> None:
-    for stem in ("cross_entropy", "cross_entropy_grad", "cross_entropy_backward"):
-        narrow, wide = (Problem.of(name, "float32", 100) for name in (f"{stem}_i32", stem))
-        assert narrow.inputs[1].dtype is Integer.INT32
-        jobs = [job_of(variant_of(problem, "warp")) for problem in (narrow, wide)]
-        (first, _), (second, _) = run(*jobs)
+    stems = ("cross_entropy", "cross_entropy_grad", "cross_entropy_backward")
+    problems = [
+        Problem.of(f"{stem}{kind}", "float32", 100) for stem in stems for kind in ("_i32", "")
+    ]
+    assert [problem.inputs[1].dtype for problem in problems] == [Integer.INT32, Integer.INT64] * 3
+    found = run(*(job_of(variant_of(problem, "warp")) for problem in problems))
+    for (first, _), (second, _) in zip(found[::2], found[1::2], strict=True):
         assert [each.tobytes() for each in first] == [each.tobytes() for each in second]
 
 
