@@ -1,15 +1,15 @@
-// softmax_f32_50257_in16_spread_p4_w4_b512_c3_k132_n1_m1
+// softmax_f32_50257_in16_spread_p4_w2_b256_c6_k66_n2_m1
 // y = softmax(x), row by row, arithmetic in float32:
 //   x: float32 [rows / 16][50257][16], contiguous
 //   y: float32 [rows / 16][50257][16], contiguous; x itself, or no overlap with it
 //   a row with NaN or +inf, or of only -inf, gives NaN everywhere; else -inf gives 0
 //   aligned: x and y to 16 bytes (then every row is)
-// Strategy spread: 132 blocks share 16 rows, held in registers.
-//   grid:    a multiple of 132 blocks, at most ceil(rows / 16) * 132, all resident; 1-D, rows >= 1
-//   block:   1-D, exactly 512 threads, 2176 bytes of static shared memory
+// Strategy spread: 66 blocks share 8 rows, held in registers.
+//   grid:    a multiple of 66 blocks, at most ceil(rows / 8) * 66, all resident; 1-D, rows >= 1
+//   block:   1-D, exactly 256 threads, 576 bytes of static shared memory
 //   launch:  cudaLaunchCooperativeKernel: blocks poll each other, so all must be resident
-//   SMs:     at least 132 at once (softgen emit --sms sizes it for others)
-//   workspace: rows * 1060 bytes on a 128-byte boundary, zero at first and
+//   SMs:     planned for 132; fewer are correct and slower (softgen emit --sms sizes it for others)
+//   workspace: rows * 532 bytes on a 128-byte boundary, zero at first and
 //     left zero; launches that may run at once need one each
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c  # any from sm_75 on
 //   ftz:     -ftz=true makes 0 of results below 1.2e-38, and saves instructions
@@ -24,18 +24,17 @@ using Col = int;
 constexpr Col kCols = 50257;       // elements in a row
 constexpr long long kInner = 16;   // from one of them to the next
 constexpr int kPackSize = 4;       // adjacent rows moved by one load or store
-constexpr int kThreadsAcross = 4;  // threads side by side, a pack of rows each
-constexpr int kBlockSize = 512;    // threads in a block
-constexpr int kColsPerThread = 3;  // elements of a row held by one thread
-constexpr int kGroupSize = 132;    // blocks that share a row
+constexpr int kThreadsAcross = 2;  // threads side by side, a pack of rows each
+constexpr int kBlockSize = 256;    // threads in a block
+constexpr int kColsPerThread = 6;  // elements of a row held by one thread
+constexpr int kGroupSize = 66;     // blocks that share a row
 constexpr int kMinBlocks = 1;      // blocks that an SM must hold; caps the registers
 constexpr int kRowsPerBlock = kThreadsAcross * kPackSize;
 constexpr int kThreadsAlong = kBlockSize / kThreadsAcross;
 constexpr int kStride = kThreadsAlong * kGroupSize;
 constexpr int kWarpParts = kBlockSize / 32;
-constexpr int kWholeCols = kCols / kStride;  // all threads have them, and some one more
 // Columns that are widened at once, and lanes that combine the pairs of a row.
-constexpr int kAtOnce = 3;
+constexpr int kAtOnce = 6;
 constexpr int kSharers = 32;
 
 // Two instructions with -ftz=true. Relative error about |z| * 9e-8; but terms of large |z| weigh
@@ -269,8 +268,8 @@ __device__ MaxSum decode(Slot slot) { return {__int_as_float(~slot.m), __int_as_
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
-    softmax_f32_50257_in16_spread_p4_w4_b512_c3_k132_n1_m1(const X* x, Y* y, long long rows,
-                                                           unsigned char* workspace) {
+    softmax_f32_50257_in16_spread_p4_w2_b256_c6_k66_n2_m1(const X* x, Y* y, long long rows,
+                                                          unsigned char* workspace) {
   __shared__ MaxSum slots[kWarpParts][kRowsPerBlock];
   __shared__ MaxSum totals[kRowsPerBlock];
   const int thread = threadIdx.x;
@@ -287,8 +286,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const long long first = tile * kRowsPerBlock;
     const long long row = first + pack * kPackSize;
     const bool live = row < rows;
-    const long long start = tile * (kInner * kCols) + pack * kPackSize;
+    const long long start = row / kInner * (kInner * kCols) + row % kInner;
 
+    const Col end = live ? kCols : 0;
     // What is not there is -inf. Elements stay as they were loaded.
     const X* from = x + start;
     Raw raw[kColsPerThread];
@@ -296,7 +296,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     for (int c = 0; c < kColsPerThread; ++c) {
       raw[c] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
       const Col col = along + static_cast<Col>(c) * kStride;
-      if (live && (c < kWholeCols || col < kCols)) load_word(from + col * kInner, raw[c]);
+      if (col < end) load_word(from + col * kInner, raw[c]);
     }
     LongMaxSum mine[kPackSize];
 #pragma unroll
@@ -377,7 +377,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
         pack_values[i] = finish(element[0], factors[i]);
       }
       const Col col = along + static_cast<Col>(c) * kStride;
-      if (live && (c < kWholeCols || col < kCols)) store_pack(pack_values, to + col * kInner);
+      if (col < end) store_pack(pack_values, to + col * kInner);
     }
 
     // The last block that has read them clears them.
