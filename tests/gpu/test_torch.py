@@ -110,6 +110,17 @@ def test_compiled_without_a_graph_break(name: str) -> None:
     torch.testing.assert_close(a.grad, b.grad)
 
 
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's own code generation
+def test_compiled_into_a_cuda_graph() -> None:
+    mine, theirs = pair("softmax")
+    compiled = torch.compile(lambda x: mine(x * 2, -1) + 1, fullgraph=True, mode="reduce-overhead")
+    for seed in range(4):  # the first compiles, the second records
+        torch.manual_seed(seed)
+        x = torch.randn(64, 300, device="cuda")
+        torch.compiler.cudagraph_mark_step_begin()
+        torch.testing.assert_close(compiled(x), theirs(x * 2, -1) + 1)
+
+
 def test_the_operators_are_registered_as_they_should_be() -> None:
     from softgen.torch import operators
 
