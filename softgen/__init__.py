@@ -73,6 +73,8 @@ __all__ = [
     "plan",
     "softmax",
     "softmax_backward",
+    "token_log_probs",
+    "token_log_probs_backward",
 ]
 
 _HOME = {
@@ -96,6 +98,8 @@ _HOME = {
     "plan": "softgen.call.plan",
     "softmax": "softgen.call.api",
     "softmax_backward": "softgen.call.gradients",
+    "token_log_probs": "softgen.call.tokens",
+    "token_log_probs_backward": "softgen.call.gradients",
 }
 
 # Public names of before, and what has taken their place.

@@ -283,7 +283,7 @@ def _other_input(
     if operand.extent is Extent.BROADCAST:  # whose shape is the caller's, and told by numbers
         return array
     row = operand.extent is Extent.ROW
-    shape = row_shape if row else tuple(x.shape)
+    shape = (*row_shape, *operand.behind) if row else tuple(x.shape)
     if tuple(array.shape) != shape:
         of = f"{name}'s rows" if row else name
         raise InvalidValueError(

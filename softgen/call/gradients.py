@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.api import axis_of
 from softgen.call.full import calls_of
+from softgen.call.hooks import call_hooked
+from softgen.call.ids import ids_of, scale_of
+from softgen.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from softgen.strategies.select import Choice
@@ -136,3 +139,60 @@ def entropy_backward(
     calls = calls_of("entropy_backward", pdl)
     rows = (lse, entropy, upstream)
     return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rows)
+
+
+def token_log_probs_backward(
+    x: Any,
+    ids: Any,
+    lse: Any,
+    upstream: Any,
+    entropy: Any = None,
+    entropy_upstream: Any = None,
+    *,
+    temperature: Any = None,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+    pdl: bool = True,
+) -> Any:
+    """Return the gradient with respect to x of token_log_probs(x, ids), and of the entropies.
+
+    That is dx = sum of ([column == id] - p) * upstream over a row's ids, with log p = x - lse, and
+    -p (log p + entropy) * entropy_upstream: x is read once, and dx written.
+
+    Args:
+        x: as in `softmax`; rows are those of its last axis.
+        ids: as in `token_log_probs`.
+        lse: of the rows, in the type of the arithmetic, as `token_log_probs` returns it.
+        upstream: gradient with respect to the log-probabilities, of ids' shape and lse's dtype.
+        entropy: of the rows, of lse's shape and dtype; for the gradient of the entropies.
+        entropy_upstream: gradient with respect to them, likewise.
+        temperature: as in `token_log_probs`.
+        dtype: dtype of dx; x's by default.
+        out: where to write: x itself, or another array of dx's shape, dtype and device.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
+
+    An id that is no column makes its row NaN, unless its upstream is 0. Raises what `softmax`
+    raises, and InvalidValueError or InvalidTypeError for an array that does not belong to x.
+    """
+    if (entropy is None) != (entropy_upstream is None):
+        raise InvalidValueError("give entropy and entropy_upstream, or none of them")
+    given = ids_of(x, ids)
+    hooks = {}
+    if temperature is not None:  # the gradient with respect to x / temperature, times that of it
+        hooks["scale"] = scale = scale_of(temperature)
+        upstream = upstream * given.of_rows(scale)
+        entropy_upstream = None if entropy is None else entropy_upstream * scale
+    beside = "" if entropy is None else "_entropy"
+    name = f"token_log_probs_backward{beside}{given.suffix}"
+    rows: tuple[Any, ...] = (given.array, lse, given.flat(upstream))
+    rows = rows if entropy is None else (*rows, entropy, entropy_upstream)
+    request = (x, out, -1, dtype, tune, variant, batch_invariant)
+    if hooks:
+        return call_hooked(name, *request, pdl, hooks, rows)
+    return calls_of(name, pdl)[type(x)](*request, rows)

@@ -69,11 +69,16 @@ def call_hooked(
     batch_invariant: bool | None,
     pdl: bool,
     hooks: Mapping[str, Any],
+    others: tuple[Any, ...] = (),
 ) -> Any:
-    """Return the result of a call with hooks; the other arguments are those of `api.softmax`."""
+    """Return the result of a call with hooks; the other arguments are those of `api.softmax`.
+
+    `others` are the function's inputs beside x.
+    """
     require_last(library_of(x)[1].ndim, axis)
     names, values = chosen(Function.of(function), x, dtype, hooks)
     calls = calls_of(function, pdl, names)
+    values = (*others, *values)
     return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
 
 

@@ -88,13 +88,13 @@ def resolve_outputs(
 
     Raises what `resolve_output` raises.
     """
-    first, *more = problem.results
     return [
-        resolve_output(library, x, out, first.float_type, first.extent, row_shape, views=views),
-        *(
-            resolve_output(library, x, None, each.float_type, each.extent, row_shape)
-            for each in more
-        ),
+        resolve_output(
+            *(library, x, None if i else out, each.float_type, each.extent),
+            (*row_shape, *each.behind),
+            views=views and not i,
+        )
+        for i, each in enumerate(problem.results)
     ]
 
 
@@ -103,7 +103,8 @@ def require_fit(
 ) -> None:
     """Raise what `resolve_output` raises, unless the first result can be written to `out`."""
     first = problem.results[0]
-    shape = tuple(x.shape) if first.extent is Extent.ELEMENT else row_shape
+    of_rows = (*row_shape, *first.behind)
+    shape = tuple(x.shape) if first.extent is Extent.ELEMENT else of_rows
     _check_out(library, x, out, first.float_type, shape, math.prod(shape))
 
 

@@ -1,4 +1,4 @@
-"""What reinforcement learning asks of logits, without a result as wide as they are: entropies."""
+"""What reinforcement learning asks of logits, in one read: log p of tokens, and entropies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from softgen.call.api import axis_of
 from softgen.call.axes import with_axes_kept
 from softgen.call.full import calls_of
 from softgen.call.hooks import call_hooked
+from softgen.call.ids import ids_of, require_columns, scale_of
 from softgen.call.library import library_of
+from softgen.errors import InvalidValueError
+from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -70,3 +73,74 @@ def entropy(
     if return_lse:
         return tuple(with_axes_kept(each, axis, ndim) for each in found)
     return with_axes_kept(found, axis, ndim)
+
+
+def token_log_probs(
+    x: Any,
+    ids: Any,
+    *,
+    temperature: Any = None,
+    dtype: object = None,
+    out: Any = None,
+    tune: str | None = None,
+    variant: Choice = None,
+    batch_invariant: bool | None = None,
+    pdl: bool = True,
+    return_lse: bool = False,
+    return_entropy: bool = False,
+    checked: bool = False,
+    **hooks: Unpack[HookValues],
+) -> Any:
+    """Return log_softmax(x / temperature) at the columns `ids` of each row: x is read once.
+
+    Args:
+        x: as in `softmax`; rows are those of its last axis.
+        ids: the columns, int32 or int64, of x's library and on its device: one a row, of x's shape
+            without the last axis, or up to 16 a row, in one more axis.
+        temperature: above 0: a number, or an array of numbers that broadcasts over the rows.
+        dtype: dtype of log-probabilities and entropies; float32 (float64 for float64) by default.
+        out: where to write the log-probabilities, an array of the shape, dtype and device of ids'.
+        tune: as in `softmax`.
+        variant: as in `softmax`.
+        batch_invariant: as in `softmax`.
+        pdl: as in `softmax`.
+        return_lse: whether to return log(sum(exp(x / temperature))) of each row too, as `softmax`
+            does.
+        return_entropy: whether to return the entropy of each row of softmax(x / temperature) too.
+        checked: whether an id that is no column raises InvalidValueError, for which the host waits
+            for the GPU. Otherwise it gives NaN.
+        hooks: as in `softmax`, but for empty_rows, sink, out_scale, dropout and its seed.
+
+    Returns:
+        An array of ids' shape; with `return_lse` or `return_entropy` a tuple of it, lse and the
+        entropy, of what is asked for.
+
+    NaN for a row with NaN or +inf, or of nothing but -inf, and -inf for a column of -inf or one
+    that a hook hides. Raises what `softmax` raises.
+    """
+    given = ids_of(x, ids)
+    if checked:
+        require_columns(given.array, x.shape[-1])
+    if temperature is not None:
+        if hooks.get("scale") is not None:
+            raise InvalidValueError("scale is 1 / temperature; give one of them")
+        hooks["scale"] = scale_of(temperature)
+    beside = "_entropy" if return_entropy else "_lse" if return_lse else ""
+    name = f"token_log_probs{beside}{given.suffix}"
+    out = out if out is None else given.flat(out)
+    request = (x, out, -1, dtype or arithmetic_of(x), tune, variant, batch_invariant)
+    if hooks:
+        found = call_hooked(name, *request, pdl, hooks, (given.array,))
+    else:
+        found = calls_of(name, pdl)[type(x)](*request, (given.array,))
+    if not beside:
+        return given.shaped(found)
+    log_probs, *more = found  # the entropy, if any, then lse
+    wanted = [more[-1]] * return_lse + [more[0]] * return_entropy
+    return given.shaped(log_probs), *wanted
+
+
+def arithmetic_of(x: Any) -> str:
+    """Return the type of all arithmetic on x, by name."""
+    library, array = library_of(x)
+    return "float64" if library.dtype(array) is DType.FLOAT64 else "float32"

@@ -203,7 +203,9 @@ def _run(
         accuracy = measure(problem, inputs, made.results, exponent_error)
         arrays = [
             _for_people(numerics.decode(each, operand.dtype), operand.float_type).reshape(
-                values.shape if operand.extent is Extent.ELEMENT else values.shape[:-1]
+                values.shape
+                if operand.extent is Extent.ELEMENT
+                else (*values.shape[:-1], *operand.behind)
             )
             for each, operand in zip(made.results, problem.results, strict=True)
         ]
@@ -265,7 +267,7 @@ def _of_nothing(function: Function, values: NDArray[Any]) -> list[NDArray[Any]]:
     return [
         np.zeros(values.shape, np.float32)
         if operand.extent is Extent.ELEMENT
-        else np.full(values.shape[:-1], value, np.float32)
+        else np.full((*values.shape[:-1], *operand.behind), value, np.float32)
         for operand, value in zip(problem.results, of_empty_row(problem), strict=True)
     ]
 

@@ -132,7 +132,7 @@ def by_file(sources: Sequence[Source]) -> dict[str, Source]:
 def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
     shapes: dict[Extent, list[str | int]] = {
         Extent.ELEMENT: ["rows", problem.cols],
-        Extent.ROW: ["rows"],
+        Extent.ROW: ["rows", *operand.behind],
         Extent.NUMBER: [],
         Extent.BROADCAST: ["elements"],
     }

@@ -181,6 +181,17 @@ def declaration(opening: str, parameters: list[str]) -> str:
     return "\n".join(lines) + ") {"
 
 
+def _broken(indent: str, words: Sequence[str]) -> str:
+    """Return words in lines as full as can be, the first of which has its indentation already."""
+    lines = [indent]
+    for word in words:
+        if len(f"{lines[-1]}{word},") > LINE:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(indent)
+        lines[-1] += f"{word}, "
+    return "\n".join(lines)[len(indent) : -2]
+
+
 def widened(problem: Problem, element: str) -> str:
     """Return the number that an element of x is, in the type of all arithmetic."""
     conversions = {DType.FLOAT16: "__half2float", DType.BFLOAT16: "__bfloat162float"}
@@ -235,7 +246,7 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
     number = operand.accepts or problem.layout.accepts(operand.name)
     return {
         Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
-        Extent.ROW: "[rows], contiguous",
+        Extent.ROW: f"[rows]{''.join(f'[{n}]' for n in operand.behind)}, contiguous",
         Extent.NUMBER: f"number, {number}",
         Extent.BROADCAST: "[elements], of which a row finds its own by the numbers behind it",
     }[operand.extent]
@@ -389,6 +400,7 @@ def _dependent_names(variant: Variant) -> dict[str, Any]:
     return {
         "dependent_arrays": [array.replace("* ", "*& ") for array in arrays],
         "dependent_operands": ", ".join(f'"+l"({name})' for name in names),
+        "dependent_lines": _broken(" " * 17, [f'"+l"({name})' for name in names]),
         "dependent_names": ", ".join(names),
     }
 

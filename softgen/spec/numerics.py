@@ -204,7 +204,7 @@ def _check(
     rounded = decode(encode(exact, operand.dtype), operand.dtype)
     got = decode(result, operand.dtype)
     if operand.extent is Extent.ROW and isinstance(off, np.ndarray):
-        off = off[:, 0]
+        off = off if operand.behind else off[:, 0]
     with np.errstate(all="ignore"):
         if unit == "ulp":
             error = _ulp_error(operand, result, got, exact, size, off, problem.compute_dtype)

@@ -31,7 +31,7 @@ class Extent(str, Enum):
     """How many elements an operand has."""
 
     ELEMENT = "element"  # rows x cols
-    ROW = "row"  # one per row
+    ROW = "row"  # one per row, or a few (`Operand.width`)
     NUMBER = "number"  # one for all rows, passed by value
     BROADCAST = "broadcast"  # an array of its caller's size, of which numbers say what a row finds
 
@@ -58,6 +58,7 @@ class Operand:
         may_be: the operand whose memory it may share, element by element (in place).
         measure: of a result, what its error is relative to.
         accepts: of a number, which it may be, in words.
+        width: elements that a row has, where the extent is that of rows.
     """
 
     name: str
@@ -68,6 +69,12 @@ class Operand:
     may_be: str = ""
     measure: Measure = Measure.VALUE
     accepts: str = ""
+    width: int = 1
+
+    @property
+    def behind(self) -> tuple[int, ...]:
+        """The axes behind those of the rows, where each row has several elements."""
+        return (self.width,) if self.width > 1 else ()
 
     @property
     def parameter(self) -> str:
@@ -84,7 +91,7 @@ class Operand:
 
     def elements_per_row(self, cols: int) -> int:
         """Return how many elements belong to a row of `cols` columns, and to no other."""
-        return {Extent.ELEMENT: cols, Extent.ROW: 1}.get(self.extent, 0)
+        return {Extent.ELEMENT: cols, Extent.ROW: self.width}.get(self.extent, 0)
 
     def bytes_per_row(self, cols: int) -> int:
         """Return the bytes that belong to a row of `cols` columns."""
@@ -92,7 +99,8 @@ class Operand:
 
     def shape(self, rows: int, cols: int) -> tuple[int, ...]:
         """Return the shape for so many rows; a broadcast array has that of its caller."""
-        return {Extent.ELEMENT: (rows, cols), Extent.ROW: (rows,), Extent.NUMBER: ()}[self.extent]
+        of_rows = (rows, *self.behind)
+        return {Extent.ELEMENT: (rows, cols), Extent.ROW: of_rows, Extent.NUMBER: ()}[self.extent]
 
     def word(self, value: float) -> int:
         """Return a number as a launch takes it: its bits in the low bytes of a 64-bit word.

@@ -158,6 +158,8 @@ class Problem:
         if self.zero_rows and not self.writes_elements:
             raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
         for hook in self.hooks:
+            if hook.kind in function.barred:
+                raise InvalidValueError(f"{hook} means nothing to {function.name}; leave it out")
             if (hook.leaves or hook.weighs) and not function.weighs:
                 raise InvalidValueError(
                     f"{hook} is for results that sum to one, as softmax's; {function.name} has none"

@@ -188,7 +188,7 @@ def _name_pattern() -> re.Pattern[str]:
     # The longest first: softmax_lse begins with softmax.
     functions = sorted((function.name for function in all_functions()), key=len, reverse=True)
     return re.compile(
-        rf"(?P<function>{'|'.join(functions)})"
+        rf"(?P<function>(?:{'|'.join(functions)})(?:_k\d{{1,2}})?)"
         r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
         rf"_(?P<cols>\d{{1,13}})(?:_(?P<layout>{LABEL}))?"
         r"(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"

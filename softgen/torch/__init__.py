@@ -1,8 +1,8 @@
 """softgen in PyTorch: the functions of torch.nn.functional, with gradients.
 
-`softmax`, `log_softmax`, `logsumexp`, `entropy` and `cross_entropy` are differentiable and may be
-compiled (`torch.compile(fullgraph=True)`). `patch()` puts them in the place of
-torch.nn.functional's.
+`softmax`, `log_softmax`, `logsumexp`, `entropy`, `token_log_probs` and `cross_entropy` are
+differentiable and may be compiled (`torch.compile(fullgraph=True)`). `patch()` puts those that
+torch.nn.functional has in the place of its own.
 """
 
 from __future__ import annotations
@@ -16,8 +16,23 @@ except ImportError as error:
         "softgen.torch needs PyTorch; install it with pip install 'softgen[torch]'"
     ) from error
 
-from softgen.torch.functional import entropy, log_softmax, logsumexp, softmax
+from softgen.torch.functional import (
+    entropy,
+    log_softmax,
+    logsumexp,
+    softmax,
+    token_log_probs,
+)
 from softgen.torch.losses import cross_entropy
 from softgen.torch.patching import patch, unpatch
 
-__all__ = ["cross_entropy", "entropy", "log_softmax", "logsumexp", "patch", "softmax", "unpatch"]
+__all__ = [
+    "cross_entropy",
+    "entropy",
+    "log_softmax",
+    "logsumexp",
+    "patch",
+    "softmax",
+    "token_log_probs",
+    "unpatch",
+]

@@ -10,12 +10,13 @@ import torch
 
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
-from softgen.errors import InvalidTypeError
+from softgen.call.ids import require_columns
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.torch import hooked, operators
-from softgen.torch.dtypes import HALVES
+from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
 from softgen.torch.quick import along
-from softgen.torch.rows import Entropy
+from softgen.torch.rows import Entropy, TokenLogProbs
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -95,7 +96,9 @@ def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> An
     return with_axes_kept(lse, axis, input.dim()) if keepdim else lse
 
 
-def entropy(input: Any, dim: int | Sequence[int] = -1, keepdim: bool = False) -> Any:
+def entropy(
+    input: Any, dim: int | Sequence[int] = -1, keepdim: bool = False, *, dtype: Any = None
+) -> Any:
     """Return -sum(p log p) of p = softmax(input) along `dim`, in nats.
 
     As torch.distributions.Categorical(logits=input).entropy() along the last.
@@ -104,18 +107,73 @@ def entropy(input: Any, dim: int | Sequence[int] = -1, keepdim: bool = False) ->
         input: as in `softmax`.
         dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
+        dtype: dtype of the result; input's by default.
 
     The gradient is one read and one write, from lse and the entropy in float32 (float64 for
     float64). It is not differentiable again. Where input is -inf p log p is 0.
     """
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_compiling():
-        found = operators.entropy(input, list(axes_of(axis, input.dim())))
+        found = operators.entropy_lse(input, list(axes_of(axis, input.dim())))[0]
+        found = found.to(dtype or input.dtype)
     elif wanted_again(input):
-        found = applied(Entropy, input)(input, axis)[0].to(input.dtype)
+        found = applied(Entropy, input)(input, axis)[0].to(dtype or input.dtype)
     else:
-        found = tokens.entropy(input, axis)
+        found = tokens.entropy(input, axis, dtype=dtype)
     return with_axes_kept(found, axis, input.dim()) if keepdim else found
+
+
+def token_log_probs(
+    input: Any,
+    ids: Any,
+    *,
+    temperature: Any = None,
+    return_lse: bool = False,
+    return_entropy: bool = False,
+    checked: bool = False,
+) -> Any:
+    """Return log_softmax(input / temperature) at the columns `ids` of each row.
+
+    As torch.log_softmax(input / temperature, -1).gather(-1, ids[..., None])[..., 0], without a
+    result as wide as input, in float32 (float64 for float64).
+
+    Args:
+        input: as in `softmax`; rows are those of its last dimension.
+        ids: the columns, int32 or int64: one a row, or up to 16, in one more dimension.
+        temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
+            gradient.
+        return_lse: whether to return log(sum(exp(input / temperature))) too. It has no gradient.
+        return_entropy: whether to return the entropy of each row too.
+        checked: whether an id that is no column raises InvalidValueError, for which the host waits
+            for the GPU. Otherwise it gives NaN.
+
+    Returns:
+        A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for.
+
+    The gradient is one read and one write for log-probabilities and entropies together. It is not
+    differentiable again. Raises what `softgen.token_log_probs` raises.
+    """
+    number, of_rows = None, None
+    if isinstance(temperature, Tensor):
+        if temperature.requires_grad:
+            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
+        of_rows = temperature.to(wide(input))
+    elif temperature is not None:
+        number = float(temperature)
+    if checked:
+        require_columns(ids, input.shape[-1])
+    given = number if of_rows is None else of_rows
+    if is_compiling():
+        run = operators.token_log_probs_entropy if return_entropy else operators.token_log_probs
+        found = run(input, ids, number, of_rows)
+    elif return_entropy or return_lse or wanted_again(input):
+        found = applied(TokenLogProbs, input)(input, ids, given, return_entropy)
+    else:
+        return tokens.token_log_probs(input, ids, temperature=given)
+    log_probs, lse, *entropy = found
+    if not (return_lse or return_entropy):
+        return log_probs
+    return log_probs, *([lse] * return_lse), *entropy
 
 
 def _dim(x: Any, stacklevel: int) -> int:

@@ -1,4 +1,4 @@
-"""Autograd of what is one number a row, or a few: the entropy, with a gradient from it and lse."""
+"""Autograd of what is one number a row, or a few: entropies and log-probabilities of tokens."""
 
 from __future__ import annotations
 
@@ -78,6 +78,53 @@ class Entropy(Function):
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, Any]:
         """Return the results of a batch, whose dimension becomes the first."""
         return cls.apply(batched(info, in_dims[0], x), _behind(axis, x.dim() - 1)), (0, 0)
+
+
+class TokenLogProbsBackward(GradientOfRows):
+    """The gradient of log-probabilities and, where there is one, of the entropy."""
+
+    of = "token_log_probs"
+
+    @staticmethod
+    def forward(
+        x: Any, ids: Any, lse: Any, upstream: Any, entropy: Any, of_entropy: Any, temperature: Any
+    ) -> Any:
+        """Return dx."""
+        rows = lse.detach(), upstream.detach()
+        both = () if entropy is None else (entropy.detach(), of_entropy.detach())
+        given = (x.detach(), ids, *rows, *both)
+        return gradients.token_log_probs_backward(*given, temperature=temperature)
+
+
+class TokenLogProbs(Function):
+    """Log-probabilities of ids in the type of the arithmetic, lse, and the entropy if asked for."""
+
+    @staticmethod
+    def forward(x: Any, ids: Any, temperature: Any, entropy: bool) -> Any:
+        """Return them, float32 (float64 for float64)."""
+        return tokens.token_log_probs(
+            *(x.detach(), ids),
+            temperature=temperature,
+            dtype=wide(x),
+            return_lse=True,
+            return_entropy=entropy,
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x, ids and the results of rows."""
+        x, ids, ctx.temperature, _ = inputs
+        _, lse, *entropy = output
+        ctx.mark_non_differentiable(lse)
+        ctx.save_for_backward(x, ids, lse, *entropy)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any, _: Any, *more: Any) -> tuple[Any, None, None, None]:
+        """Return dx."""
+        x, ids, lse, *entropy = ctx.saved_tensors
+        both = (entropy[0], more[0]) if entropy else (None, None)
+        run = applied(TokenLogProbsBackward, upstream, x)
+        return run(x, ids, lse, upstream, *both, ctx.temperature), None, None, None
 
 
 def _behind(axis: Any, ndim: int) -> tuple[int, ...]:

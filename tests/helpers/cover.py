@@ -12,9 +12,9 @@ from softgen.strategies.variants import Variant
 def cover(variants: Sequence[Variant]) -> list[Variant]:
     """Return variants that have every pair of values of two properties that `variants` have.
 
-    And each function by each strategy with each type. Greedily: always the one that brings the
-    most combinations that none before has. What one brings only falls, so that a heap of earlier
-    counts tells the best one without counting all again.
+    And each template of functions by each strategy with each type. Greedily: always the one that
+    brings the most combinations that none before has. What one brings only falls, so that a heap of
+    earlier counts tells the best one without counting all again.
     """
     brought = [set(_combinations(variant)) for variant in variants]
     heap = [(-len(found), index) for index, found in enumerate(brought)]
@@ -47,4 +47,4 @@ def _combinations(variant: Variant) -> Iterator[object]:
         "shares a block": variant.launch.rows_per_block > 1,
     }
     yield from combinations(properties.items(), 2)
-    yield problem.function, variant.strategy.name, problem.dtype
+    yield problem.function.template, variant.strategy.name, problem.dtype

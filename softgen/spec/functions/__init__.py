@@ -6,7 +6,7 @@ import functools
 import importlib
 import os
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from softgen.spec.functions.base import Function
 
@@ -29,6 +29,9 @@ def function_named(name: str) -> Function | None:
             for function in _functions_of(module):
                 if function.name == name:
                     return function
+            named = getattr(module, "function_of", None)  # of those that are too many to list
+            if named is not None and (function := named(name)) is not None:
+                return cast("Function", function)
     return {function.name: function for function in all_functions()}.get(name)
 
 

@@ -66,6 +66,11 @@ class Function(abc.ABC):
         return len(inputs) == 1 and self.part.has_maximum and self.reduces
 
     @property
+    def barred(self) -> frozenset[str]:
+        """The kinds of hooks that mean nothing to it, though it takes others."""
+        return frozenset()
+
+    @property
     def modifiers(self) -> tuple[Hook, ...]:
         """What it does itself as hooks do: with columns, or with results on their way out.
 
@@ -155,14 +160,14 @@ def element(name: str, dtype: DType, cuda: str) -> Operand:
     return Operand(name, dtype, Extent.ELEMENT, result=False, cuda=cuda)
 
 
-def row_input(name: str, dtype: DType, cuda: str) -> Operand:
-    """Return an input of one element a row."""
-    return Operand(name, dtype, Extent.ROW, result=False, cuda=cuda)
+def row_input(name: str, dtype: DType, cuda: str, width: int = 1) -> Operand:
+    """Return an input of one element a row, or a few."""
+    return Operand(name, dtype, Extent.ROW, result=False, cuda=cuda, width=width)
 
 
-def row_ids(name: str, kind: Integer) -> Operand:
-    """Return an input of one integer a row, as the number of a column."""
-    return Operand(name, kind, Extent.ROW, result=False, cuda=kind.cuda)
+def row_ids(name: str, kind: Integer, width: int = 1) -> Operand:
+    """Return an input of one integer a row, or a few, as the number of a column."""
+    return Operand(name, kind, Extent.ROW, result=False, cuda=kind.cuda, width=width)
 
 
 def number_input(name: str, kind: DType | Integer, cuda: str, accepts: str) -> Operand:
@@ -177,6 +182,6 @@ def element_result(
     return Operand(name, dtype, Extent.ELEMENT, True, cuda, may_be, measure)
 
 
-def row_result(name: str, dtype: DType, cuda: str, measure: Measure) -> Operand:
-    """Return a result of one element a row."""
-    return Operand(name, dtype, Extent.ROW, result=True, cuda=cuda, measure=measure)
+def row_result(name: str, dtype: DType, cuda: str, measure: Measure, width: int = 1) -> Operand:
+    """Return a result of one element a row, or a few."""
+    return Operand(name, dtype, Extent.ROW, result=True, cuda=cuda, measure=measure, width=width)

@@ -34,6 +34,16 @@ class OfLogarithms(Function):
         """Whether the part of a row is found, and not given."""
         return False
 
+    @property
+    def hookable(self) -> bool:
+        """What enters it is modified as it was in the function whose gradient it is."""
+        return True
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """What is part of lse already, and what is for NaN of rows of -inf."""
+        return frozenset({"sink", "zeroempty"})
+
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, what there is one of per row, and dx, which may be x."""
         return (

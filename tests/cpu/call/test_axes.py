@@ -169,7 +169,7 @@ class Call:
                 if not operand.result and operand.extent is Extent.ELEMENT:
                     given.append(problem.layout.from_memory(array, rows, problem.cols))
                 elif not operand.result:
-                    given.append(array.reshape(rows))
+                    given.append(array.reshape(operand.shape(rows, problem.cols)))
             results = reference(problem.function, *(each.astype(np.float64) for each in given))
             for operand, found in zip(problem.results, results, strict=True):
                 target = arrays[problem.operands.index(operand)].reshape(-1)
