@@ -12,7 +12,7 @@ from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.ids import require_columns
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.torch import hooked, operators
+from softgen.torch import hooked, operators, token_operators
 from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
 from softgen.torch.quick import along
@@ -164,8 +164,8 @@ def token_log_probs(
         require_columns(ids, input.shape[-1])
     given = number if of_rows is None else of_rows
     if is_compiling():
-        run = operators.token_log_probs_entropy if return_entropy else operators.token_log_probs
-        found = run(input, ids, number, of_rows)
+        plain, more = token_operators.token_log_probs, token_operators.token_log_probs_entropy
+        found = (more if return_entropy else plain)(input, ids, number, of_rows)
     elif return_entropy or return_lse or wanted_again(input):
         found = applied(TokenLogProbs, input)(input, ids, given, return_entropy)
     else:
