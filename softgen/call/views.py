@@ -180,6 +180,8 @@ def numbers_of(problem: Problem, placement: Placement | None, rows: int) -> dict
 
 def share_memory(library: Library, a: Any, b: Any) -> bool:
     """Whether two arrays have a byte in common; also where that is too hard to tell."""
+    if 0 in a.shape or 0 in b.shape:  # PyTorch gives both the address 0
+        return False
     ends = [extent(library, each) for each in (a, b)]
     if ends[0][0] >= ends[1][1] or ends[1][0] >= ends[0][1]:
         return False

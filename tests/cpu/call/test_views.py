@@ -246,6 +246,7 @@ def test_sharing_memory_is_told_to_the_byte() -> None:
     halves = memory[:, :5].view("f2")
     assert not share_memory(library, halves, memory[:, 5:])
     assert share_memory(library, halves, memory[:, 4:])
+    assert not share_memory(library, memory[:0], memory[:0])
 
 
 COPIED: dict[str, Callable[[Any], Any]] = {
