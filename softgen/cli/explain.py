@@ -13,6 +13,7 @@ from softgen.cli.tune import parse_shape
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import Problem
 from softgen.strategies.select import untimed
 
@@ -34,6 +35,7 @@ def explain(
     arch: options.HereOrArch = None,
     sms: options.Sms = None,
     batch_invariant: options.BatchInvariant = False,
+    inner: options.InnerOption = 1,
     json: options.JsonOption = False,
 ) -> None:
     """Tell why a shape gets its kernel: what there was to choose from, expected and measured.
@@ -47,9 +49,14 @@ def explain(
     from softgen.tuning import explain as choices
 
     rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")
-    options.require_possible(alignment, cols)
+    layout = layout_behind(inner)
+    options.require_possible(alignment, cols, layout)
     problem = Problem.of(
-        function, dtype, cols, out_dtype=out_dtype, alignment=alignment, fixed_order=batch_invariant
+        *(function, dtype, cols),
+        out_dtype=out_dtype,
+        alignment=alignment,
+        fixed_order=batch_invariant,
+        layout=layout,
     )
     entry, elsewhere = None, _why_not_here(arch, sms)
     if elsewhere:

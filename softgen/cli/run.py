@@ -13,10 +13,11 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
-from softgen.cli.run_input import Files, Request, save_npy
+from softgen.cli.run_input import Files, Request, axis_before, save_npy
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import MOST_INNER, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
@@ -72,7 +73,9 @@ def run(
     function: options.AnyFunction = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", help="A .npy file of floats; the last axis is the row."),
+        typer.Option(
+            "--input", help="A .npy file of floats; the last axis is the row, or --inner says."
+        ),
     ] = None,
     operands: Annotated[
         list[str] | None,
@@ -104,6 +107,15 @@ def run(
             "be repeated.",
         ),
     ] = None,
+    inner: Annotated[
+        int | None,
+        typer.Option(
+            "--inner",
+            min=1,
+            max=MOST_INNER,
+            help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
+        ),
+    ] = None,
     variant: options.VariantOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
@@ -115,7 +127,9 @@ def run(
     """
     named = parse_name(variant) if variant is not None and is_full_name(variant) else None
     if named is not None:
-        options.require_agreement(named, cols, dtype, function, out_dtype)
+        layout = None if inner is None else layout_behind(inner)
+        options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)
+        inner = named.problem.layout.step
         dtype, function = named.problem.dtype, named.problem.function
         out_dtype = named.problem.out_dtype
         cols = named.problem.cols if source is None else None
@@ -124,14 +138,14 @@ def run(
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
     try:
-        values, x_type = Request(source, rows, cols, dtype, seed).load(limit)
+        values, x_type = Request(source, rows, cols, dtype, seed, inner or 1).load(limit)
         if where is options.Device.CPU:
             reason = "no GPU can be used: " if device is options.Device.AUTO else ""
             output.note(f"{reason}the emitted kernel runs on the CPU emulator")
         with _progress(where, values.size, json):
             report = _run(
                 *(where, function, values, x_type, out_dtype),
-                *(named or variant, files, source is None, hooks or []),
+                *(named or variant, files, source is None, hooks or [], inner or 1),
             )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
@@ -170,6 +184,7 @@ def _run(
     files: Files,
     random: bool,
     hooks: list[str],
+    inner: int,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
@@ -177,17 +192,20 @@ def _run(
     from softgen.spec import numerics
 
     y_type = out_dtype or x_type
-    cols = values.shape[-1] if values.ndim else 1  # a 0-d array is one row of one element
+    axis = axis_before(values.shape, inner)
+    cols = values.shape[axis] if values.ndim else 1  # a 0-d array is one row of one element
+    layout = layout_behind(inner)
+    of_rows = values.shape[:axis] + values.shape[axis + 1 :]
     report: dict[str, Any] = {"shape": list(values.shape), "function": function.name}
     report |= {"dtype": x_type.value, "out_dtype": y_type.value}
     exponent_error = 0.0
     if cols == 0:
-        arrays, accuracy = _of_nothing(function, values), Closeness()
+        arrays, accuracy = _of_nothing(function, values, of_rows), Closeness()
         report |= {"variant": None, "strategy": None, "parameters": {}}
         report |= {"device": where.value, "source": None}
     else:
         names, taken = load_hooks(function, values, x_type, y_type, hooks)
-        problem = Problem.of(function, x_type, cols, out_dtype=y_type, hooks=names)
+        problem = Problem.of(function, x_type, cols, out_dtype=y_type, hooks=names, layout=layout)
         if isinstance(choice, Variant) and choice.problem.cols == cols:
             if choice.problem.hooks != problem.hooks:
                 wanted = ", ".join(map(str, choice.problem.hooks)) or "none"
@@ -196,16 +214,18 @@ def _run(
                     f"{', '.join(names) or 'none'}"
                 )
             problem = choice.problem  # with its alignment, and its order of summation
-        x = numerics.encode(values.reshape(-1, cols), x_type)
+        count = values.size // cols
+        x = numerics.encode(layout.from_memory(values, count, cols), x_type)
         inputs = (x, *files.load_inputs(problem.bare, x, random), *taken)
         made = compute(where, problem, inputs, choice)
         exponent_error = made.variant.strategy.exponent_error(problem)
         accuracy = measure(problem, inputs, made.results, exponent_error)
         arrays = [
-            _for_people(numerics.decode(each, operand.dtype), operand.float_type).reshape(
-                values.shape
-                if operand.extent is Extent.ELEMENT
-                else (*values.shape[:-1], *operand.behind)
+            _for_people(
+                numerics.in_memory(numerics.decode(each, operand.dtype), operand, problem),
+                operand.float_type,
+            ).reshape(
+                values.shape if operand.extent is Extent.ELEMENT else (*of_rows, *operand.behind)
             )
             for each, operand in zip(made.results, problem.results, strict=True)
         ]
@@ -257,7 +277,9 @@ def compute(
     return Computed(results, variant, "cpu emulator", arch)
 
 
-def _of_nothing(function: Function, values: NDArray[Any]) -> list[NDArray[Any]]:
+def _of_nothing(
+    function: Function, values: NDArray[Any], of_rows: tuple[int, ...]
+) -> list[NDArray[Any]]:
     """Return the results for rows without elements."""
     import numpy as np
 
@@ -267,7 +289,7 @@ def _of_nothing(function: Function, values: NDArray[Any]) -> list[NDArray[Any]]:
     return [
         np.zeros(values.shape, np.float32)
         if operand.extent is Extent.ELEMENT
-        else np.full((*values.shape[:-1], *operand.behind), value, np.float32)
+        else np.full((*of_rows, *operand.behind), value, np.float32)
         for operand, value in zip(problem.results, of_empty_row(problem), strict=True)
     ]
 

@@ -52,6 +52,7 @@ def run_on_gpu(
         rows=max(1, rows),
         out_dtype=problem.out_dtype,
         alignment=problem.alignment,
+        inner=problem.layout.step,
         variant=choice,
         hooks=problem.hooks,
         # Otherwise SOFTGEN_BATCH_INVARIANT says.

@@ -36,6 +36,7 @@ class Request:
         cols: columns of the random input.
         dtype: element type asked for; None for the file's, or float32.
         seed: of the random input.
+        inner: elements behind the columns, of the random input; rows come in multiples of it.
     """
 
     path: Path | None
@@ -43,6 +44,7 @@ class Request:
     cols: int | None
     dtype: DType | None
     seed: int
+    inner: int = 1
 
     def load(self, limit: int | None) -> tuple[NDArray[Any], DType]:
         """Return the input as a float array of any shape, and the dtype to compute in.
@@ -58,7 +60,12 @@ class Request:
                 )
             values = read_npy(self.path, limit)
             return values, self.dtype or DType.of(values.dtype.name)
-        rows = DEFAULT_SHAPE[0] if self.rows is None else self.rows
+        rows = -(-DEFAULT_SHAPE[0] // self.inner) * self.inner if self.rows is None else self.rows
+        if rows % self.inner:
+            raise InvalidValueError(
+                f"--rows {rows} with --inner {self.inner}: rows come in multiples of inner; give "
+                f"--rows {-(-rows // self.inner) * self.inner}"
+            )
         cols = DEFAULT_SHAPE[1] if self.cols is None else self.cols
         if objection := too_many((rows, cols), limit):
             raise InvalidValueError(f"{rows} x {cols} are {objection}")
@@ -68,7 +75,26 @@ class Request:
         import numpy as np
 
         wide = np.float64 if self.dtype is DType.FLOAT64 else np.float32
-        return np.random.default_rng(self.seed).standard_normal((rows, cols), wide) * wide(SPREAD)
+        shape = (rows, cols) if self.inner == 1 else (rows // self.inner, cols, self.inner)
+        return np.random.default_rng(self.seed).standard_normal(shape, wide) * wide(SPREAD)
+
+
+def axis_before(shape: tuple[int, ...], inner: int) -> int:
+    """Return the axis that has `inner` elements behind it, longer than 1 if one is: the last.
+
+    Raises InvalidValueError that says what the axes have behind them.
+    """
+    behind = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    found = [i for i, elements in enumerate(behind) if elements == inner]
+    if not found and inner > 1:
+        known = ", ".join(map(str, behind)) or "none"
+        raise InvalidValueError(
+            f"no axis of an array of shape {shape} has {inner} elements behind it, as --inner "
+            f"says; its axes have {known}"
+        )
+    if inner == 1 or not found:
+        return len(shape) - 1
+    return next((i for i in reversed(found) if shape[i] > 1), found[-1])
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from softgen.spec.arch import KNOWN, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
-from softgen.spec.layouts import LABEL
+from softgen.spec.layouts import LABEL, Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy, features_of
 from softgen.strategies.faults import fault, is_own
@@ -79,7 +79,8 @@ class Variant:
             label = self.problem.layout.label
             layout = f" in the layout {label}" if label else ""
             missing = features_of(self.problem) - self.strategy.takes
-            why = "; ".join(sorted(feature.value for feature in missing))
+            reasons = [*sorted(feature.value for feature in missing)]
+            why = "; ".join([*reasons, *_other_axis(type(self.strategy), self.problem)])
             raise IllegalVariantError(
                 f"{self.strategy.label}: {self.strategy.name} does not compute "
                 f"{self.problem.computed}{layout}" + f" ({why})" * bool(why)
@@ -161,19 +162,37 @@ def raise_own_fault(kind: type[Strategy], error: Exception) -> None:
         raise fault(kind.name, error) from error
 
 
+def _other_axis(kind: type[Strategy], problem: Problem) -> list[str]:
+    """Return in words which axes a strategy is for, if not for that of `problem`."""
+    if isinstance(problem.layout, kind.layouts):
+        return []
+    if any(issubclass(each, Columns) for each in kind.layouts):
+        return ["it is for another axis than the last: --inner, or inner=, tells what is behind it"]
+    if isinstance(problem.layout, Columns):
+        return ["it is for the last axis"]
+    return []
+
+
 def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> Variant:
     """Return the first candidate: the choice without any timing."""
     for variant in candidates(problem, rows, arch, strategy):
         return variant
+    inner = f" --inner {problem.layout.step}" if problem.layout.step > 1 else ""
     raise InvalidValueError(
         f"strategy {strategy!r} has no setting worth running for {problem.label} on "
         f"{arch.label}{_objection(problem, rows, arch, strategy)}; `softgen list --dtype "
-        f"{problem.dtype.value} --cols {problem.cols} {arch.command_options}` shows what has"
+        f"{problem.dtype.value} --cols {problem.cols}{inner} {arch.command_options}` shows what has"
     )
 
 
 def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> str:
-    """Return why what another architecture would run is not legal on `arch`, if any would."""
+    """Return why what another architecture would run is not legal on `arch`, if any would.
+
+    Or which axes the strategy is for.
+    """
+    if strategy is not None:
+        for reason in _other_axis(strategy_named(strategy), problem):
+            return f" ({reason})"
     for other in KNOWN.values():
         for variant in candidates(problem, rows, other, strategy):
             try:

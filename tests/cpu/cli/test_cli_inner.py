@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from softgen.source.manifest import read
-from tests.helpers.cli_helpers import cli, ok
+from tests.helpers.cli_helpers import cli, document, ok
 
 
 def test_a_kernel_is_emitted(tmp_path: Path) -> None:
@@ -34,10 +35,58 @@ def test_every_candidate_of_one_inner_is_a_set_of_its_own(tmp_path: Path) -> Non
         (("show", "softmax_f32_128_in8_safe_b256", "--inner", "16"), "is for --inner 8, and"),
         (("list", "--inner", "16", "--strided", "1"), "columns are of contiguous arrays"),
         (("list", "--cols", "8", "--inner", "6", "--alignment", "4"), "multiples of 2 at most"),
+        (
+            ("run", "--rows", "50", "--inner", "24"),
+            "rows come in multiples of inner; give --rows 72",
+        ),
+        (("run", "--variant", "columns"), "it is for another axis than the last: --inner"),
+        (("run", "--variant", "columns_p4_w8_b128_c8_m1"), "for another axis than the last"),
+        (("run", "--variant", "warp", "--inner", "8"), "it is for the last axis"),
+        (("run", "--variant", "softmax_f32_8_in8_safe_b64", "--inner", "4"), "is for --inner 8"),
         (("tune", "--suite", "llm", "--inner", "6"), "--inner goes with --shape and --shapes"),
     ],
 )
 def test_what_cannot_be_is_refused(options: tuple[str, ...], message: str) -> None:
-    done = cli(*options)
+    done = cli(*options, *(("--device", "cpu") if options[0] == "run" else ()))
     assert done.exit_code != 0
     assert message in " ".join(done.output.split())
+
+
+@pytest.mark.parametrize(
+    ("shape", "inner", "axis"), [((3, 9, 5), 5, 1), ((6, 4, 2), 8, 0), ((2, 1, 7, 4), 4, 2)]
+)
+def test_run_finds_the_axis_of_a_file(
+    shape: tuple[int, ...], inner: int, axis: int, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).standard_normal(shape) * 9
+    np.save(tmp_path / "x.npy", x)
+    options = ("--function", "softmax_lse", "--inner", inner, "--device", "cpu", "--json")
+    files = ("--input", tmp_path / "x.npy", "--output", tmp_path / "y.npy")
+    report = document(ok("run", *options, *files, "--result", f"lse={tmp_path / 'lse.npy'}"))
+    assert report["shape"] == list(shape)
+    assert f"_{shape[axis]}_in{inner}_" in report["variant"]
+    terms = np.exp(x - x.max(axis=axis, keepdims=True))
+    total = terms.sum(axis=axis, keepdims=True)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), terms / total, rtol=1e-13)
+    lse = np.squeeze(x.max(axis=axis, keepdims=True) + np.log(total), axis=axis)
+    np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), lse, rtol=1e-13)
+
+
+def test_run_says_what_the_axes_of_a_file_have_behind_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.zeros((4, 30, 6)))
+    done = cli("run", "--input", tmp_path / "x.npy", "--inner", 5, "--device", "cpu")
+    assert done.exit_code != 0
+    wanted = "shape (4, 30, 6) has 5 elements behind it, as --inner says; its axes have 180, 6, 1"
+    assert wanted in " ".join(done.output.split())
+
+
+def test_random_rows_come_in_whole_outer_indices() -> None:
+    report = document(ok("run", "--cols", 5, "--inner", 24, "--device", "cpu", "--json"))
+    assert report["shape"] == [3, 5, 24]
+
+
+def test_explain_is_of_such_an_axis() -> None:
+    told = document(ok("explain", "65536x128", "--inner", 1024, "--arch", "sm_90", "--json"))
+    assert told["layout"] == "in1024"
+    assert told["variant"].startswith("softmax_f32_128_in1024_columns_")
+    assert {each["strategy"] for each in told["strategies"]} >= {"columns", "strips"}
