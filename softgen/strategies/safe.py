@@ -15,6 +15,9 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
+# What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
+MOST_OWN_REGISTERS = 32
+
 
 @dataclass(frozen=True)
 class Safe(Strategy):
@@ -47,7 +50,8 @@ class Safe(Strategy):
         if problem.layout.step > 1 and problem.cols <= 128:
             yield cls(32)
         else:
-            yield cls(1024 if problem.cols > 4096 else 256)
+            own = sum(hook.registers(problem.compute_dtype) for hook in problem.function.modifiers)
+            yield cls(1024 if problem.cols > 4096 and own <= MOST_OWN_REGISTERS else 256)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -15,6 +15,8 @@ INPUT_REGISTERS = 16
 # causal and dropout together spilled 32 bytes in 1024 threads.
 HOOK_REGISTERS = 24
 
+SMALL_BLOCK = 256  # threads, which have as many registers each as there may be
+
 MOST_UNROLL = 8  # as far as FastSoftmax's search goes
 
 
@@ -30,7 +32,9 @@ def require_walk(
     held = inputs * pack_size * unroll * problem.compute_dtype.itemsize // 4
     limit = _most_element_registers(problem, arch, block_size)
     limit -= INPUT_REGISTERS * (inputs - 1)
-    hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+    # What a function itself knows of a row finds room in the 255 registers of small blocks.
+    known = problem.modifiers if block_size > SMALL_BLOCK else problem.hooks
+    hooks = sum(hook.registers(problem.compute_dtype) for hook in known)
     limit -= max(0, hooks - HOOK_REGISTERS)
     strategy.require(
         held <= limit,

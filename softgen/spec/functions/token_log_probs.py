@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -169,7 +170,7 @@ def log_probs_of(x: Any, ids: Any) -> Any:
     """Return log_softmax(x) at the columns `ids` of each row, of their shape."""
     import numpy as np
 
-    columns = ids.astype(np.int64).reshape(len(x), -1)
+    columns = ids.reshape(len(x), math.prod(ids.shape[1:])).astype(np.int64)
     m = x.max(axis=-1, keepdims=True)
     known = (columns >= 0) & (columns < x.shape[1])
     picked = np.take_along_axis(x, np.where(known, columns, 0), axis=-1)

@@ -117,7 +117,8 @@ class TokenLogProbsBackward(OfIds):
         """
         import numpy as np
 
-        columns, up = ids.astype(np.int64).reshape(len(x), -1), upstream.reshape(len(x), -1)
+        columns, up = (each.reshape(len(x), self.count) for each in (ids, upstream))
+        columns = columns.astype(np.int64)
         up = abs(up) if size else up
         known = (columns >= 0) & (columns < x.shape[1])
         up = np.where(known | (up == 0), up, np.nan)

@@ -58,6 +58,11 @@ class Ids(Hook):
         return self.gradient
 
     def registers(self, compute: DType) -> int:
-        """Return what the ids and the numbers of the gradient take."""
-        of_ids = self.count * (1 + compute.itemsize // 4) if self.gradient else 2
-        return of_ids + (4 * compute.itemsize // 4 if self.gradient else 0)
+        """Return what the ids and the numbers of the gradient take.
+
+        With the entropy's gradient packs of 2 float64 spilled 24 bytes in 1024 threads.
+        """
+        if not self.gradient:
+            return 2
+        numbers = self.count + (12 if self.entropy else 4)
+        return self.count + numbers * compute.itemsize // 4

@@ -74,3 +74,13 @@ def test_gradients_of_rows_with_infinities_are_pytorchs() -> None:
         assert np.isnan(dx[1]).all()
         wanted = [0, np.nan, 0] if name == "logsumexp_backward" else [np.nan] * 3
         np.testing.assert_array_equal(dx[2], wanted)
+
+
+@pytest.mark.parametrize(
+    "name", ["entropy_lse", "entropy_backward", "token_log_probs_k3", "token_log_probs_backward"]
+)
+def test_no_rows_have_results_of_no_rows(name: str) -> None:
+    function, x = Function.of(name), np.zeros((0, 9))
+    others = [each[:0] for each in function.other_inputs(np.zeros((1, 9)))]
+    for result in (*reference(function, x, *others), *function.magnitudes(x, *others)):
+        assert result is None or result.shape[0] == 0
