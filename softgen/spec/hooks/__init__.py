@@ -36,18 +36,31 @@ HOOKS: tuple[Hook, ...] = (
 )
 
 _BY_NAME = {hook.name: hook for hook in HOOKS}
+
+# The arguments of calls, and the hook that each is where nothing says of what type or sign it is.
+ARGUMENTS = {
+    **{name: name for name in ("scale", "softcap")},
+    **{"bias": "biasf32", "mask": "mask", "lengths": "lengthsi64", "causal": "causal"},
+    **{"sink": "sinkf32", "empty_rows": "zeroempty", "out_scale": "outscale"},
+    "dropout": "dropout",
+}
 _PLACES = {hook: i for i, hook in enumerate(HOOKS)}
 
 
 def hook_named(value: Hook | str) -> Hook:
-    """Return the hook called `value`; InvalidValueError names the choices."""
+    """Return the hook called `value`, as in names of kernels or as an argument of a call.
+
+    InvalidValueError names the choices.
+    """
     if isinstance(value, Hook):
         return value
     if not isinstance(value, str):
         raise InvalidTypeError(f"a hook is given by its name, got {value!r}")
-    if value not in _BY_NAME:
-        raise InvalidValueError(unknown("hook", value, _BY_NAME))
-    return _BY_NAME[value]
+    name = ARGUMENTS.get(value, value)
+    if name not in _BY_NAME:
+        more = "; and one of them by its type, as scalerow, biasbf16 or maskany (docs/hooks.md)"
+        raise InvalidValueError(unknown("hook", value, ARGUMENTS, more))
+    return _BY_NAME[name]
 
 
 def in_order(hooks: Iterable[Hook | str]) -> tuple[Hook, ...]:

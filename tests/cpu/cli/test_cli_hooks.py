@@ -13,6 +13,8 @@ def test_kernels_with_hooks_are_listed_shown_and_emitted(tmp_path: Path) -> None
     asked = ("--cols", 300, "--hook", "causal", "--hook", "scale")
     listed = ok("list", *asked, "--variant", "block").output
     assert "softmax_f32_300_scale_causal_block_" in listed
+    listed = ok("list", "--cols", 300, "--hook", "out_scale", "--hook", "bias").output
+    assert "softmax_f32_300_biasf32_outscale_" in listed
     text = ok("emit", *asked, "--stdout").output
     assert "Compute scale, long long queries, long long offset" in text
     assert "with scale * x, with x[:row % queries + offset + 1]" in text
@@ -62,6 +64,7 @@ def test_run_refuses_what_no_call_takes() -> None:
         ("scale=two", "scale is a .npy file or a number"),
         ("mask=3", "mask is a .npy file, as mask=values.npy"),
         ("softcap", "softcap is a number, as softcap=2"),
+        ("baias=b.npy", "did you mean 'bias'"),
         ("dropout=0.5", "dropout needs seed="),
     ):
         arguments = ("run", "--rows", 2, "--cols", 8, "--device", "cpu", "--hook", given)

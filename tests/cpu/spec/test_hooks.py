@@ -9,7 +9,7 @@ import pytest
 
 from softgen.errors import InvalidValueError
 from softgen.spec.exact import exact_results
-from softgen.spec.hooks import HOOKS, hook_named
+from softgen.spec.hooks import ARGUMENTS, HOOKS, hook_named
 from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
 from softgen.spec.hooks.places import place_of
 from softgen.spec.numerics import check, decode, encode, hook_examples
@@ -96,8 +96,11 @@ def test_an_inexact_hook_has_its_bound_and_no_more() -> None:
 
 def test_names_are_one_to_one_and_say_what_is_close() -> None:
     assert len({hook.name for hook in HOOKS}) == len(HOOKS) == 24
-    with pytest.raises(InvalidValueError, match=r"unknown hook 'biasfp32'; did you mean 'biasf32'"):
+    with pytest.raises(InvalidValueError, match=r"unknown hook 'biasfp32'; did you mean 'bias'"):
         hook_named("biasfp32")
+    kinds = {hook.kind for hook in HOOKS}
+    assert {hook_named(name).kind for name in ARGUMENTS} == kinds
+    assert hook_named("bias").name == "biasf32"
     with pytest.raises(InvalidValueError, match="one hook of a kind at most, got scale, scalerow"):
         Problem.of("softmax", "float32", 8, hooks=["scalerow", "scale"])
     with pytest.raises(InvalidValueError, match="bool does not hold"):
