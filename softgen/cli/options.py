@@ -139,8 +139,8 @@ HooksOption = Annotated[
     typer.Option(
         "--hook",
         metavar="NAME",
-        help="With what is done to elements on their way in or out: an argument of calls, as causal "
-        "or bias, or its type too, as biasbf16 (docs/hooks.md); may be repeated.",
+        help="With what is done to elements on their way in or out: an argument of calls, as "
+        "causal or bias, or its type too, as biasbf16 (docs/hooks.md); may be repeated.",
     ),
 ]
 ArchOption = Annotated[

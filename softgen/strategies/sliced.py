@@ -50,12 +50,15 @@ def require_packable(strategy: Strategy, pack_size: int, problem: Problem, arch:
         "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
         f"not packs of {pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
     )
-    # What a function does itself, on the way out alone, it does to widened elements.
-    finds_widened = not problem.hooks and not problem.enters
-    own = {Feature.HOOKS, Feature.PICKS} if finds_widened else set()
+    # What is done on the way out is done to widened elements. On the way in the largest of two has
+    # to stay the largest, and what is not there -inf.
+    own = set() if problem.enters and problem.placed else {Feature.HOOKS}
+    if not problem.hooks and not problem.enters:
+        own.add(Feature.PICKS)
     strategy.require(
         features_of(problem) <= own,
-        "elements that are modified on their way in, or of two inputs, cannot stay packed",
+        "elements of two inputs, or with a hook on their way in that is no scale above 0, cannot "
+        "stay packed",
     )
     strategy.require(
         arch.compute_capability >= PACKED_NEEDS,
@@ -199,7 +202,8 @@ class Sliced(Strategy):
 
     def fused(self, problem: Problem) -> bool:
         """Return whether one FMA, and not two instructions, makes the exponent of an element."""
-        return self.packed and self.realigns(problem) and problem.out_dtype.itemsize == 2
+        halves = problem.out_dtype.itemsize == 2 and not problem.modifiers
+        return self.packed and self.realigns(problem) and halves
 
     @property
     def one_row_a_block(self) -> bool:

@@ -70,14 +70,18 @@ def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
 def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     """Return `problem` by the setting of a like one; None if it is not legal there.
 
-    With hooks elements that stay packed are unpacked, and fewer blocks may fit an SM.
+    With hooks fewer blocks may fit an SM. Elements that stay packed are unpacked where they must be
+    or where hooks take arithmetic, as packed ones take a second exponential.
     """
     found, knobs = [setting], setting.knobs
     if problem.modifiers and "min_blocks" in knobs:
-        for blocks in range(knobs["min_blocks"], 0, -1):
-            other: dict[str, Any] = {"min_blocks": blocks}
-            other |= {"packed": False} if "packed" in knobs else {}
-            found.append(dataclasses.replace(setting, **other))
+        stays = knobs.get("packed", False) and problem.hook_instructions < HEAVY
+        found = [setting] if stays or not knobs.get("packed", False) else []
+        for packed in dict.fromkeys((stays, False)):
+            for blocks in range(knobs["min_blocks"], 0, -1):
+                other: dict[str, Any] = {"min_blocks": blocks}
+                other |= {"packed": packed} if "packed" in knobs else {}
+                found.append(dataclasses.replace(setting, **other))
     return next((Variant(problem, s) for s in found if s.is_legal(problem, arch)), None)
 
 

@@ -116,6 +116,24 @@ def test_every_type_of_what_hooks_take() -> None:
     assert objections([render(variant_of(each, name)) for name, each in chosen.items()]) == []
 
 
+def test_elements_stay_packed_under_a_scale_above_0() -> None:
+    names = [
+        "softmax_bf16_1000_scale_block_p8_c16_g64_b64_m1_pk",
+        "softmax_f16_301_scale_sinkf16_outscale_block_p8_c8_g64_b64_m1_pk",
+        "softmax_bf16_301_fixed_scale_zeroempty_block_p8_c8_g64_b64_m1_pk",
+        "log_softmax_lse_bf16_1000_scale_sinkf32_cluster_p8_c8_b64_k2_m1_pk",
+        "logsumexp_f16_301_scale_block_p8_c8_g64_b64_m1_pk",
+        "softmax_bf16_301_sinkf32_dropout_block_p8_c8_g64_b64_m1_pk",
+    ]
+    variants = [parse_name(name) for name in names]
+    for variant in variants:
+        variant.check(ARCH)
+    sources = [render(variant) for variant in variants]
+    assert objections(sources) == []
+    broken_one = broken(sources[0], "hooks.enter<kPackSize>(results);", "")
+    assert objections([broken_one])
+
+
 def test_named_regimes() -> None:
     """What hooks are known to go wrong at, by two strategies each."""
     line = 320
@@ -226,9 +244,10 @@ def test_strategies_without_ends_say_so() -> None:
     fixed = parse_name("softmax_f32_1001_fixed_mask_block_p4_c4_g256_b256_m1")
     with pytest.raises(IllegalVariantError, match="none knows its column, which mask asks for"):
         fixed.check(ARCH)
-    packed = parse_name("softmax_bf16_4096_scale_block_p8_c32_g128_b128_m8_pk")
-    with pytest.raises(IllegalVariantError, match="modified on their way in"):
-        packed.check(ARCH)
+    for hook in ("scaleany", "softcap", "biasbf16", "mask", "causal", "scale_dropout"):
+        packed = parse_name(f"softmax_bf16_4096_{hook}_block_p8_c32_g128_b128_m8_pk")
+        with pytest.raises(IllegalVariantError, match="no scale above 0, cannot stay packed"):
+            packed.check(ARCH)
 
 
 def test_functions_say_what_they_take() -> None:
@@ -264,6 +283,9 @@ def test_a_problem_with_hooks_takes_the_setting_that_was_tuned_without() -> None
     knobs = packed.strategy.knobs | {"packed": False}
     assert {**found.strategy.knobs, "min_blocks": 9} == knobs
     assert fitting(packed.strategy, bare, ARCH) == packed
+    scaled = Problem.of("softmax", "bfloat16", 128256, hooks=["scale"])
+    fewer = dataclasses.replace(packed.strategy, **{"min_blocks": 8})
+    assert fitting(packed.strategy, scaled, ARCH) == Variant(scaled, fewer)
     ring = parse_name("softmax_f32_131072_cooperative_p4_c4_b640_k4_n33_s28_f3_l3").strategy
     ends = Problem.of("softmax", "float32", 131072, hooks=["causal"])
     assert fitting(ring, ends, ARCH) is None
