@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.operands import Measure
+from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import Problem
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def measure(
     from softgen.spec.numerics import check
 
     step = max(1, CHUNK // problem.cols)
-    if problem.hooks:  # which may ask for the number of a row
+    # Hooks may ask for the number of a row, and arrays that are broadcast do.
+    if problem.hooks or any(o.extent is Extent.BROADCAST for o in problem.inputs):
         step = max(1, len(inputs[0]))
     nothing = slice(0, 0)
     worst = check(_rows(results, nothing), _inputs(problem, inputs, nothing), problem)
@@ -90,9 +91,10 @@ def _rows(arrays: Sequence[NDArray[Any]], rows: slice) -> list[NDArray[Any]]:
 
 
 def _inputs(problem: Problem, inputs: Sequence[NDArray[Any]], rows: slice) -> list[NDArray[Any]]:
-    """Return the inputs of some rows; what hooks take is for all."""
-    own = len(inputs) - len(problem.hook_operands)
-    return [*_rows(inputs[:own], rows), *inputs[own:]]
+    """Return the inputs of some rows; numbers, and arrays that are broadcast, are for all."""
+    of_rows = (Extent.ELEMENT, Extent.ROW)
+    pairs = zip(problem.inputs, inputs, strict=True)
+    return [array[rows] if operand.extent in of_rows else array for operand, array in pairs]
 
 
 def _relative_error(

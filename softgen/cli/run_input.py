@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,9 @@ from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
 from softgen.cli.options import require_new_file
 from softgen.disk.files import write_whole
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Integer
 from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
 
 if TYPE_CHECKING:
@@ -138,22 +140,48 @@ class Files:
 
         if not any(self.inputs) and random:
             return other_inputs(x, problem)
-        found = []
+        found: dict[str, NDArray[Any]] = {}
         for operand, path in zip(problem.inputs[1:], self.inputs, strict=True):
+            if operand.extent is Extent.NUMBER:
+                found[operand.name] = encode(_number(operand, path, found), operand.dtype)
+                continue
             if path is None:
                 raise InvalidValueError(
                     f"{problem.function.name} takes {operand.name} too; give --operand "
                     f"{operand.name}=FILE.npy"
                 )
-            values = read_npy(path, MAX_ELEMENTS, option=f"--operand {operand.name}")
-            shape = operand.shape(x.shape[0], problem.cols)
+            option, integers = f"--operand {operand.name}", isinstance(operand.dtype, Integer)
+            values = read_npy(path, MAX_ELEMENTS, option=option, integers=integers)
+            free = operand.extent is Extent.BROADCAST
+            shape = (values.size,) if free else operand.shape(x.shape[0], problem.cols)
             if values.size != math.prod(shape):
                 raise InvalidValueError(
                     f"{path} has {values.size} elements, and {operand.name} of {x.shape[0]} rows "
                     f"has {math.prod(shape)}"
                 )
-            found.append(encode(values.reshape(shape), operand.dtype))
-        return tuple(found)
+            found[operand.name] = encode(values.reshape(shape), operand.dtype)
+        return tuple(found.values())
+
+
+def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[Any]]) -> float:
+    """Return a number of --operand, or its default: of a broadcast array's place, an element a row.
+
+    `arrays` are the inputs before it.
+    """
+    name, _, place = operand.name.rpartition("_")
+    if given is None and place == "count" and name in arrays:
+        return arrays[name].size
+    if given is None and place == "every" and name in arrays:
+        return 1
+    if given is None and operand.default is not None:
+        return operand.default
+    try:
+        return float(str(given))
+    except ValueError:
+        raise InvalidValueError(
+            f"--operand {operand.name} is a number, as {operand.name}={operand.default or 1}, "
+            f"got {given}"
+        ) from None
 
 
 def _by_name(

@@ -59,6 +59,7 @@ class Operand:
         measure: of a result, what its error is relative to.
         accepts: of a number, which it may be, in words.
         width: elements that a row has, where the extent is that of rows.
+        default: of a number, what it is where a command line does not say it; None for no such.
     """
 
     name: str
@@ -70,6 +71,7 @@ class Operand:
     measure: Measure = Measure.VALUE
     accepts: str = ""
     width: int = 1
+    default: float | None = None
 
     @property
     def behind(self) -> tuple[int, ...]:

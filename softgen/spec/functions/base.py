@@ -170,9 +170,11 @@ def row_ids(name: str, kind: Integer, width: int = 1) -> Operand:
     return Operand(name, kind, Extent.ROW, result=False, cuda=kind.cuda, width=width)
 
 
-def number_input(name: str, kind: DType | Integer, cuda: str, accepts: str) -> Operand:
+def number_input(
+    name: str, kind: DType | Integer, cuda: str, accepts: str, default: float
+) -> Operand:
     """Return an input that is one number for all rows; `accepts` says which, in words."""
-    return Operand(name, kind, Extent.NUMBER, result=False, cuda=cuda, accepts=accepts)
+    return Operand(name, kind, Extent.NUMBER, False, cuda, accepts=accepts, default=default)
 
 
 def element_result(

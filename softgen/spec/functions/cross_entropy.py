@@ -52,7 +52,7 @@ class OfTargets(Function):
 
     def targets(self) -> tuple[Operand, Operand]:
         """Return the columns, and which number of a column says that a row is ignored."""
-        ignored = number_input("ignore_index", Integer.INT64, "long long", "any")
+        ignored = number_input("ignore_index", Integer.INT64, "long long", "any", IGNORE_INDEX)
         return row_ids("target", self.ids), ignored
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class CrossEntropy(OfTargets):
         return (
             element("x", dtype, "X"),
             *self.targets(),
-            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2"),
+            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
             row_result("loss", compute, "Compute", Measure.LOGARITHM),
             row_result("lse", compute, "Compute", Measure.LOGARITHM),
         )
@@ -182,7 +182,7 @@ class CrossEntropyGrad(OfTargets):
         return (
             element("x", dtype, "X"),
             *self.targets(),
-            number_input("upstream", compute, "Compute", "finite: what the gradient is times"),
+            number_input("upstream", compute, "Compute", "finite: what the gradient is times", 1.0),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
             row_result("loss", compute, "Compute", Measure.LOGARITHM),
             row_result("lse", compute, "Compute", Measure.LOGARITHM),

@@ -67,8 +67,8 @@ class CrossEntropyBackward(OfTargets):
             row_input("lse", compute, "Compute"),
             Operand("upstream", compute, Extent.BROADCAST, False, "Compute"),
             *one_term("upstream"),
-            number_input("label_smoothing", compute, "Compute", "0 to 1"),
-            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2"),
+            number_input("label_smoothing", compute, "Compute", "0 to 1", 0.0),
+            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
         )
 

@@ -1,0 +1,46 @@
+"""`softgen run` of functions that take class indices and numbers beside x."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from tests.helpers.cli_helpers import ok, refused
+
+CPU = ("--device", "cpu")
+
+
+def test_cross_entropy_of_files_and_its_gradient(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((6, 30)).astype(np.float32)
+    target = np.array([0, 29, -100, 3, 7, 7], np.int32)
+    lse = np.log(np.exp(x.astype(float)).sum(1))
+    arrays = {"x": x, "target": target, "lse": lse.astype(np.float32), "upstream": np.full(1, 0.5)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    given = {name: ("--operand", f"{name}={tmp_path / name}.npy") for name in arrays}
+    ran = ("--input", tmp_path / "x.npy", *CPU, "--output", tmp_path / "result.npy")
+    ok("run", "--function", "cross_entropy", *given["target"], "--operand", "z_loss=0.25", *ran)
+    counts = target != -100
+    picked = x[np.arange(6), np.where(counts, target, 0)]
+    wanted = np.where(counts, lse - picked + 0.25 * lse * lse, 0)
+    np.testing.assert_allclose(np.load(tmp_path / "result.npy"), wanted, 3e-6)
+    beside = (*given["target"], *given["lse"], *given["upstream"])
+    ok("run", "--function", "cross_entropy_backward", *beside, *ran)
+    dx = np.exp(x - lse[:, None]) - (np.arange(30) == target[:, None])
+    np.testing.assert_allclose(
+        np.load(tmp_path / "result.npy"), np.where(counts[:, None], dx / 2, 0), 1e-4, 1e-6
+    )
+
+
+def test_random_rows_need_no_files_and_wrong_numbers_are_told(tmp_path: Path) -> None:
+    for name in ("cross_entropy", "cross_entropy_grad_i32", "cross_entropy_backward"):
+        printed = ok("run", "--function", name, "--rows", 5, "--cols", 40, *CPU).output
+        assert "the bound is 2e-06" in printed
+    np.save(tmp_path / "x.npy", np.zeros((2, 3), np.float32))
+    np.save(tmp_path / "t.npy", np.zeros(2, np.int64))
+    asked = ("run", "--function", "cross_entropy", "--input", tmp_path / "x.npy", *CPU)
+    target = ("--operand", f"target={tmp_path / 't.npy'}")
+    message = refused(2, *asked, *target, "--operand", "z_loss=much")
+    assert "--operand z_loss is a number, as z_loss=1, got much" in message
+    assert "give --operand target=FILE.npy" in refused(2, *asked)
