@@ -130,21 +130,17 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
   Compute values[N];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
-    Raw raw = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
-    const bool shown = col + u * kStride < hooks.end;
-    if (shown) load_word(row + col + u * kStride, raw);
+    Raw raw;
+    load_word(row + col + u * kStride, raw);
     widen_pack(raw, values + u * kPackSize);
   }
   visit(values, col);
 }
 
 // Visits a row, spread over the block.
-// What is hidden is -inf. From column `limit` on nothing is visited.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, Col limit, Visit visit) {
-  constexpr Col all = kCols / kPackSize;
-  const Col wanted = (limit + kPackSize - 1) / kPackSize;
-  const Col packs = wanted < all ? wanted : all;
+__device__ void walk(const X* row, const Hooks& hooks, Visit visit) {
+  constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
     visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
@@ -196,7 +192,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     const auto base = base_of(hooks.base);
     const Compute factor = factor_of(1);
-    walk(row_x, hooks, kCols, [&](auto& values, Col col) {
+    if (hooks.ignored) {
+      for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
+        row_dx[col] = __float2bfloat16_rn(0);
+      }
+      continue;
+    }
+    walk(row_x, hooks, [&](auto& values, Col col) {
       sum_in_place(values, base);
 #pragma unroll
       for (Compute& value : values) value = finish(value, factor);

@@ -83,21 +83,17 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
   Compute values[N];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
-    Raw raw = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
-    const bool shown = col + u * kStride < hooks.end;
-    if (shown) load_word(row + col + u * kStride, raw);
+    Raw raw;
+    load_word(row + col + u * kStride, raw);
     widen_pack(raw, values + u * kPackSize);
   }
   visit(values, col);
 }
 
 // Visits a row, spread over the block.
-// What is hidden is -inf. From column `limit` on nothing is visited.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, Col limit, Visit visit) {
-  constexpr Col all = kCols / kPackSize;
-  const Col wanted = (limit + kPackSize - 1) / kPackSize;
-  const Col packs = wanted < all ? wanted : all;
+__device__ void walk(const X* row, const Hooks& hooks, Visit visit) {
+  constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
     visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
@@ -234,7 +230,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     const Hooks hooks = hooks_of(row, target, ignore_index, z_loss);
 
     LongMaxSum part;
-    walk(row_x, hooks, hooks.end, [&](auto& values, Col) { absorb(part, values); });
+    if (!hooks.ignored) walk(row_x, hooks, [&](auto& values, Col) { absorb(part, values); });
     const MaxSum whole = combine_block(part.value(), slots);
     if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, x, loss, lse);
   }

@@ -310,7 +310,7 @@ __device__ void load_slice(const X* row, int thread, Col first_pack, bool live, 
     const Col col = (first_pack + pack) * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
     raw[p] = {0xff80ff80, 0xff80ff80, 0xff80ff80, 0xff80ff80};
-    if (live && inside && col < hooks.end) load_word(row + col, raw[p]);
+    if (live && inside) load_word(row + col, raw[p]);
   }
 }
 
@@ -352,7 +352,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first_pack, live, hooks, raw);
+  load_slice(x + row * kCols, thread, first_pack, live && !hooks.ignored, hooks, raw);
   const Compute m = max_lanes(largest(raw));
   const MaxSum part = {m, add_lanes(sum_of(raw, m))};
   forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
