@@ -103,7 +103,7 @@ def run_full(
 
         def run(arrays: Sequence[Any], last: tuple[int, ...]) -> Any:
             options = (last, dtype, tune, choice, batch_invariant)
-            return run_full(calls, function, arrays, None, *options, key=None, pdl=pdl)
+            return run_full(calls, function, arrays, None, *options, key=None, pdl=pdl, hooks=hooks)
 
         with on_device(device):
             if out is not None:

@@ -75,11 +75,23 @@ def call_hooked(
 
     `others` are the function's inputs beside x.
     """
-    require_last(library_of(x)[1].ndim, axis)
+    if not _of_any_axis(hooks):
+        require_last(library_of(x)[1].ndim, axis)
     names, values = chosen(Function.of(function), x, dtype, hooks)
     calls = calls_of(function, pdl, names)
     values = (*others, *values)
     return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
+
+
+# Arguments that ask for the place of no element, so that a kernel of any axis has them.
+OF_ANY_AXIS = ("scale", "out_scale", "empty_rows")
+
+
+def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
+    """Whether they are numbers for all rows, and a scale of them is above 0."""
+    given = {name: value for name, value in hooks.items() if value is not None}
+    scale = given.get("scale", 1)
+    return given.keys() <= set(OF_ANY_AXIS) and _is_number(scale) and scale > 0
 
 
 def require_last(ndim: int, axis: object) -> None:
@@ -88,7 +100,8 @@ def require_last(ndim: int, axis: object) -> None:
         return
     raise NotSupportedError(
         f"hooks are for the last axis, got axis {axis!r} of {ndim}; move it last with "
-        "moveaxis(x, axis, -1), and move the result back"
+        "moveaxis(x, axis, -1), and move the result back (a number above 0 as scale, out_scale "
+        "and empty_rows are for any axis)"
     )
 
 

@@ -11,7 +11,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks import Hook, Sink, ZeroRows, in_order
-from softgen.spec.layouts import ROWS, Layout, Rows, Strided, layout_of
+from softgen.spec.layouts import ROWS, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
@@ -131,11 +131,6 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack and not lies.has_one_order
-        if hooks and lies.step > 1:
-            raise InvalidValueError(
-                f"hooks are of rows on the last axis, not with {lies.step} elements behind it; "
-                "leave hooks out, or move the axis last"
-            )
         problem = cls(
             *(Function.of(function), x_type, y_type, cols),
             *(alignment, fixed_order, in_order(hooks), lies),
@@ -153,8 +148,13 @@ class Problem:
                 f"{function.name} takes no hooks, got {names}; those that find the maximum and the "
                 "sum of one input do, as softmax"
             )
-        if not isinstance(self.layout, Rows | Strided):
-            raise InvalidValueError(f"rows along the last axis take hooks, got {names}")
+        for hook in self.hooks if self.layout.step > 1 else ():
+            if hook.placed or hook.by_row or hook.leaves:
+                raise InvalidValueError(
+                    f"{hook} is of rows on the last axis, not with {self.layout.step} elements "
+                    "behind it: it asks for the place of an element, which those along another "
+                    "axis do not know; leave it out, or move the axis last"
+                )
         if self.zero_rows and not self.writes_elements:
             raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
         for hook in self.hooks:

@@ -28,6 +28,11 @@ MOST_PARTS_OF_A_THREAD = 16
 INPUT_REGISTERS = 8  # what the addresses of one more input take
 
 
+def hook_registers(problem: Problem) -> int:
+    """Return the registers of a thread that hooks take."""
+    return sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+
+
 def inputs_of(problem: Problem) -> int:
     """Return how many inputs have an element a column."""
     return len(problem.element_inputs)
@@ -38,7 +43,7 @@ class Columnar(Strategy):
     """Base of strategies whose threads hold or walk packs of adjacent rows."""
 
     layouts = (Columns,)
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
     triggers = True
 
     pack_size: int = knob("p", "adjacent rows moved by one load or store")

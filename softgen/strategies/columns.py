@@ -22,6 +22,7 @@ from softgen.strategies.columnar import (
     CLUSTERS,
     INPUT_REGISTERS,
     Columnar,
+    hook_registers,
     inputs_of,
 )
 from softgen.strategies.sliced import (
@@ -103,7 +104,7 @@ class ColumnsInRegisters(Columnar):
 
         It rounds alike what has one maximum, and packed elements are taken again from the row's.
         """
-        one_base = self.packed or self.alone
+        one_base = (self.packed or self.alone) and not problem.hooks
         return one_base and halves_in_float32(problem) and problem.out_dtype.itemsize == 2
 
     @property
@@ -115,7 +116,7 @@ class ColumnsInRegisters(Columnar):
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
         more = 0 if self.packed else self.element_registers(problem) // 16
-        more += INPUT_REGISTERS * (inputs_of(problem) - 1)
+        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod

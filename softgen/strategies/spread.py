@@ -15,7 +15,13 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Strategy, knob
-from softgen.strategies.columnar import INPUT_REGISTERS, MOST_SHARED, Columnar, inputs_of
+from softgen.strategies.columnar import (
+    INPUT_REGISTERS,
+    MOST_SHARED,
+    Columnar,
+    hook_registers,
+    inputs_of,
+)
 from softgen.strategies.launch import Launch
 from softgen.strategies.walk import MOST_UNROLL
 
@@ -170,7 +176,7 @@ class Spread(Columnar):
             rows += DIVIDED_REGISTERS
         if self.walks(problem):
             rows += WALK_REGISTERS
-        rows += INPUT_REGISTERS * (inputs_of(problem) - 1)
+        rows += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
         if problem.dtype.itemsize == 2:
             at_once = max(at_once, 4, self.held(problem) // self.pack_size)
         return OTHER_REGISTERS[compute] + rows + at_once * words + parts

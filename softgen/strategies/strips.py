@@ -16,7 +16,14 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob
-from softgen.strategies.columnar import ACROSS, CLUSTERS, INPUT_REGISTERS, Columnar, inputs_of
+from softgen.strategies.columnar import (
+    ACROSS,
+    CLUSTERS,
+    INPUT_REGISTERS,
+    Columnar,
+    hook_registers,
+    inputs_of,
+)
 from softgen.strategies.walk import MOST_UNROLL
 
 UNROLLS = (1, 2, 4, 8)
@@ -59,7 +66,7 @@ class Strips(Columnar):
         inputs = inputs_of(problem)
         held = inputs * self.pack_size * self.unroll * compute.itemsize // 4
         others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
-        others += INPUT_REGISTERS * (inputs - 1)
+        others += INPUT_REGISTERS * (inputs - 1) + hook_registers(problem)
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod

@@ -16,7 +16,7 @@ from softgen.spec.dtypes import MAX_PACK_BYTES
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
-from softgen.strategies.columnar import INPUT_REGISTERS, inputs_of
+from softgen.strategies.columnar import INPUT_REGISTERS, hook_registers, inputs_of
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -34,7 +34,7 @@ class Tiles(Strategy):
     name = "tiles"
     summary = "outer indices that follow each other in shared memory, for a few elements of inner"
     layouts = (Columns,)
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
     triggers = True
 
     pack_size: int = knob("p", "elements moved by one load or store")
@@ -86,7 +86,7 @@ class Tiles(Strategy):
         loads = -(-tile // (MAX_PACK_BYTES * self.block_size))
         held = self.held(problem)
         others = OTHER_REGISTERS[problem.compute_dtype]
-        others += INPUT_REGISTERS * (inputs_of(problem) - 1)
+        others += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
         self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
 
     def fused(self, problem: Problem) -> bool:
@@ -94,7 +94,7 @@ class Tiles(Strategy):
 
         It rounds alike what has one maximum: the parts of several threads would not fit each other.
         """
-        return self.threads_per_row == 1 and problem.out_dtype.itemsize == 2
+        return self.threads_per_row == 1 and not problem.hooks and problem.out_dtype.itemsize == 2
 
     def tile_bytes(self, problem: Problem) -> int:
         """Return the size of a block's elements of an input."""

@@ -90,6 +90,7 @@ COLUMNS = (
     (5000, 16, DType.FLOAT32),
     (5000, 77, DType.BFLOAT16),
 )
+HOOKED_COLUMNS = ((21, 3, DType.BFLOAT16), (5000, 16, DType.FLOAT32))
 # What starts anywhere, and results of other types.
 OTHER_COLUMNS = (300, 24)
 
@@ -291,6 +292,11 @@ def _columns_problems() -> list[Problem]:
     """Return those of columns: softmax at all sizes, the other functions at one each."""
     found = [
         Problem.of("softmax", dtype, cols, layout=Columns(inner)) for cols, inner, dtype in COLUMNS
+    ]
+    hooks = ("scale", "outscale", "zeroempty")  # those that ask for no place
+    found += [
+        Problem.of("softmax", dtype, cols, hooks=hooks, layout=Columns(inner))
+        for cols, inner, dtype in HOOKED_COLUMNS
     ]
     cols, inner = OTHER_COLUMNS
     for dtype in DType:

@@ -170,7 +170,22 @@ def test_a_row_finds_its_element_by_few_numbers() -> None:
 def test_another_axis_is_refused(axis: Any) -> None:
     request = (X, None, axis, None, None, None, None, True)
     with pytest.raises(NotSupportedError, match="hooks are for the last axis, got axis"):
-        call_hooked("softmax", *request, {"scale": 2})
+        call_hooked("softmax", *request, {"scale": -2})
+
+
+def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def calls_of(function: str, pdl: bool, names: tuple[str, ...]) -> Any:
+        return {np.ndarray: lambda *request: asked.append((names, request[2], request[-1]))}
+
+    monkeypatch.setattr(module, "calls_of", calls_of)
+    request = (X, None, 0, None, None, None, None, True)
+    call_hooked("softmax", *request, {"scale": 2, "out_scale": 3, "empty_rows": "zero"})
+    assert asked == [(("scale", "zeroempty", "outscale"), 0, (2, 3))]
+    for hooks in ({"softcap": 5}, {"scale": 2, "dropout": 0.5}, {"scale": np.ones(4)}):
+        with pytest.raises(NotSupportedError, match="hooks are for the last axis"):
+            call_hooked("softmax", *request, hooks)
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,19 @@ BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
 BACKWARD_OF_STRIPS = Variant(SOFTMAX_BACKWARD, Strips(2, 4, 64, 2, 2))
 BACKWARD_OF_TILES = Variant(LOG_SOFTMAX_BACKWARD, Tiles(8, 25, 4, 4, 96))
 BACKWARD_OF_BLOCKS = Variant(LOG_SOFTMAX_BACKWARD, Spread(1, 6, 32, 4, 3, 3, 1))
+HOOKS = ("scale", "outscale", "zeroempty")
+
+
+def hooked(variant: Variant) -> Variant:
+    problem = variant.problem
+    of = (problem.function, problem.dtype, problem.cols)
+    return Variant(Problem.of(*of, hooks=HOOKS, layout=problem.layout), variant.strategy)
+
+
 GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES, BACKWARD_OF_BLOCKS)
 ALL = (
     *GRADIENTS,
+    *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD, SPREAD, SPREAD_ODD_AGAIN)),
     *(PACKED, PACKED_ALONE, SPREAD, SPREAD_AGAIN, SPREAD_ODD, SPREAD_ODD_AGAIN),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
@@ -114,6 +124,8 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (BACKWARD_OF_STRIPS, "from_y + (col", "from + (col", "elements are off"),
         (BACKWARD_OF_TILES, "load_tile(y + start", "load_tile(dy + start", "elements are off"),
         (BACKWARD_OF_BLOCKS, "widen_pack(raw_y[c]", "widen_pack(raw[c]", "elements are off"),
+        (hooked(CLUSTER), "hooks.enter<kColsPerThread>", "(void)", "elements are off"),
+        (hooked(STRIPS), "hooks.weigh(", "(", "elements are off"),
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
         (SPREAD, "  __syncthreads();\n", "", "race on shared memory"),
         (SPREAD, "there = there && is_there(found[i])", "there = true", "elements are off"),
@@ -210,6 +222,12 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
 def test_what_cannot_be_is_refused(label: str, message: str) -> None:
     with pytest.raises(IllegalVariantError, match=message):
         select(problem_of(128, 1024), 65536, ARCH, label)
+
+
+@pytest.mark.parametrize("hook", ["scaleany", "scalerow", "mask", "causal", "dropout", "softcap"])
+def test_what_asks_for_a_place_is_refused(hook: str) -> None:
+    with pytest.raises(InvalidValueError, match=f"{hook} is of rows on the last axis, not with 16"):
+        Problem.of("softmax", "float32", 100, hooks=[hook], layout=Columns(16))
 
 
 def test_a_winner_of_rows_is_none_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
