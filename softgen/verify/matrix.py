@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
@@ -72,6 +73,7 @@ HOOK_SETS = (
     ("scale", "biasf16", "mask", "causal", "sinkf16", "zeroempty", "outscale", "dropout"),
 )
 HOOK_SETS_WIDE = (("mask", "sinkf32"), ("scalerow", "biasbf16"), ("lengthsi64",), ("dropout",))
+DRAWN_SETS, DRAWN_SEED = 20, 0  # more sets, for --all: of hooks that go together
 OF_LOGARITHMS = (("scale", "causal"), ("softcap", "biasf32", "sinkf32"), ("maskany", "zeroempty"))
 
 # Columns of memory: (columns, inner, type), with inner whole packs, less than a pack and odd, and
@@ -94,10 +96,10 @@ HOOKED_COLUMNS = ((21, 3, DType.BFLOAT16), (5000, 16, DType.FLOAT32))
 # What starts anywhere, and results of other types.
 OTHER_COLUMNS = (300, 24)
 
-# A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 4000 take about
-# 12 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
+# A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 6000 take about
+# 18 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
 # ones alike.
-MOST_VARIANTS = 4000
+MOST_VARIANTS = 6000
 
 # Rows of views, by the number of outer axes, each at two alignments.
 STRIDED = (
@@ -158,7 +160,7 @@ def matrix(
     )
     groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
     kept_of_group = [1] * len(groups)
-    for problem in problems():
+    for problem in problems(every=all_variants):
         if not kept.has(problem):
             continue
         wanted = _wanted(problem)
@@ -219,8 +221,11 @@ def _wanted(problem: Problem) -> tuple[str, ...]:
     return WIDEST_STRATEGIES if cols == WIDEST else WIDE_WIDTHS.get(cols, ())
 
 
-def problems() -> list[Problem]:
-    """Return the problems to verify."""
+def problems(every: bool = False) -> list[Problem]:
+    """Return the problems to verify.
+
+    With `every` all hooks and many sets of them with each type, and all functions of views.
+    """
     found = []
     for function in all_functions():
         if function.twin:  # whose texts differ by the type of an integer
@@ -257,6 +262,7 @@ def problems() -> list[Problem]:
         ]
     found += hooked_problems()
     found += _columns_problems()
+    found += _products() if every else []
     return [
         problem
         for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
@@ -286,6 +292,39 @@ def hooked_problems() -> list[Problem]:
         if "zeroempty" not in hooks:
             found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
     return found
+
+
+def _products() -> list[Problem]:
+    """Return each hook and each set with each type, and each function of views with each type."""
+    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS, *drawn_sets()]
+    found = [
+        Problem.of("softmax", dtype, HOOK_WIDTHS[(i + j) % 2], hooks=hooks)
+        for i, hooks in enumerate(sets)
+        for j, dtype in enumerate(DType)
+    ]
+    types = list(DType)
+    found += [
+        Problem.of("softmax", types[i % len(types)], cols, hooks=(hook,))
+        for i, hook in enumerate(HOOKS)
+        for cols in HOOK_WIDE_WIDTHS
+    ]
+    for i, function in enumerate(all_functions()):
+        for j, dtype in enumerate(DType):
+            layout = Strided(1 + (i + j) % 3)
+            found.append(Problem.of(function, dtype, HOOK_WIDTHS[(i + j) % 2], layout=layout))
+    return found
+
+
+def drawn_sets() -> list[tuple[str, ...]]:
+    """Return sets of two to six hooks, of one kind each, by a seed."""
+    random = Random(DRAWN_SEED)
+    kinds: dict[str, list[str]] = {}
+    for hook in HOOKS:
+        kinds.setdefault(hook.kind, []).append(hook.name)
+    return [
+        tuple(random.choice(kinds[kind]) for kind in random.sample([*kinds], random.randint(2, 6)))
+        for _ in range(DRAWN_SETS)
+    ]
 
 
 def _columns_problems() -> list[Problem]:

@@ -36,7 +36,7 @@ def test_names_are_unique_over_thousands() -> None:
     for algorithm in BOTH:
         for dtype in DType:
             for out in DType:
-                for cols in (1, 2, 31, 64, 100, 1000, 1024, 5000):
+                for cols in (1, 31, 1000, 5000):
                     for alignment in (1, None):
                         problem = Problem.of(
                             algorithm, dtype, cols, out_dtype=out, alignment=alignment

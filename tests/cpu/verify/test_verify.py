@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 
@@ -14,11 +15,20 @@ from softgen.source.render import Source, render
 from softgen.spec import numerics
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.hooks import HOOKS
+from softgen.spec.layouts import Strided
 from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import verify as verify_module
-from softgen.verify.matrix import MOST_VARIANTS, WIDE_WIDTHS, covering, matrix, problems
+from softgen.verify.matrix import (
+    MOST_VARIANTS,
+    WIDE_WIDTHS,
+    covering,
+    drawn_sets,
+    matrix,
+    problems,
+)
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
 from tests.helpers.cover import cover
@@ -28,6 +38,12 @@ from tests.helpers.emulator_helpers import broken, share_programs
 @pytest.fixture(autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     share_programs(tmp_path_factory, monkeypatch)
+
+
+@functools.cache
+def best_guesses() -> list[Variant]:
+    """The candidates of thousands of problems take seconds."""
+    return matrix(all_variants=False)
 
 
 Inputs = Sequence[Storage]
@@ -48,7 +64,7 @@ def test_every_strategy_passes_on_the_emulator() -> None:
     Of wide rows, which take four times as long, one by each strategy.
     """
     steps: list[Step] = []
-    every = matrix(all_variants=False)
+    every = best_guesses()
     narrow = [variant for variant in every if variant.problem.cols < min(WIDE_WIDTHS)]
     wide = {
         (variant.strategy.name, type(variant.problem.layout), variant.problem.fixed_order): variant
@@ -181,20 +197,29 @@ def test_the_input_has_every_regime_and_an_odd_number_of_rows() -> None:
 
 
 def test_the_matrix_covers_what_it_should() -> None:
-    chosen = matrix(True)
+    chosen = matrix(True, dtypes=["bfloat16"])  # of all types it takes four times as long
     assert len(chosen) <= MOST_VARIANTS
     assert len(set(chosen)) == len(chosen)
-    assert {variant.problem for variant in chosen} == set(problems())
+    every = [problem for problem in problems(every=True) if problem.dtype is DType.BFLOAT16]
+    assert {variant.problem for variant in chosen} == set(every)
+    by_strategy = {(h.name, v.strategy.name) for v in chosen for h in v.problem.hooks}
+    assert {hook for hook, _ in by_strategy} == {hook.name for hook in HOOKS}
+    of_rows = {"warp", "block", "cluster", "shared", "split", "cooperative", "online", "safe"}
+    assert {strategy for _, strategy in by_strategy} == of_rows
+    viewed = {v.problem.function for v in chosen if isinstance(v.problem.layout, Strided)}
+    assert viewed == {p.function for p in every}
+    assert all(set(hooks) <= {hook.name for hook in HOOKS} for hooks in drawn_sets())
+    assert drawn_sets() == drawn_sets()
     assert {1, 7, 32, 33, 100, 256, 1000, 1001} < {p.cols for p in problems()}
     assert max(p.cols for p in problems()) > 1024
     assert any(p.alignment == 1 and p.cols == 1000 for p in problems())
     pairs = {(p.dtype.short, p.out_dtype.short) for p in problems()}
     assert {("bf16", "f32"), ("f16", "f32"), ("f32", "f16"), ("f32", "bf16")} < pairs
-    assert set(matrix(False)) <= set(chosen)
+    assert set(matrix(False, dtypes=["bfloat16"])) <= set(chosen)
 
 
 def test_the_cover_has_every_pair_of_properties() -> None:
-    every = matrix(all_variants=False)
+    every = best_guesses()
     chosen = cover(every)
     assert len(chosen) < len(every) / 2
     for pair in (
@@ -204,6 +229,17 @@ def test_the_cover_has_every_pair_of_properties() -> None:
         lambda v: (bool(v.problem.hooks), v.problem.function),
     ):
         assert set(map(pair, chosen)) == set(map(pair, every))
+    assert of_hooks(chosen) == of_hooks(every)
+
+
+def of_hooks(variants: Sequence[Variant]) -> set[object]:
+    """Return the kinds of hooks with the strategies, types and layouts that they have."""
+    return {
+        (hook.kind, other)
+        for variant in variants
+        for hook in variant.problem.hooks
+        for other in (variant.strategy.name, variant.problem.dtype, variant.problem.layout)
+    }
 
 
 def test_covering_keeps_the_best_guess_and_shows_new_values_first() -> None:
