@@ -29,6 +29,10 @@ def _cross_entropy_grad(x: Any, target: Any, _: int, upstream: float) -> Any:
     return torch.ops.aten._log_softmax_backward_data(of_log_p, log_p, -1, x.dtype)
 
 
+def _token_log_probs(x: Any, ids: Any) -> Any:
+    return x.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
+
+
 def _entropy(x: Any) -> Any:
     log_p = x.log_softmax(-1)
     return -(log_p.exp() * log_p).sum(-1)
@@ -48,6 +52,7 @@ def _logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
 OF_LOGITS: dict[str, Expression] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy_grad,
+    "token_log_probs": _token_log_probs,
     "entropy": _entropy,
     "entropy_backward": _entropy_backward,
     "logsumexp_backward": _logsumexp_backward,
