@@ -17,7 +17,6 @@ from softgen.bench.record import LIMIT, SOFTGEN, Record, read_csv
 from softgen.bench.roster import AGAIN, CONTIGUOUS, DEPENDENT_COPY, INVARIANT, PLAIN, others
 from softgen.bench.suites import shapes_of
 from tests.sources_page import (
-    BENCHMARK,
     DASH,
     Size,
     Table,
@@ -200,16 +199,41 @@ def _over(times: Mapping[str, float], peer: str) -> float | None:
     return times[SOFTGEN] / times[peer] if {SOFTGEN, peer} <= times.keys() else None
 
 
-def measured(benchmark: Path) -> dict[str, Callable[[Path], list[str]]]:
-    """Return the sections of the suites of calls whose files are there."""
-    return {
-        suite: functools.partial(of_calls, file=suite)
-        for suite in CALLS
-        if (benchmark / f"{suite}.csv").is_file()
-    }
+CALLS = {
+    "axes": (
+        "## Axes that are not the last: `axes`",
+        "`softgen bench --suite axes`; `limit` is a copy, or a read where a row gives one number.",
+    ),
+    "hooks": (
+        "## Hooks: `hooks`",
+        "`softgen bench --suite hooks`: attention scores without a hook, with each, and with two.",
+        "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as an",
+        "array of the hook has.",
+    ),
+    "views": (
+        "## Views: `views`",
+        "`softgen bench --suite views`, beside the call on a contiguous array of the same shape.",
+    ),
+    "backward": (
+        "## Gradients from results: `backward`",
+        "`softgen bench --suite backward`; `limit` reads two arrays and writes one.",
+    ),
+    "losses": (
+        "## Losses: `losses`",
+        "`softgen bench --suite losses`; `limit` is a read where a row gives numbers, else a copy.",
+        "PyTorch's own gradient of cross entropy keeps a log-softmax in memory.",
+    ),
+}
 
 
-CALLS = ("axes", "hooks", "views", "backward", "losses")
+def section_of(benchmark: Path, suite: str) -> list[str]:
+    """Return the heading, what was timed and the table of a suite of calls; nothing without it."""
+    if not (benchmark / f"{suite}.csv").is_file():
+        return []
+    heading, *words = CALLS[suite]
+    return [heading, "", *words, "", *of_calls(benchmark, suite)]
+
+
 SUITES = ("llm", "online", "triton", "fastsoftmax", "oneflow", "logsumexp")
 SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     **{suite: functools.partial(of_suite, suite=suite) for suite in SUITES},
@@ -220,7 +244,7 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     "short": functools.partial(of_launches, file="short"),
     "matmuls": of_matmuls,
     "chained": functools.partial(of_launches, file="chained"),
-    **measured(BENCHMARK),
+    **{suite: functools.partial(section_of, suite=suite) for suite in CALLS},
 }
 
 
