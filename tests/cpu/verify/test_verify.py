@@ -223,7 +223,7 @@ def test_the_cover_has_every_pair_of_properties() -> None:
     chosen = cover(every)
     assert len(chosen) < len(every) / 2
     for pair in (
-        lambda v: (v.problem.function, v.strategy.name, v.problem.dtype),
+        lambda v: (v.problem.function.template, v.strategy.name, v.problem.dtype),
         lambda v: (v.problem.cols, v.problem.dtype),
         lambda v: (v.problem.alignment, v.strategy.name),
         lambda v: (bool(v.problem.hooks), v.problem.function),
