@@ -205,7 +205,7 @@ def test_the_matrix_covers_what_it_should() -> None:
     by_strategy = {(h.name, v.strategy.name) for v in chosen for h in v.problem.hooks}
     assert {hook for hook, _ in by_strategy} == {hook.name for hook in HOOKS}
     of_rows = {"warp", "block", "cluster", "shared", "split", "cooperative", "online", "safe"}
-    assert {strategy for _, strategy in by_strategy} == of_rows
+    assert {strategy for _, strategy in by_strategy} >= of_rows
     viewed = {v.problem.function for v in chosen if isinstance(v.problem.layout, Strided)}
     assert viewed == {p.function for p in every}
     assert all(set(hooks) <= {hook.name for hook in HOOKS} for hooks in drawn_sets())
