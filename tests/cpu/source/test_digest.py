@@ -64,7 +64,8 @@ def variants() -> list[Variant]:
             problem = Problem.of(function, dtype, cols)
             for kind in all_strategies():
                 found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
-    for name, cols, inner in (("softmax", 4096, 64), ("logsumexp", 4096, 64), ("softmax", 3, 4)):
+    along = [("softmax", 4096, 64), ("logsumexp", 4096, 64), ("softmax", 3, 4)]
+    for name, cols, inner in (*along, ("softmax_backward", 3, 4)):
         columns = Problem.of(name, "float32", cols, layout=Columns(inner))
         for kind in all_strategies():
             found += itertools.islice(candidates(columns, 64, H200, kind.name), 1)
@@ -78,7 +79,10 @@ def test_a_digest_is_one_for_all_settings_of_a_strategy() -> None:
     other = parse_name("softmax_bf16_512_block_p8_c16_g64_b128_m10")
     assert digest(BLOCK) == digest(other)
     assert re.fullmatch("[0-9a-f]{16}", digest(BLOCK))
-    kinds = {(v.problem.function.template, v.problem.hooks, v.strategy.name) for v in variants()}
+    kinds = {
+        (v.problem.function.template, v.problem.function.part, v.problem.hooks, v.strategy.name)
+        for v in variants()
+    }
     assert len({digest(variant) for variant in variants()}) == len(kinds) >= 40
 
 
