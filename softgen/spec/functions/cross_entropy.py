@@ -163,11 +163,6 @@ class CrossEntropyGrad(OfTargets):
         return (Target(gradient=True),)
 
     @property
-    def own_terms(self) -> bool:
-        """Softmax's."""
-        return True
-
-    @property
     def hookable(self) -> bool:
         """Not yet: the gradient is that with respect to elements as they come in."""
         return False
