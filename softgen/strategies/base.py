@@ -75,7 +75,9 @@ def features_of(problem: Problem) -> set[Feature]:
         Feature.DOTS: problem.function.part is MAX_SUM_DOT,
         Feature.HOOKS: bool(problem.modifiers),
         Feature.ENDS: problem.shortens,
-        Feature.PICKS: any(hook.picks for hook in problem.modifiers),
+        # Columns know nothing of what a function does itself to elements of a row, as by its ids.
+        Feature.PICKS: any(hook.picks for hook in problem.modifiers)
+        or (problem.layout.step > 1 and len(problem.modifiers) > len(problem.hooks)),
     }
     return {feature for feature, is_asked in asked.items() if is_asked}
 
