@@ -339,6 +339,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
     for (int to = 0; to < kClusterSize; ++to) push(part, &pushed[rank][thread], &barrier, to);
   }
   mbarrier_wait(&barrier);
+  __syncwarp();  // lanes may leave the wait one by one, and __syncthreads() takes whole warps
   if (thread < kRowsPerBlock) slots[0][thread] = combine_slots<kClusterSize>(pushed[0] + thread);
   __syncthreads();
 #pragma unroll

@@ -207,10 +207,6 @@ class Strategy(abc.ABC):
 
         The usual is one input with an element a column, of which (max, sum) pairs are found.
         """
-        # Only the oracle's template finds the target of a row of columns.
-        targets = any(hook.kind == "target" for hook in problem.modifiers)
-        if targets and problem.layout.step > 1 and cls.tuned and cls.name != "safe":
-            return False
         return features_of(problem) <= cls.takes and isinstance(problem.layout, cls.layouts)
 
     def is_legal(self, problem: Problem, arch: Arch) -> bool:

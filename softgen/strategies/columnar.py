@@ -38,6 +38,14 @@ def inputs_of(problem: Problem) -> int:
     return len(problem.element_inputs)
 
 
+def sums_in_place(problem: Problem) -> bool:
+    """Whether a thread that holds elements can sum their terms: each is of one element, or of sums.
+
+    Where parts with a maximum come of two inputs, only a walk adds them up.
+    """
+    return inputs_of(problem) == 1 or not problem.function.part.has_maximum
+
+
 @dataclass(frozen=True)
 class Columnar(Strategy):
     """Base of strategies whose threads hold or walk packs of adjacent rows."""

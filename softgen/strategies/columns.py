@@ -24,6 +24,7 @@ from softgen.strategies.columnar import (
     Columnar,
     hook_registers,
     inputs_of,
+    sums_in_place,
 )
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
@@ -65,6 +66,11 @@ class ColumnsInRegisters(Columnar):
         held = f"{self.rows_of_a_block} rows in the registers of {blocks}"
         noun = f"{problem.function.part.noun}s"
         return held if self.stride == 1 else f"{held}, one exchange of {noun}"
+
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether the template has what the problem asks for."""
+        return sums_in_place(problem) and super().computes(problem)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the threads cover a row and it fits the registers."""

@@ -16,7 +16,12 @@ from softgen.spec.dtypes import MAX_PACK_BYTES
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
-from softgen.strategies.columnar import INPUT_REGISTERS, hook_registers, inputs_of
+from softgen.strategies.columnar import (
+    INPUT_REGISTERS,
+    hook_registers,
+    inputs_of,
+    sums_in_place,
+)
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -46,6 +51,11 @@ class Tiles(Strategy):
     def describe(self, problem: Problem) -> str:
         """Return what a block has, for the header of a file."""
         return f"a block moves {self.outers} outer indices in packs, through shared memory"
+
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether the template has what the problem asks for."""
+        return sums_in_place(problem) and super().computes(problem)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a tile is whole packs and its rows have threads."""

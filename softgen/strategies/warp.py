@@ -68,6 +68,11 @@ class Warp(Sliced):
         require, width = self.require, self.thread_group_width
         self.require_pack(self.pack_size, problem)
         self.require_alike(self.pack_size, problem)
+        require(
+            problem.function.reduces or not problem.shortens,
+            "where the pair of a row is given its elements are finished as they are loaded, also "
+            "those behind its end",
+        )
         require(width in (1, 2, 4, 8, 16, 32), "thread_group_width must be a power of two up to 32")
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)

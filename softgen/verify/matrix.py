@@ -91,6 +91,8 @@ COLUMNS = (
     (5000, 2, DType.FLOAT64),
     (5000, 16, DType.FLOAT32),
     (5000, 77, DType.BFLOAT16),
+    (20001, 3, DType.BFLOAT16),
+    (20001, 4, DType.FLOAT16),
 )
 HOOKED_COLUMNS = ((21, 3, DType.BFLOAT16), (5000, 16, DType.FLOAT32))
 # What starts anywhere, and results of other types.
@@ -291,6 +293,10 @@ def hooked_problems() -> list[Problem]:
         found.append(Problem.of("log_softmax_lse", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
         if "zeroempty" not in hooks:
             found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
+    for function in all_functions():  # those to which the pair of a row is given
+        if function.hookable and not function.reduces and not function.twin:
+            for hooks in (("scaleany",), ("causal",), ("lengthsi64",)):
+                found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
     return found
 
 

@@ -8,6 +8,7 @@ import pytest
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import current_arch
 from softgen.source.render import render
+from softgen.spec.layouts import Rows
 from softgen.spec.numerics import check, encode
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Lesson
@@ -22,7 +23,7 @@ pytestmark = pytest.mark.gpu
 KINDS = [
     kind.name
     for kind in all_strategies()
-    if Feature.HOOKS in kind.takes and not issubclass(kind, Lesson)
+    if Feature.HOOKS in kind.takes and Rows in kind.layouts and not issubclass(kind, Lesson)
 ]
 
 

@@ -77,7 +77,7 @@ OPERATIONS = {
     "softmax": Operation(softgen.torch.softmax, True, 40),
     "log_softmax": Operation(softgen.torch.log_softmax, True, 40),
     "logsumexp": Operation(softgen.torch.logsumexp, True, 40),
-    "_softmax_backward_data": Operation(_backward, False, 4),
+    "_softmax_backward_data": Operation(_backward, False, 4, refused="refused: y must be float32"),
     "nn.functional.cross_entropy": Operation(
         *(softgen.torch.cross_entropy, True, 24, 4),
         refused="refused: target must be class indices",
