@@ -56,8 +56,8 @@ def why(choice: Choice, found: Explanation) -> str:
         return f"the fastest when {choice.tuned_on} was tuned{other}"
     return (
         "it is the first guess of the strategy that is expected to be the fastest: nothing was "
-        "timed here, and no winner is shipped; a strategy orders its settings by what was measured "
-        "of others, which `expected` does not tell"
+        "timed here, and no winner is shipped; `expected` does not decide among settings of one "
+        "strategy, whose order was fitted to measured times"
     )
 
 

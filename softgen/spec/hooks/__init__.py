@@ -57,6 +57,11 @@ def hook_named(value: Hook | str) -> Hook:
     if not isinstance(value, str):
         raise InvalidTypeError(f"a hook is given by its name, got {value!r}")
     name = ARGUMENTS.get(value, value)
+    if "=" in name:
+        raise InvalidValueError(
+            f"{value!r} gives a hook a value, which is an argument of a launch; the hook alone is "
+            f"{name.partition('=')[0]!r}"
+        )
     if name not in _BY_NAME:
         more = "; and one of them by its type, as scalerow, biasbf16 or maskany (docs/hooks.md)"
         raise InvalidValueError(unknown("hook", value, ARGUMENTS, more))
@@ -65,6 +70,8 @@ def hook_named(value: Hook | str) -> Hook:
 
 def in_order(hooks: Iterable[Hook | str]) -> tuple[Hook, ...]:
     """Return hooks in the order in which they are applied; InvalidValueError for two of a kind."""
+    if isinstance(hooks, str):
+        raise InvalidTypeError(f"hooks are a list of names, got {hooks!r}; give [{hooks!r}]")
     chosen = sorted(map(hook_named, hooks), key=_PLACES.__getitem__)
     kinds = [hook.kind for hook in chosen]
     if len(set(kinds)) < len(kinds):

@@ -120,8 +120,8 @@ def test_a_best_guess_says_why_nothing_was_measured() -> None:
     assert told["chosen"].endswith(": best guess for 64 rows")
     assert told["why"] == (
         "it is the first guess of the strategy that is expected to be the fastest: nothing was "
-        "timed here, and no winner is shipped; a strategy orders its settings by what was measured "
-        "of others, which `expected` does not tell"
+        "timed here, and no winner is shipped; `expected` does not decide among settings of one "
+        "strategy, whose order was fitted to measured times"
     )
     assert told["time"] == "not measured: no GPU can be used: there is none"
     assert told["roofline"].endswith(": less than a launch takes, about 1.8 us")

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.exact import exact_results
 from softgen.spec.hooks import ARGUMENTS, HOOKS, hook_named
 from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
@@ -101,6 +101,10 @@ def test_names_are_one_to_one_and_say_what_is_close() -> None:
     kinds = {hook.kind for hook in HOOKS}
     assert {hook_named(name).kind for name in ARGUMENTS} == kinds
     assert hook_named("bias").name == "biasf32"
+    with pytest.raises(InvalidValueError, match=r"'scale=2' gives a hook a value.*is 'scale'"):
+        Problem.of("softmax", "float32", 8, hooks=["scale=2"])
+    with pytest.raises(InvalidTypeError, match=r"hooks are a list of names, got 'scale'; give \['s"):
+        Problem.of("softmax", "float32", 8, hooks="scale")
     with pytest.raises(InvalidValueError, match="one hook of a kind at most, got scale, scalerow"):
         Problem.of("softmax", "float32", 8, hooks=["scalerow", "scale"])
     with pytest.raises(InvalidValueError, match="bool does not hold"):
