@@ -206,17 +206,17 @@ CALLS = {
     "axes": (
         "## Axes that are not the last: `axes`",
         "`softgen bench --suite axes`; `limit` is a copy, or a read where a row gives one number.",
-        "A run of the first four only. Where less than 32 MB move, what blocks tell each other takes",
-        "a large part: 3 us at 1 x 50257 x 16, whose copy takes 3.2 us.",
+        "A run of the first four only. Where less than 32 MB move, what blocks tell each other",
+        "takes a large part: 3 us at 1 x 50257 x 16, whose copy takes 3.2 us.",
     ),
     "hooks": (
         "## Hooks: `hooks`",
         "`softgen bench --suite hooks`: attention scores without a hook, with each, and with two.",
         "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as an",
-        "array of the hook has. In this run a call took the setting that was tuned without hooks;",
-        "since then one with softcap, dropout, a mask, lengths, causal or two hooks takes its first",
-        "guess, unless its hooks were tuned by name. A bias of 134 MB, (1, 16, 2048, 2048), is not in",
-        "the file: its first check ran while the bias was being uploaded, which is mended. Its first",
+        "array of the hook has. In this run a call took the setting that was tuned without hooks.",
+        "Now one with softcap, dropout, a mask, lengths, causal or two hooks takes its first guess,",
+        "unless its hooks were tuned by name. A bias of 134 MB, (1, 16, 2048, 2048), is not in the",
+        "file: its first check ran while the bias was being uploaded, which is mended. Its first",
         "guess took 371.6 us, 1.31 of a copy that reads the bias once, and `torch.compile` 699.6.",
     ),
     "views": (

@@ -103,7 +103,7 @@ def test_names_are_one_to_one_and_say_what_is_close() -> None:
     assert hook_named("bias").name == "biasf32"
     with pytest.raises(InvalidValueError, match=r"'scale=2' gives a hook a value.*is 'scale'"):
         Problem.of("softmax", "float32", 8, hooks=["scale=2"])
-    with pytest.raises(InvalidTypeError, match=r"hooks are a list of names, got 'scale'; give \['s"):
+    with pytest.raises(InvalidTypeError, match=r"a list of names, got 'scale'; give \['s"):
         Problem.of("softmax", "float32", 8, hooks="scale")
     with pytest.raises(InvalidValueError, match="one hook of a kind at most, got scale, scalerow"):
         Problem.of("softmax", "float32", 8, hooks=["scalerow", "scale"])
