@@ -214,9 +214,9 @@ CALLS = {
         "`softgen bench --suite hooks`: attention scores without a hook, with each, and with two.",
         "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as an",
         "array of the hook has. In this run a call took the setting that was tuned without hooks.",
-        "Now one with softcap, dropout, a mask, lengths, causal or two hooks takes its first guess,",
-        "unless its hooks were tuned by name. A bias of 134 MB, (1, 16, 2048, 2048), is not in the",
-        "file: its first check ran while the bias was being uploaded, which is mended. Its first",
+        "Now one with softcap, dropout, a mask, lengths, causal or two hooks takes its first",
+        "guess, unless its hooks were tuned by name. A bias of 134 MB, (1, 16, 2048, 2048), is not in",
+        "the file: its first check ran while the bias was uploaded, which is mended. Its first",
         "guess took 371.6 us, 1.31 of a copy that reads the bias once, and `torch.compile` 699.6.",
     ),
     "views": (
