@@ -2,7 +2,7 @@
 // dx = upstream d(loss)/dx, from lse, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
-//   ignore_index: int64 number, any
+//   ignore_index: int64 number, any: where it is the target dx is 0
 //   lse: float32 [rows], contiguous
 //   upstream: float32 [elements], of which a row finds its own by the numbers behind it
 //   upstream_every: int64 number, rows that share an element of upstream, one after another

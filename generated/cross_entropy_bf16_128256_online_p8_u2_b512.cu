@@ -1,8 +1,8 @@
 // cross_entropy_bf16_128256_online_p8_u2_b512
-// loss = lse - x[target] + z_loss lse^2, lse, row by row, arithmetic in float32:
+// lse = log(sum(exp(x))); loss = lse - x[target] + z_loss lse^2, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
-//   ignore_index: int64 number, any
+//   ignore_index: int64 number, any: where it is the target loss is 0 and lse is -inf
 //   z_loss: float32 number, finite: the weight of lse^2
 //   loss: float32 [rows], contiguous
 //   lse: float32 [rows], contiguous

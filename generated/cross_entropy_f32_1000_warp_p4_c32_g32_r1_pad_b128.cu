@@ -1,8 +1,8 @@
 // cross_entropy_f32_1000_warp_p4_c32_g32_r1_pad_b128
-// loss = lse - x[target] + z_loss lse^2, lse, row by row, arithmetic in float32:
+// lse = log(sum(exp(x))); loss = lse - x[target] + z_loss lse^2, row by row, arithmetic in float32:
 //   x: float32 [rows][1000], contiguous
 //   target: int64 [rows], contiguous
-//   ignore_index: int64 number, any
+//   ignore_index: int64 number, any: where it is the target loss is 0 and lse is -inf
 //   z_loss: float32 number, finite: the weight of lse^2
 //   loss: float32 [rows], contiguous
 //   lse: float32 [rows], contiguous

@@ -32,6 +32,7 @@ class OfTargets(Function):
     """
 
     stem: ClassVar[str]
+    ignored: ClassVar[str]  # what a row that is ignored gives, in words
 
     ids: Integer = Integer.INT64
 
@@ -52,7 +53,8 @@ class OfTargets(Function):
 
     def targets(self) -> tuple[Operand, Operand]:
         """Return the columns, and which number of a column says that a row is ignored."""
-        ignored = number_input("ignore_index", Integer.INT64, "long long", "any", IGNORE_INDEX)
+        accepts = f"any: where it is the target {self.ignored}"
+        ignored = number_input("ignore_index", Integer.INT64, "long long", accepts, IGNORE_INDEX)
         return row_ids("target", self.ids), ignored
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
@@ -72,11 +74,12 @@ class CrossEntropy(OfTargets):
     """-log(softmax(x)[target]) of each row, and its log-sum-exp."""
 
     stem = "cross_entropy"
+    ignored = "loss is 0 and lse is -inf"
 
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "loss = lse - x[target] + z_loss lse^2, lse"
+        return "lse = log(sum(exp(x))); loss = lse - x[target] + z_loss lse^2"
 
     @property
     def call(self) -> str:
@@ -141,11 +144,12 @@ class CrossEntropyGrad(OfTargets):
     """The loss of each row with its gradient: x is read once, and dx may be x."""
 
     stem = "cross_entropy_grad"
+    ignored = "dx and loss are 0 and lse is -inf"
 
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "dx = upstream d(loss)/dx, loss and lse as of cross_entropy"
+        return "lse = log(sum(exp(x))); loss = lse - x[target]; dx = upstream d(loss)/dx"
 
     @property
     def call(self) -> str:

@@ -28,6 +28,7 @@ class CrossEntropyBackward(OfTargets):
     """dx of each row from x, its log-sum-exp, and the gradient with respect to its loss."""
 
     stem = "cross_entropy_backward"
+    ignored = "dx is 0"
 
     @property
     def formula(self) -> str:

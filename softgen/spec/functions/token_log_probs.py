@@ -100,8 +100,8 @@ class TokenLogProbs(OfIds):
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        entropy = ", its entropy" if self.entropy else ""
-        lse = ", lse" if self.lse else ""
+        entropy = "; entropy of softmax(x)" if self.entropy else ""
+        lse = "; lse = log(sum(exp(x)))" if self.lse else ""
         return f"log_probs = log_softmax(x)[ids]{entropy}{lse}"
 
     @property
