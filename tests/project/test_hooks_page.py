@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 from pathlib import Path
 
+import softgen
+from softgen.errors import InvalidValueError
+from softgen.spec.functions import all_functions
 from softgen.spec.hooks import HOOKS
 from softgen.spec.layouts import Rows
 from softgen.spec.problem import Problem
@@ -38,12 +42,46 @@ def test_the_table_names_every_hook() -> None:
         assert f"`{name}`" in table, hook.name
 
 
+def by_name(function: str, hook: str) -> bool:
+    try:
+        Problem.of(function, "float32", 300, hooks=[hook])
+    except InvalidValueError:
+        return False
+    return True
+
+
+def test_the_table_of_functions_is_what_they_take() -> None:
+    """By name as `Problem` says; a "yes" is of a call that has arguments for hooks."""
+    title, _, *lines = PAGE[PAGE.index("| function |") :].partition("\n\n")[0].splitlines()
+    columns = [re.findall(r"`(\w+)`", cell) for cell in title.strip("|").split("|")[1:]]
+    written = {"empty_rows": "zeroempty", "out_scale": "outscale"}
+    kinds = {written.get(name, name) for column in columns for name in column}
+    assert kinds == {hook.kind for hook in HOOKS}
+    seen: set[str] = set()
+    for line in lines:
+        names, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        functions = re.findall(r"`(\w+)`", names)
+        seen.update(functions)
+        for column, cell in zip(columns, cells, strict=True):
+            said = re.sub(r" \(\d\)$", "", cell)
+            kinds = {written.get(name, name) for name in column}
+            hooks = [hook.name for hook in HOOKS if hook.kind in kinds]
+            for function in functions:
+                taken = {by_name(function, hook) for hook in hooks}
+                assert taken == {said in ("yes", "by name")}, (function, column)
+                call = getattr(softgen, function, None)
+                if call is not None and said != "no":
+                    has = "hooks" in inspect.signature(call).parameters
+                    assert has is (said == "yes"), (function, column)
+    assert seen == {function.name for function in all_functions() if not function.twin}
+
+
 def test_the_table_of_strategies_is_what_they_say() -> None:
     lines = PAGE[PAGE.index("| | `warp`") :].splitlines()
     strategies = re.findall(r"`(\w+)`", lines[0])
     of_rows = {kind.name for kind in all_strategies() if kind.tuned and Rows in kind.layouts}
     assert {*strategies} == of_rows
-    by_name = {kind.name: kind for kind in all_strategies()}
+    kept = {kind.name: kind for kind in all_strategies()}
     kinds = {hook.kind: hook for hook in HOOKS}
     rows = {"empty_rows": "zeroempty", "out_scale": "outscale"}
     seen = set()
@@ -54,5 +92,5 @@ def test_the_table_of_strategies_is_what_they_say() -> None:
             seen.add(hook.kind)
             problem = Problem.of("softmax", "float32", 1 << 20, hooks=[hook])
             for strategy, cell in zip(strategies, cells, strict=True):
-                assert by_name[strategy].computes(problem) is (cell == "yes"), (said, strategy)
+                assert kept[strategy].computes(problem) is (cell == "yes"), (said, strategy)
     assert seen == {*kinds}
