@@ -175,6 +175,9 @@ def cross_entropy_grad(
 ) -> tuple[Any, Any, Any]:
     """Return the gradient of cross entropy with its loss: x is read once and dx written once.
 
+    `upstream` is a number of the host. Where it is an array, or is known only after the loss, take
+    `cross_entropy_backward`.
+
     Args:
         x: as in `cross_entropy`.
         target: as in `cross_entropy`.
@@ -218,6 +221,8 @@ def cross_entropy_backward(
     pdl: bool = True,
 ) -> Any:
     """Return the gradient of cross entropy with respect to x, from the log-sum-exp of its rows.
+
+    x is read again. `cross_entropy_grad` reads it once, where `upstream` is a number of the host.
 
     Args:
         x: as in `cross_entropy`.
