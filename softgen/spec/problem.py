@@ -145,8 +145,8 @@ class Problem:
         function, names = self.function, ", ".join(map(str, self.hooks))
         if not function.hookable:
             raise InvalidValueError(
-                f"{function.name} takes no hooks, got {names}; softmax takes all, and docs/hooks.md "
-                "says which function takes which"
+                f"{function.name} takes no hooks, got {names}; softmax takes all, "
+                "and docs/hooks.md says which function takes which"
             )
         for hook in self.hooks if self.layout.step > 1 else ():
             if hook.placed or hook.by_row or hook.leaves:
