@@ -23,7 +23,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.layouts import LABEL
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.base import Strategy
-from softgen.strategies.variants import Variant, best_guess, parse_label
+from softgen.strategies.variants import Variant, parse_label
 
 SCHEMA = 1
 DIRECTORY = Path(__file__).resolve().parent / "tables"
@@ -43,14 +43,13 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     """Return the shipped winner for `rows` rows on the device of `arch`; None if there is none.
 
     A function that moves the same bytes with the same launch as another takes the other's winner
-    where it has none of its own; so does a problem with hooks, or of views, that of the same
-    without.
+    where it has none of its own; so does a problem of views, or with hooks that cost little, that
+    of the same without.
     """
     bucket = rows_bucket(rows)
     for wanted in _alike(problem):
         setting = _settings(wanted, arch.device).get(bucket)
-        fits = hooked if wanted != problem and problem.hooks else _as_it_is
-        if setting is not None and (found := fits(setting, problem, rows, arch)):
+        if setting is not None and (found := fitting(setting, problem, arch)):
             return found
     return None
 
@@ -84,16 +83,14 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     return next((Variant(problem, s) for s in found if s.is_legal(problem, arch)), None)
 
 
-def hooked(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> Variant | None:
-    """Return a problem with hooks by the setting of the same without, or by its own first guess.
+def takes_bare(problem: Problem) -> bool:
+    """Whether a setting that was tuned without the problem's hooks says much about it with them.
 
     A kernel without hooks waits for memory, whatever its instructions, and its rows are all as
     long. At bfloat16 131072 x 2048 on an H200 the winner without takes 291 us with softcap, 303
     with dropout, 248 with causal and 263 with lengths, the first guess 256, 257, 205 and 217.
     """
-    if problem.hook_instructions >= HEAVY or problem.shortens:
-        return best_guess(problem, rows_bucket(rows), arch)
-    return fitting(setting, problem, arch)
+    return problem.hook_instructions < HEAVY and not problem.shortens
 
 
 def own(problem: Problem, rows: int, arch: Arch) -> Variant | None:
@@ -111,15 +108,11 @@ def time_of(variant: Variant, rows: int, device: str) -> float | None:
     return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)
 
 
-def _as_it_is(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> Variant | None:
-    return fitting(setting, problem, arch)
-
-
 def _alike(problem: Problem) -> Iterator[Problem]:
     """Yield the problem and those whose winners it takes, nearest first."""
     function = problem.function
     other = () if function.like == function.name else (Function.of(function.like),)
-    for wanted in dict.fromkeys((problem, problem.bare)):
+    for wanted in dict.fromkeys((problem, problem.bare) if takes_bare(problem) else (problem,)):
         for each in (function, *other):
             yield dataclasses.replace(wanted, function=each)
 

@@ -127,13 +127,12 @@ def _as_bare(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         shipped = winners.own(problem, rows, arch)
         if shipped is not None:
             return Chosen(shipped, "shipped")
+        if not winners.takes_bare(problem):
+            return _guess(problem, rows, arch)
     of_views = problem.layout != bare.layout
     alike = choose(bare, rows, device, "cached" if mode == "on" and of_views else mode)
-    fits = winners.hooked(alike.variant.strategy, problem, rows, arch)
-    if fits is None:
-        return _guess(problem, rows, arch)
-    as_bare = fits.strategy.name == alike.variant.strategy.name
-    return Chosen(fits, alike.origin if as_bare else "best guess for its hooks")
+    fits = winners.fitting(alike.variant.strategy, problem, arch)
+    return Chosen(fits, alike.origin) if fits else _guess(problem, rows, arch)
 
 
 def _guess(problem: Problem, rows: int, arch: Arch) -> Chosen:
