@@ -32,8 +32,6 @@ constexpr int kBlockSize = 1024;  // threads in a block
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
-// What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
-__device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
 
 using Raw = uint4;  // a pack as it is loaded
 // PTX keeps accesses whole. Loads are not volatile: a store depends on all loads from its address.

@@ -99,6 +99,11 @@ class Function(abc.ABC):
         return ""
 
     @property
+    def shifts(self) -> bool:
+        """Whether elements are taken relative to a maximum of the row, and not to its lse."""
+        return True
+
+    @property
     def reduces(self) -> bool:
         """Whether the pair of a row is found, and not given."""
         return True

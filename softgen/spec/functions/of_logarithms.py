@@ -20,6 +20,11 @@ class OfLogarithms(Function):
     saved: ClassVar[tuple[str, ...]] = ("lse",)  # inputs of a row before the upstream gradient
 
     @property
+    def shifts(self) -> bool:
+        """No: log p is x - lse."""
+        return False
+
+    @property
     def name(self) -> str:
         """As in names of kernels."""
         return f"{self.gradient_of}_backward"

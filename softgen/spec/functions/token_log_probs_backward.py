@@ -30,6 +30,11 @@ class TokenLogProbsBackward(OfIds):
     entropy: bool = False
 
     @property
+    def shifts(self) -> bool:
+        """No: log p is x - lse."""
+        return False
+
+    @property
     def options(self) -> str:
         """What is in its name of what it adds."""
         return "_entropy" if self.entropy else ""
