@@ -400,7 +400,7 @@ def test_too_few_sms_say_so() -> None:
     assert "--cols 1000 --arch sm_90 --sms 78` shows what has" in message
 
 
-@pytest.mark.parametrize("every", [(), ("--all", "--variant", "warp")])
+@pytest.mark.parametrize("every", [(), ("--all", "--variant", "warp", "--function", "softmax")])
 def test_emitted_headers_name_the_architecture(every: tuple[str, ...], tmp_path: Path) -> None:
     words = ("emit", "--cols", 1000, *every, "--out", tmp_path / "kernels", "--arch")
     for arch in ("sm_80", "sm_120"):
@@ -473,6 +473,7 @@ def test_whole_packs_are_batch_invariant_as_they_are(tmp_path: Path) -> None:
 
 def test_the_sets_of_both_kinds_leave_each_other_alone(tmp_path: Path) -> None:
     words = ("emit", "--all", "--cols", 33, "--dtype", "float32", "--variant", "warp")
+    words += ("--function", "softmax")
     ok(*words, "--out", tmp_path)
     usual = set(tmp_path.glob("*.cu"))
     ok(*words, "--batch-invariant", "--out", tmp_path)
