@@ -1,5 +1,5 @@
 // cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m8_pk
-// lse = log(sum(exp(x))); loss = lse - x[target]; dx its gradient, row by row, arithmetic in float32:
+// lse; loss = lse - x[target]; dx = upstream d(loss)/dx, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
 //   ignore_index: int64 number, any: where it is the target dx and loss are 0 and lse is -inf

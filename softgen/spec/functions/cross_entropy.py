@@ -149,7 +149,7 @@ class CrossEntropyGrad(OfTargets):
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "lse = log(sum(exp(x))); loss = lse - x[target]; dx its gradient"
+        return "lse; loss = lse - x[target]; dx = upstream d(loss)/dx"
 
     @property
     def call(self) -> str:

@@ -472,8 +472,8 @@ def test_whole_packs_are_batch_invariant_as_they_are(tmp_path: Path) -> None:
 
 
 def test_the_sets_of_both_kinds_leave_each_other_alone(tmp_path: Path) -> None:
-    words = ("emit", "--all", "--cols", 33, "--dtype", "float32", "--variant", "warp")
-    words += ("--function", "softmax")
+    one = ("--dtype", "float32", "--variant", "warp", "--function", "softmax")
+    words = ("emit", "--all", "--cols", 33, *one)
     ok(*words, "--out", tmp_path)
     usual = set(tmp_path.glob("*.cu"))
     ok(*words, "--batch-invariant", "--out", tmp_path)
