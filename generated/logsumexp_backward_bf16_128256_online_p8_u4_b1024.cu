@@ -30,7 +30,7 @@ constexpr int kBlockSize = 1024;  // threads in a block
 // result, far below half of its last place. A sum of 2^31 terms is at most 1.6e-6 off.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-__device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
+[[maybe_unused]] __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 
 using Raw = uint4;  // a pack as it is loaded
 // PTX keeps accesses whole. Loads are not volatile: a store depends on all loads from its address.
