@@ -293,11 +293,11 @@ def hooked_problems() -> list[Problem]:
         found.append(Problem.of("log_softmax_lse", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
         if "zeroempty" not in hooks:
             found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
-    # Those to which the pair of a row is given. It is that of x as it is: no scale may turn -inf
-    # into +inf, which cannot be in a row with such a pair.
+    # Those to which the pair of a row is given, which is that of x as it is: no hook that would
+    # make larger elements of it.
     for function in all_functions():
         if function.hookable and not function.reduces and not function.twin:
-            for hooks in (("scale",), ("causal",), ("lengthsi64",)):
+            for hooks in (("causal",), ("lengthsi64",)):
                 found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
     return found
 
