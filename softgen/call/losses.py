@@ -10,7 +10,7 @@ from softgen.call.hooks import chosen
 from softgen.call.library import library_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import Integer, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
@@ -280,8 +280,7 @@ def _require_weight(weight: Any, x: Any, cols: int) -> None:
     mine, _ = library_of(x)
     if library is not mine or library.device(weight) != library.device(x):
         raise InvalidValueError("weight must be of x's library and on its device")
-    double = library.dtype(x) is DType.FLOAT64
-    wanted, kind = DType.FLOAT64 if double else DType.FLOAT32, library.element_type(weight)
+    wanted, kind = compute_type(library.dtype(x)), library.element_type(weight)
     if kind is not wanted:
         raise InvalidTypeError(f"weight must be {wanted.value}, got {kind.value}")
     if tuple(weight.shape) != (cols,):

@@ -11,7 +11,7 @@ from softgen.call.hooks import call_hooked
 from softgen.call.ids import ids_of, require_columns, scale_of
 from softgen.call.library import library_of
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import compute_type
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -143,4 +143,4 @@ def token_log_probs(
 def arithmetic_of(x: Any) -> str:
     """Return the type of all arithmetic on x, by name."""
     library, array = library_of(x)
-    return "float64" if library.dtype(array) is DType.FLOAT64 else "float32"
+    return compute_type(library.dtype(array)).value

@@ -176,8 +176,7 @@ class LogSumExp(Function):
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, int]:
         """Return lse of a batch, whose dimension becomes the first."""
-        behind = tuple(each + 1 for each in axes_of(axis, x.dim() - 1))
-        return cls.apply(batched(info, in_dims[0], x), behind), 0
+        return cls.apply(batched(info, in_dims[0], x), axes_behind(axis, x.dim() - 1)), 0
 
 
 def applied(function: type[Function], *tensors: Any) -> Callable[..., Any]:
@@ -205,6 +204,11 @@ def batched(info: Any, batch: int | None, x: Any) -> Any:
     if batch is None:
         return x.expand(info.batch_size, *x.shape)
     return torch.movedim(x, batch, 0)
+
+
+def axes_behind(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes of one element of `ndim` dimensions in a batch whose own one is first."""
+    return tuple(each + 1 for each in axes_of(axis, ndim))
 
 
 def _behind(dim: int) -> int:

@@ -9,6 +9,8 @@ import torch
 
 from softgen.call import api, gradients, tokens
 from softgen.torch.dtypes import wide
+from softgen.torch.gradients import LogSumExp, OfResult
+from softgen.torch.rows import Entropy
 
 
 def _like(x: Any, dim: int, dtype: Any) -> Any:
@@ -105,42 +107,26 @@ def logsumexp(x: Any, dim: list[int]) -> Any:
 def _differentiate_by_result(operator: Any, gradient: Any) -> None:
     """Give an operator along a dimension a gradient that needs its result alone."""
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, ctx.dim, _ = inputs
-        ctx.dtype = x.dtype
-        ctx.save_for_backward(output)
-
     def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
         return gradient(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
 
-    operator.register_autograd(backward, setup_context=keep)
+    operator.register_autograd(backward, setup_context=OfResult.setup_context)
 
 
 def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
     """Give an operator whose result is a number a row a gradient that needs x and that."""
 
-    def keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        x, ctx.dim = inputs
-        ctx.save_for_backward(x, output)
-
     def backward(ctx: Any, upstream: Any) -> tuple[Any, None]:
-        return gradient(*ctx.saved_tensors, upstream, ctx.dim), None
+        return gradient(*ctx.saved_tensors, upstream, ctx.axis), None
 
-    operator.register_autograd(backward, setup_context=keep)
-
-
-def _keep_entropy(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, ctx.dim = inputs
-    entropy, lse = output
-    ctx.mark_non_differentiable(lse)
-    ctx.save_for_backward(x, lse, entropy)
+    operator.register_autograd(backward, setup_context=LogSumExp.setup_context)
 
 
 def _entropy_gradient(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
-    return entropy_backward(*ctx.saved_tensors, upstream, ctx.dim), None
+    return entropy_backward(*ctx.saved_tensors, upstream, ctx.axis), None
 
 
-entropy_lse.register_autograd(_entropy_gradient, setup_context=_keep_entropy)
+entropy_lse.register_autograd(_entropy_gradient, setup_context=Entropy.setup_context)
 _differentiate_by_result(softmax, softmax_backward)
 _differentiate_by_result(log_softmax, log_softmax_backward)
 _differentiate_by_rows(logsumexp_wide, logsumexp_backward)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from softgen.call import gradients, tokens
-from softgen.call.axes import axes_of
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
-from softgen.torch.gradients import Function, applied, batched
+from softgen.torch.gradients import Function, applied, axes_behind, batched
 
 
 class GradientOfRows(Function):
@@ -49,7 +48,7 @@ class EntropyBackward(GradientOfRows):
         """Return dx of a batch, whose dimension becomes the first."""
         *tensors, axis = request
         first = (batched(info, dim, each) for dim, each in zip(in_dims, tensors, strict=False))
-        return cls.apply(*first, _behind(axis, tensors[0].dim() - 1)), 0
+        return cls.apply(*first, axes_behind(axis, tensors[0].dim() - 1)), 0
 
 
 class Entropy(Function):
@@ -77,7 +76,7 @@ class Entropy(Function):
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], x: Any, axis: Any) -> tuple[Any, Any]:
         """Return the results of a batch, whose dimension becomes the first."""
-        return cls.apply(batched(info, in_dims[0], x), _behind(axis, x.dim() - 1)), (0, 0)
+        return cls.apply(batched(info, in_dims[0], x), axes_behind(axis, x.dim() - 1)), (0, 0)
 
 
 class TokenLogProbsBackward(GradientOfRows):
@@ -125,8 +124,3 @@ class TokenLogProbs(Function):
         both = (entropy[0], more[0]) if entropy else (None, None)
         run = applied(TokenLogProbsBackward, upstream, x)
         return run(x, ids, lse, upstream, *both, ctx.temperature), None, None, None
-
-
-def _behind(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes of one element of `ndim` dimensions in a batch whose own one is first."""
-    return tuple(each + 1 for each in axes_of(axis, ndim))

@@ -12,27 +12,13 @@ from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.operands import Measure, Operand
 
 
-@dataclass(frozen=True)
-class OfLogarithms(Function):
-    """The gradient with respect to x of one number a row, from lse and the upstream gradient."""
-
-    gradient_of: ClassVar[str]
-    saved: ClassVar[tuple[str, ...]] = ("lse",)  # inputs of a row before the upstream gradient
+class FromLse(Function):
+    """Base of gradients with hooks that take log p = x - lse from the lse of each row."""
 
     @property
     def shifts(self) -> bool:
         """No: log p is x - lse."""
         return False
-
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return f"{self.gradient_of}_backward"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return f"softgen.{self.name}(x, {', '.join(self.saved)}, upstream)"
 
     @property
     def reduces(self) -> bool:
@@ -48,6 +34,24 @@ class OfLogarithms(Function):
     def barred(self) -> frozenset[str]:
         """What is part of lse already, and what is for NaN of rows of -inf."""
         return frozenset({"sink", "zeroempty"})
+
+
+@dataclass(frozen=True)
+class OfLogarithms(FromLse):
+    """The gradient with respect to x of one number a row, from lse and the upstream gradient."""
+
+    gradient_of: ClassVar[str]
+    saved: ClassVar[tuple[str, ...]] = ("lse",)  # inputs of a row before the upstream gradient
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return f"{self.gradient_of}_backward"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return f"softgen.{self.name}(x, {', '.join(self.saved)}, upstream)"
 
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, what there is one of per row, and dx, which may be x."""

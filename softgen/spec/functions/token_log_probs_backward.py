@@ -9,6 +9,7 @@ from softgen.spec.dtypes import DType, Integer
 from softgen.spec.functions.base import Function, element, element_result, row_input
 from softgen.spec.functions.entropy import entropy_of
 from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.of_logarithms import FromLse
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.functions.token_log_probs import OfIds, counted
 from softgen.spec.hooks.base import Hook
@@ -17,7 +18,7 @@ from softgen.spec.operands import Measure, Operand
 
 
 @dataclass(frozen=True)
-class TokenLogProbsBackward(OfIds):
+class TokenLogProbsBackward(FromLse, OfIds):
     """dx = sum of ([column == id] - p) upstream over a row's ids, where log p = x - lse.
 
     Attributes:
@@ -28,11 +29,6 @@ class TokenLogProbsBackward(OfIds):
     stem = "token_log_probs_backward"
 
     entropy: bool = False
-
-    @property
-    def shifts(self) -> bool:
-        """No: log p is x - lse."""
-        return False
 
     @property
     def options(self) -> str:
@@ -63,21 +59,6 @@ class TokenLogProbsBackward(OfIds):
     def modifiers(self) -> tuple[Hook, ...]:
         """The ids."""
         return (Ids(self.count, gradient=True, entropy=self.entropy),)
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the part of a row is found, and not given."""
-        return False
-
-    @property
-    def hookable(self) -> bool:
-        """What enters it is modified as it was in the function whose gradient it is."""
-        return True
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """What is part of lse already, and what is for NaN of rows of -inf."""
-        return frozenset({"sink", "zeroempty"})
 
     def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
         """Return x, ids, what there is of a row, and dx, which may be x."""
