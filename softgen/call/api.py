@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.axes import with_axes_kept
 from softgen.call.full import calls_of
-from softgen.call.hooks import call_hooked
 from softgen.call.library import library_of
 from softgen.errors import InvalidValueError
 
@@ -91,6 +90,8 @@ def softmax(
     if dim is not None:
         axis = axis_of(axis, dim)
     if hooks:
+        from softgen.call.hooks import call_hooked  # 6 ms of a first call, for those who have some
+
         name = "softmax_lse" if return_lse else "softmax"
         return call_hooked(name, x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
     if return_lse:
@@ -121,6 +122,8 @@ def log_softmax(
     if dim is not None:
         axis = axis_of(axis, dim)
     if hooks:
+        from softgen.call.hooks import call_hooked  # 6 ms of a first call, for those who have some
+
         name = "log_softmax_lse" if return_lse else "log_softmax"
         return call_hooked(name, x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
     if return_lse:
@@ -168,6 +171,8 @@ def logsumexp(
     if dim is not None:
         axis = axis_of(axis, dim)
     if hooks:
+        from softgen.call.hooks import call_hooked
+
         request = (x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
         lse = call_hooked("logsumexp", *request)
     else:

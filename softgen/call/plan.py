@@ -9,7 +9,7 @@ from softgen.call.kernels import INVARIANT, kernel_for
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook
+from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import layout_from
 from softgen.spec.problem import Problem, whole_number
 from softgen.strategies.select import Choice

@@ -15,7 +15,8 @@ from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook, in_order
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed

@@ -8,7 +8,7 @@ from softgen.errors import InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook
+from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import layout_from
 from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import Choice, select, untimed

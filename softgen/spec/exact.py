@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import Hook
+from softgen.spec.hooks.base import Hook
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import Problem
 

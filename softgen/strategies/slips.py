@@ -8,7 +8,7 @@ from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import LABEL
 from softgen.strategies.registry import all_strategies, require_sound
 from softgen.strategies.variants import parse_label

@@ -14,7 +14,6 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks import HOOKS
 from softgen.spec.layouts import LABEL, Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy, features_of
@@ -204,6 +203,8 @@ def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) ->
 
 @functools.cache
 def _name_pattern() -> re.Pattern[str]:
+    from softgen.spec.hooks.known import HOOKS  # 5 ms, and a call finds its kernel by no name
+
     # The longest first: softmax_lse begins with softmax.
     functions = sorted((function.name for function in all_functions()), key=len, reverse=True)
     return re.compile(
@@ -247,14 +248,14 @@ def parse_name(name: str) -> Variant:
     raise InvalidValueError(f"{name!r} is not the name of a variant: {slip(name) or example}")
 
 
-# No setting and no named choice has a dtype and a number in a row.
-_PROBLEM = re.compile(rf"_(?:{'|'.join(d.short for d in DType)})(?:_to_[a-z]+\d+)?_\d")
+# No setting and no named choice has a dtype and a number in a row. Compiled at its first use.
+_PROBLEM = rf"_(?:{'|'.join(d.short for d in DType)})(?:_to_[a-z]+\d+)?_\d"
 
 
 def is_full_name(text: str) -> bool:
     """Whether `text` is meant as the name of a variant: it may have slips."""
     begins = tuple(f"{function.name}_" for function in all_functions())
-    return text.startswith(begins) or _PROBLEM.search(text) is not None
+    return text.startswith(begins) or re.search(_PROBLEM, text) is not None
 
 
 def parse_label(label: str) -> Strategy:

@@ -11,12 +11,12 @@ import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from softgen import logs
 from softgen.errors import SoftgenError
 from softgen.spec.arch import MIB, Arch
 from softgen.spec.functions.base import Function
@@ -35,8 +35,6 @@ LARGE = 128 * MIB
 # Instructions an element that hooks take, from which on a setting that was tuned without them says
 # nothing about one with them.
 HEAVY = 2
-
-log = logging.getLogger("softgen")
 
 
 def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
@@ -131,15 +129,15 @@ def _settings(problem: Problem, device: str) -> dict[int, Strategy]:
     found: dict[int, Strategy] = {}
     for name, rows, _ in _winners(device):
         begin, _, label = name.partition(f"{problem.label}_")
-        if begin or not label or _OF_ANOTHER.match(label):
+        if begin or not label or re.match(_OF_ANOTHER, label):
             continue
         with contextlib.suppress(SoftgenError):  # its strategy or a knob has changed since
             found[rows] = parse_label(label)
     return found
 
 
-# What may come in a name between the columns and the setting.
-_OF_ANOTHER = re.compile(rf"{LABEL}_|align\d+_|fixed_")
+# What may come in a name between the columns and the setting. Compiled at its first use.
+_OF_ANOTHER = rf"{LABEL}_|align\d+_|fixed_"
 
 
 @functools.cache
@@ -158,6 +156,6 @@ def _winners(device: str) -> list[tuple[str, int, float | None]]:
     except FileNotFoundError:
         return found
     except (OSError, ValueError, KeyError, TypeError) as error:
-        log.warning("ignoring the table of tuned winners %s: %r", path, error)
+        logs.warning("ignoring the table of tuned winners %s: %r", path, error)
         return found
     return found

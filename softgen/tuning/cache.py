@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import functools
 import json
-import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from softgen import logs
 from softgen.disk import folders, owned
 from softgen.disk.files import read_regular, write_whole
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import Arch
 from softgen.tuning.entry import Entry, Key, entry_from_json
-
-log = logging.getLogger("softgen")
 
 KIND = "tuned"
 
@@ -34,7 +32,7 @@ def tuned_directory() -> Path:
 
 @functools.cache
 def _warn_once(message: str) -> None:
-    log.warning(message)
+    logs.warning(message)
 
 
 def trusted_directory(create: bool) -> Path | None:
@@ -74,7 +72,7 @@ def load(key: Key, arch: Arch, *, quiet: bool = False) -> Entry | None:
         return None
     except (OSError, ValueError, RecursionError, IllegalVariantError) as error:
         if not quiet:
-            log.warning("ignoring the cache entry %s: %s", path, error)
+            logs.warning("ignoring the cache entry %s: %s", path, error)
         return None
     return entry if entry.is_current else None
 
@@ -115,7 +113,7 @@ def entries() -> list[Entry]:
         try:
             found.append(_read(path))
         except (OSError, ValueError, RecursionError) as error:
-            log.warning("ignoring the cache entry %s: %s", path, error)
+            logs.warning("ignoring the cache entry %s: %s", path, error)
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import threading
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from softgen import logs
 from softgen.devices.gpu.device import arch_of, environment
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import Arch
@@ -25,7 +25,6 @@ DEFAULT_BUDGET = 2.0
 # With batch_invariant the rows of a call do not count: the choice is made as for this many.
 NOMINAL_ROWS = DEFAULT_ROWS
 
-log = logging.getLogger("softgen")
 _locks: dict[Key, threading.Lock] = {}
 _locks_guard = threading.Lock()
 
@@ -173,7 +172,7 @@ def _tune_and_log(problem: Problem, rows: int) -> Entry:
 
     start = time.perf_counter()
     entry = tune(problem, rows, budget=tune_budget())
-    log.info(
+    logs.info(
         "tuned %s for %d rows in %.1f s: %s (%d candidates timed)",
         problem.label,
         rows,

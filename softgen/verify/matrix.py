@@ -11,7 +11,7 @@ from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Columns, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy

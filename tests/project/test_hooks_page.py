@@ -11,7 +11,7 @@ from pathlib import Path
 import softgen
 from softgen.errors import InvalidValueError
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Rows
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies

@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from softgen import logs
 from softgen.disk.files import require_writable
 
 VARIABLE = "CUPY_CACHE_DIR"
 HOW_TO_MEND = f"set {VARIABLE} to a folder of your own"
-
-log = logging.getLogger("softgen")
 
 
 def folder() -> Path:
@@ -63,7 +61,7 @@ def replaced_if_unusable() -> Iterator[None]:
 def warn_once() -> None:
     """Log a warning if CuPy compiles in memory because its folder is of no use."""
     if reason := _objection_once():
-        log.warning(
+        logs.warning(
             "CuPy's cache folder %s is not used: %s. Kernels are compiled anew in each process; %s",
             folder(),
             reason,

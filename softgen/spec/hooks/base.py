@@ -84,6 +84,16 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def sinks(self) -> bool:
+        """Whether it gives a row a logit without a column."""
+        return False
+
+    @property
+    def zeroes(self) -> bool:
+        """Whether a row of nothing but -inf gives 0, and not NaN."""
+        return False
+
+    @property
     def by_row(self) -> bool:
         """Whether it has to know the number of a row."""
         return False

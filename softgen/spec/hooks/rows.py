@@ -55,6 +55,11 @@ class Sink(Beside):
         return sink.reshape(-1)[Place(int(every), int(count), 1).of(np.arange(rows))]
 
     @property
+    def sinks(self) -> bool:
+        """It does."""
+        return True
+
+    @property
     def by_row(self) -> bool:
         """A logit a row."""
         return True
@@ -77,6 +82,11 @@ class ZeroRows(Beside):
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return nothing: it is the text that differs."""
         return ()
+
+    @property
+    def zeroes(self) -> bool:
+        """It does."""
+        return True
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
         """Return nothing."""

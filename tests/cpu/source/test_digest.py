@@ -16,7 +16,7 @@ from softgen.source.digest import added_strategies, digest
 from softgen.source.render import environment, render
 from softgen.spec.arch import arch_named
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies

@@ -9,8 +9,8 @@ import pytest
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.exact import exact_results
-from softgen.spec.hooks import ARGUMENTS, HOOKS, hook_named
 from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
+from softgen.spec.hooks.known import ARGUMENTS, HOOKS, hook_named
 from softgen.spec.hooks.places import place_of
 from softgen.spec.numerics import check, decode, encode, hook_examples
 from softgen.spec.problem import Problem

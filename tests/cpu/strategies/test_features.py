@@ -17,7 +17,7 @@ from softgen.errors import (
 from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks import SCALE
+from softgen.spec.hooks.known import SCALE
 from softgen.spec.layouts import Rows
 from softgen.spec.numerics import check, encode
 from softgen.spec.operands import Extent

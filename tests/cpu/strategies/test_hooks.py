@@ -15,7 +15,7 @@ from softgen.errors import EmulationError, IllegalVariantError, InvalidValueErro
 from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks import HOOKS, hook_named
+from softgen.spec.hooks.known import HOOKS, hook_named
 from softgen.spec.numerics import Storage, check, encode, hook_examples
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, parse_name

@@ -14,7 +14,7 @@ from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import Integer
 from softgen.spec.functions.cross_entropy import hard_targets
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.numerics import check, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select

@@ -15,7 +15,7 @@ from softgen.source.render import Source, render
 from softgen.spec import numerics
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.hooks import HOOKS
+from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Strided
 from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
