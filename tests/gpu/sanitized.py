@@ -1,7 +1,7 @@
-"""What compute-sanitizer watches: `python -m tests.gpu.sanitized NAME` launches one kernel.
+"""What compute-sanitizer watches: `python -m tests.gpu.sanitized NAME BLOCKS` launches one kernel.
 
 NAME is a strategy, or "broken_index" or "broken_barrier": kernels with a planted mistake, which
-show that the tool sees what it is there for.
+show that the tool sees what it is there for. BLOCKS is the most that a cluster may have.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ MISTAKES = {
 }
 
 
-def chosen(name: str) -> tuple[Variant, str]:
-    """Return a variant and the text to compile for it."""
+def chosen(name: str, blocks: int = 16) -> tuple[Variant, str]:
+    """Return a variant with clusters of at most `blocks`, and the text to compile for it."""
     from softgen.source.render import render
     from softgen.spec.arch import arch_named
     from softgen.strategies.variants import candidates
@@ -52,20 +52,24 @@ def chosen(name: str) -> tuple[Variant, str]:
     strategy, good, bad = MISTAKES.get(name, (name, "", ""))
     layout = layout_behind(INNER.get(strategy, 1))
     problem = Problem.of("softmax", "float32", COLS[strategy], layout=layout)
-    variant = next(candidates(problem, ROWS * layout.step, arch_named("sm_90"), strategy))
+    variant = next(
+        variant
+        for variant in candidates(problem, ROWS * layout.step, arch_named("sm_90"), strategy)
+        if getattr(variant.strategy, "cluster_size", 1) <= blocks
+    )
     text = render(variant).text
     assert good in text, f"the mistake {name} cannot be planted"
     return variant, text.replace(good, bad) if good else text
 
 
-def main(name: str) -> None:
+def main(name: str, blocks: int) -> None:
     import cupy
 
     from softgen.devices.gpu.compile import compile_source
     from softgen.source.render import render
 
     cupy.cuda.set_allocator(None)  # a pool would hide what lies behind an array
-    variant, text = chosen(name)
+    variant, text = chosen(name, blocks)
     kernel = compile_source(dataclasses.replace(render(variant), text=text))
     rows = ROWS * variant.problem.layout.step
     size = rows * variant.problem.cols
@@ -77,4 +81,4 @@ def main(name: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], int(sys.argv[2]))
