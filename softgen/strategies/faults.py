@@ -15,8 +15,8 @@ FOLDER = Path(__file__).parent
 # inside a module is copied with the module that one begins from.
 SHIPPED = frozenset(
     (
-        *("block", "cluster", "columns", "cooperative", "oneflowblock", "oneflowwarp", "online"),
-        *("recurrence", "safe", "serial", "shared", "split", "spread", "strips"),
+        *("bands", "block", "cluster", "columns", "cooperative", "oneflowblock", "oneflowwarp"),
+        *("online", "recurrence", "safe", "serial", "shared", "split", "spread", "strips"),
         *("threepass", "tiles", "warp"),
         # What they consist of, and what chooses among them.
         *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),

@@ -23,6 +23,7 @@ COLS = {
     "split": 50257,
     "online": 5001,
     "safe": 5001,
+    "bands": 1000,
     "columns": 1001,
     "spread": 20001,
     "strips": 5001,
@@ -30,6 +31,7 @@ COLS = {
 }
 ROWS = 5
 INNER = {
+    "bands": 7,
     "columns": 24,
     "spread": 24,
     "strips": 24,

@@ -11,6 +11,7 @@ from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
+from softgen.strategies.bands import Bands
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
@@ -23,7 +24,7 @@ from tests.helpers.single import check
 
 ROWS = 9
 PAST = 2**32  # elements before the first row that is computed
-COLUMNS = Columns(8)
+COLUMNS, ODD = Columns(8), Columns(7)
 SHARED_BY_BLOCKS = (
     Cooperative.name,
     Split.name,
@@ -53,7 +54,8 @@ def sources(dtype: str, fixed_order: bool) -> list[Source]:
             variants = list(candidates(problem, 64, ARCH, kind.name))
             found += [render(variant) for variant in layouts(variants)]
         for cols in () if fixed_order else (100, 1001):  # columns have that order anyway
-            problem = Problem.of("softmax", dtype, cols, layout=COLUMNS)
+            layout = ODD if kind is Bands else COLUMNS
+            problem = Problem.of("softmax", dtype, cols, layout=layout)
             variants = list(candidates(problem, 64, ARCH, kind.name))
             found += [render(variant) for variant in exchanges(variants)]
     names = {source.variant.strategy.name for source in found}

@@ -1,0 +1,232 @@
+"""Columns of memory where inner is odd: whole packs all the same, which go across the end of inner.
+
+Elements of an outer index follow each other in memory. With P elements a pack and g = P / gcd(P,
+inner), a band of g neighbouring columns is inner / gcd(P, inner) whole packs. A thread whose packs
+are whole bands apart has elements of the same P rows in all of them, so it finds the parts of those
+as if its packs lay along inner. Parts lie side by side in shared memory as elements do in a band.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.layouts import Columns
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.columnar import (
+    CLUSTERS,
+    INPUT_REGISTERS,
+    MOST_SHARED,
+    hook_registers,
+    inputs_of,
+    sums_in_place,
+)
+from softgen.strategies.launch import Launch
+
+THREADS = (64, 128, 192, 256, 320, 384, 512, 768, 1024)  # of a candidate at most
+LEAST_PACKS = 64  # of an outer index: where they are fewer several of them should share a block
+MOST_HELD = 96  # elements of an input in a thread of a candidate
+
+# Registers of a thread beside its elements, and beside them those of each row of its pack.
+OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 30}
+ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
+
+
+@dataclass(frozen=True)
+class Bands(Strategy):
+    """An outer index per block or cluster, in packs of the elements as they follow each other."""
+
+    name = "bands"
+    summary = "whole packs across the end of inner, in registers: axes before a small or odd inner"
+    layouts = (Columns,)
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    triggers = True
+
+    pack_size: int = knob("p", "elements moved by one load or store")
+    threads_across: int = knob("w", "threads that hold packs: of whole bands")
+    block_size: int = knob("b", "threads in a block")
+    cols_per_thread: int = knob("c", "packs of a thread: as many elements of each of its rows")
+    min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
+    cluster_size: int = knob("k", "blocks that share an outer index", default=1)
+
+    def describe(self, problem: Problem) -> str:
+        """Return who holds an outer index, for the header of a file."""
+        blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"
+        noun = f"{problem.function.part.noun}s"
+        return f"all rows of an outer index in the registers of {blocks}, one exchange of {noun}"
+
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether the template has what the problem asks for."""
+        return sums_in_place(problem) and super().computes(problem)
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of this setting."""
+        return (9, 0) if self.cluster_size > 1 else (7, 5)
+
+    @property
+    def stride(self) -> int:
+        """How many packs a thread's packs are apart: as many as threads of all blocks hold one."""
+        return self.threads_across * self.cluster_size
+
+    def row_parts(self, problem: Problem) -> int:
+        """Return the parts of a row in a block: of so many columns."""
+        return self.threads_across * self.pack_size // problem.layout.step
+
+    def sharers(self, problem: Problem) -> int:
+        """Return the adjacent lanes that combine the parts of a row, a power of two."""
+        most = min(WARP_SIZE, self.block_size // problem.layout.step)
+        of_parts = math.gcd(self.row_parts(problem), WARP_SIZE)
+        of_blocks = self.cluster_size if self.cluster_size > 1 else WARP_SIZE
+        return min(1 << (most.bit_length() - 1), of_parts, of_blocks)
+
+    def check(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless the threads hold whole bands, and an outer index."""
+        require, inner = self.require, problem.layout.step
+        require(
+            self.cluster_size == 1 or arch.compute_capability >= (9, 0),
+            f"thread block clusters need sm_90, {arch.name} has none",
+        )
+        require(
+            self.cluster_size <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
+            f"a cluster of {self.cluster_size} does not fit a GPC of {arch.device}",
+        )
+        require(self.cluster_size in CLUSTERS, f"cluster_size must be one of {CLUSTERS}")
+        self.require_pack(self.pack_size, problem)
+        self.require_block(self.block_size)
+        band = band_packs(problem, self.pack_size)
+        require(
+            0 < self.threads_across <= self.block_size and self.threads_across % band == 0,
+            f"threads_across must be a multiple of {band}, the packs of a band, and at most "
+            f"{self.block_size}",
+        )
+        require(
+            inner <= self.block_size,
+            f"a thread for each of {inner} rows: block_size must be at least that",
+        )
+        packs = -(-problem.cols * inner // self.pack_size)
+        wanted = -(-packs // self.stride)
+        require(
+            self.cols_per_thread == wanted,
+            f"cols_per_thread must be {wanted}, what {self.stride} threads hold of {packs} packs",
+        )
+        shared = self.slot_bytes(problem)
+        require(
+            shared <= MOST_SHARED,
+            f"the parts of a block take {shared} bytes of shared memory, of {MOST_SHARED}",
+        )
+        self.require_registers(
+            self.element_registers(problem),
+            self.others(problem),
+            self.min_blocks,
+            self.block_size,
+            arch,
+        )
+
+    def element_registers(self, problem: Problem) -> int:
+        """Return the 32-bit registers of a thread that hold elements."""
+        of_input = self.pack_size * self.cols_per_thread * problem.compute_dtype.itemsize // 4
+        return inputs_of(problem) * of_input
+
+    def others(self, problem: Problem) -> int:
+        """Return the registers of a thread beside them, with which ptxas does not spill."""
+        compute = problem.compute_dtype
+        more = self.element_registers(problem) // 8
+        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
+        return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
+
+    def slot_bytes(self, problem: Problem) -> int:
+        """Return the static shared memory of a block: parts of its threads, of its cluster's."""
+        parts = self.threads_across * self.pack_size
+        clusters = self.cluster_size > 1
+        parts += self.cluster_size * problem.layout.step if clusters else 0
+        return parts * problem.part_bytes + 8 * clusters
+
+    def part(self, problem: Problem) -> int:
+        """Return the columns that all blocks of a cluster have in one round, else 0."""
+        columns = self.stride * self.pack_size // problem.layout.step
+        return columns if self.cluster_size > 1 else 0
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: an outer index a block or cluster, and its parts."""
+        return Launch(
+            self.block_size,
+            rows_per_block=problem.layout.step,
+            static_shared_bytes=self.slot_bytes(problem),
+            cluster_size=self.cluster_size,
+            strides=False,
+        )
+
+    @classmethod
+    def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
+        """Yield blocks of whole bands where packs along inner would be less than 16 bytes."""
+        inner, size = problem.layout.step, problem.dtype.itemsize
+        if problem.alignment * size >= MAX_PACK_BYTES or inner > max(THREADS):
+            return
+        found = [
+            setting
+            for pack in (problem.dtype.max_pack, problem.dtype.max_pack // 2)
+            if pack > problem.alignment
+            # Else all outer indices but the first start within a pack, and move by elements.
+            and (problem.cols * inner % pack == 0 or rows <= inner)
+            and problem.cols * inner >= LEAST_PACKS * pack
+            for threads in cls._threads(problem, pack)
+            for cluster in CLUSTERS
+            for setting in cls._filled(problem, arch, pack, threads, cluster)
+        ]
+        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+
+    @staticmethod
+    def _threads(problem: Problem, pack: int) -> list[int]:
+        """Return the most threads of whole bands within each of THREADS, at least one of rows."""
+        band = band_packs(problem, pack)
+        found = {most // band * band for most in THREADS if most >= band}
+        return sorted(found)
+
+    @classmethod
+    def _filled(
+        cls, problem: Problem, arch: Arch, pack: int, threads: int, cluster: int
+    ) -> Iterator[Bands]:
+        """Yield such a block with one or most blocks on an SM, if it is worth a try."""
+        packs = -(-problem.cols * problem.layout.step // pack)
+        if cluster > 1 and packs < 2 * threads * cluster:
+            return
+        block = -(-max(threads, problem.layout.step) // WARP_SIZE) * WARP_SIZE
+        one = cls(pack, threads, block, -(-packs // (threads * cluster)), 1, cluster)
+        if pack * one.cols_per_thread > MOST_HELD or not one.is_legal(problem, arch):
+            return
+        yield one
+        full = most_blocks(one.element_registers(problem) + one.others(problem), block, arch)
+        more = dataclasses.replace(one, min_blocks=full)
+        if full > 1 and more.is_legal(problem, arch):
+            yield more
+
+    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+        """Order candidates: few idle threads, a block for every SM, 64 registers, 256 threads."""
+        inner = problem.layout.step
+        packs = problem.cols * inner / self.pack_size
+        blocks = max(1, rows // inner) * self.cluster_size
+        score = 1.0 * (self.cols_per_thread * self.stride / packs - 1)
+        score += 0.5 * (1 - self.threads_across / self.block_size)
+        score += 0.2 * abs(math.log2(self.element_registers(problem) / 64))
+        score += 0.3 * abs(math.log2(self.block_size / 256)) + 0.1 * math.log2(self.cluster_size)
+        score += 0.8 * max(0.0, math.log2(arch.multiprocessors * 0.9 / blocks))
+        score += 0.5 * (self.pack_size < problem.dtype.max_pack)
+        return score + 0.05 * (self.min_blocks == 1)
+
+    @classmethod
+    def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
+        """Little above the copy's time, where others move elements one by one."""
+        short = problem.cols * problem.layout.step * problem.dtype.itemsize <= 16 * 1024
+        return 1.1 if short else 1.04
+
+
+def band_packs(problem: Problem, pack_size: int) -> int:
+    """Return the packs of a band: of as many columns as are whole packs."""
+    return problem.layout.step // math.gcd(pack_size, problem.layout.step)
