@@ -57,8 +57,7 @@ class Bands(Strategy):
     def describe(self, problem: Problem) -> str:
         """Return who holds an outer index, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"
-        noun = f"{problem.function.part.noun}s"
-        return f"all rows of an outer index in the registers of {blocks}, one exchange of {noun}"
+        return f"all rows of an outer index in the registers of {blocks}"
 
     @classmethod
     def computes(cls, problem: Problem) -> bool:

@@ -182,6 +182,7 @@ EXHIBITS = (
         inner=4,
     ),
     Exhibit("sixteen vocabularies side by side", SOFTMAX, "float32", 16, 50257, "spread", inner=16),
+    Exhibit("an axis before an odd one", SOFTMAX, "float32", 8 * 77, 4096, "bands", inner=77),
     Exhibit("the axis before the last", SOFTMAX, "bfloat16", 64 * 1024, 128, inner=1024),
     Exhibit("attention whose rows are merged later", SOFTMAX_LSE, "bfloat16", 16384, 4096),
 )
