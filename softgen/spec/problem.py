@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
@@ -174,12 +175,14 @@ class Problem:
                     f"{hook} is for results that sum to one, as softmax's; {function.name} has none"
                 )
 
+    # Thousands of settings are checked for one problem, and each asks: what takes a loop is kept.
+
     @property
     def bare(self) -> Problem:
         """The problem whose tuned settings it takes: without hooks, and of contiguous rows."""
         return replace(self, hooks=(), layout=self.layout.like)
 
-    @property
+    @cached_property
     def compute_dtype(self) -> DType:
         """The type of all arithmetic: float64 if either array is, else float32."""
         return compute_type(self.dtype, self.out_dtype)
@@ -199,7 +202,7 @@ class Problem:
         """The bytes of a part of a row."""
         return self.function.part.numbers * self.compute_dtype.itemsize
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """What the kernel takes, in the order of its signature.
 
@@ -207,23 +210,23 @@ class Problem:
         """
         return (*self.given, *self.layout.numbers(self.given))
 
-    @property
+    @cached_property
     def given(self) -> tuple[Operand, ...]:
         """The operands without the numbers of the layout: what a call is given, or makes."""
         arrays = self.function.operands(self.dtype, self.out_dtype, self.compute_dtype)
         return (*arrays, *self.hook_operands)
 
-    @property
+    @cached_property
     def hook_operands(self) -> tuple[Operand, ...]:
         """What hooks take."""
         return tuple(each for hook in self.hooks for each in hook.operands(self.compute_dtype))
 
-    @property
+    @cached_property
     def modifiers(self) -> tuple[Hook, ...]:
         """The hooks, behind what the function does itself as they do."""
         return (*self.function.modifiers, *self.hooks)
 
-    @property
+    @cached_property
     def row_operands(self) -> tuple[Operand, ...]:
         """What finding the modifiers of a row takes, beside its number."""
         if not self.function.modifiers:
@@ -236,7 +239,7 @@ class Problem:
         """Whether a row ends at run time."""
         return any(hook.ends for hook in self.modifiers)
 
-    @property
+    @cached_property
     def shortens(self) -> bool:
         """Whether a hook hides the end of a row, which may be any part of it."""
         return any(hook.ends for hook in self.hooks)
@@ -246,7 +249,7 @@ class Problem:
         """Whether a hook modifies or hides elements on their way in."""
         return any(hook.enters for hook in self.modifiers)
 
-    @property
+    @cached_property
     def placed(self) -> bool:
         """Whether a hook has to know the column of an element, or that one is not there."""
         return any(hook.placed for hook in self.modifiers)
@@ -276,43 +279,43 @@ class Problem:
         """Whether a row of nothing but -inf gives 0, and not NaN."""
         return any(hook.zeroes for hook in self.hooks)
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[Operand, ...]:
         """The operands that the kernel only reads, without the numbers of the layout."""
         return tuple(operand for operand in self.given if not operand.result)
 
-    @property
+    @cached_property
     def layout_numbers(self) -> tuple[Operand, ...]:
         """The numbers that tell where rows lie, the last operands."""
         return self.layout.numbers(self.given)
 
-    @property
+    @cached_property
     def results(self) -> tuple[Operand, ...]:
         """The operands that the kernel writes."""
         return tuple(operand for operand in self.operands if operand.result)
 
-    @property
+    @cached_property
     def element_inputs(self) -> tuple[Operand, ...]:
         """The inputs with an element a column; the first is what a row is reduced from."""
         return tuple(operand for operand in self.inputs if operand.extent is Extent.ELEMENT)
 
-    @property
+    @cached_property
     def replacing(self) -> tuple[Operand, ...]:
         """The results that may have an input's memory, in place: they are of its dtype too."""
         dtypes = {operand.name: operand.dtype for operand in self.inputs}
         return tuple(r for r in self.results if r.may_be and r.dtype is dtypes[r.may_be])
 
-    @property
+    @cached_property
     def row_results(self) -> tuple[Operand, ...]:
         """The results of one element a row."""
         return tuple(operand for operand in self.results if operand.extent is Extent.ROW)
 
-    @property
+    @cached_property
     def whole_rows(self) -> tuple[Operand, ...]:
         """The operands with an element a column."""
         return tuple(o for o in self.operands if o.extent is Extent.ELEMENT)
 
-    @property
+    @cached_property
     def writes_elements(self) -> bool:
         """Whether there is a result of one element a column."""
         return any(operand.extent is Extent.ELEMENT for operand in self.results)
@@ -345,7 +348,7 @@ class Problem:
             types += f"_to_{self.out_dtype.short}"
         return f"{self.function.name}_{types}"
 
-    @property
+    @cached_property
     def label(self) -> str:
         """Readable and unique: the first part of a variant's name."""
         label = "_".join(filter(None, [f"{self.stem}_{self.cols}", self.layout.label]))

@@ -68,18 +68,21 @@ class Feature(Enum):
 
 def features_of(problem: Problem) -> set[Feature]:
     """Return what `problem` asks for beyond the usual."""
-    asked = {
-        Feature.GIVEN_PAIRS: not problem.function.reduces,
-        Feature.MORE_INPUTS: len(problem.element_inputs) > 1,
-        Feature.SUMS: problem.function.part is SUM,
-        Feature.DOTS: problem.function.part is MAX_SUM_DOT,
-        Feature.HOOKS: bool(problem.modifiers),
-        Feature.ENDS: problem.shortens,
+    asked = (  # pairs: to look features up costs more than to ask
+        (Feature.GIVEN_PAIRS, not problem.function.reduces),
+        (Feature.MORE_INPUTS, len(problem.element_inputs) > 1),
+        (Feature.SUMS, problem.function.part is SUM),
+        (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
+        (Feature.HOOKS, bool(problem.modifiers)),
+        (Feature.ENDS, problem.shortens),
         # Columns know nothing of what a function does itself to elements of a row, as by its ids.
-        Feature.PICKS: any(hook.picks for hook in problem.modifiers)
-        or (problem.layout.step > 1 and len(problem.modifiers) > len(problem.hooks)),
-    }
-    return {feature for feature, is_asked in asked.items() if is_asked}
+        (
+            Feature.PICKS,
+            any(hook.picks for hook in problem.modifiers)
+            or (problem.layout.step > 1 and len(problem.modifiers) > len(problem.hooks)),
+        ),
+    )
+    return {feature for feature, is_asked in asked if is_asked}
 
 
 @dataclass(frozen=True)

@@ -150,7 +150,7 @@ class Warp(Sliced):
         one = cls(pack, pack, width, rows_per_access, True, block)
         packs = -(-one.row_packs(problem) // width)
         padding = packs * pack * width != problem.cols
-        return dataclasses.replace(one, cols_per_thread=packs * pack, padding=padding)
+        return cls(pack, packs * pack, width, rows_per_access, padding, block)
 
     def _badness(self, problem: Problem) -> tuple[float, float]:
         """Return about the logarithm of the time, up to a constant; orders the candidates.
