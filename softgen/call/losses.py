@@ -77,22 +77,35 @@ def cross_entropy(
     A row with NaN or +inf, or of nothing but -inf, gives NaN. Raises what `softmax` raises, and
     InvalidValueError or InvalidTypeError for arguments that do not fit x.
     """
-    loss, lse, _ = with_factor(
-        *(x, target, weight, ignore_index, reduction, label_smoothing, z_loss),
+    require_reduction(weight, reduction, label_smoothing, z_loss)
+    if weight is not None:
+        _require_weight(weight, x)
+    loss, lse = losses_of_rows(
+        *(x, target, ignore_index, label_smoothing, z_loss),
         checked=checked,
         options=(tune, variant, batch_invariant),
         pdl=pdl,
         hooks=hooks,
     )
+    target = library_of(target)[1]
+    loss = _reduced(loss, target, weight, ignore_index, reduction, int(x.shape[-1]))
     return (loss, lse) if return_lse else loss
 
 
-def with_factor(
+def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_loss: float) -> None:
+    """Raise an error for a reduction that is none, and for a weight beside what takes none."""
+    if reduction not in REDUCTIONS:
+        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    if weight is not None and (label_smoothing or z_loss):
+        raise NotSupportedError(
+            "weight goes with neither label_smoothing nor z_loss; leave one of them out"
+        )
+
+
+def losses_of_rows(
     x: Any,
     target: Any,
-    weight: Any,
     ignore_index: int,
-    reduction: str,
     label_smoothing: float,
     z_loss: float,
     *,
@@ -100,27 +113,18 @@ def with_factor(
     options: tuple[Any, ...] = (None, None, None),
     pdl: bool = True,
     hooks: Mapping[str, Any] | None = None,
-) -> tuple[Any, Any, Any]:
-    """Return the loss, lse, and what the gradient of each row is times: None where that is 1.
+) -> tuple[Any, Any]:
+    """Return the loss of each row, without weights, and lse.
 
     The arguments are those of `cross_entropy`; `options` are tune, variant and batch_invariant.
     """
-    if reduction not in REDUCTIONS:
-        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
     smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
-    if weight is not None and (smoothing or z_loss):
-        raise NotSupportedError(
-            "weight goes with neither label_smoothing nor z_loss; leave one of them out"
-        )
     if hooks and smoothing:
         raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(hooks)}")
     ignored = _whole("ignore_index", ignore_index)
     name, array, target = _of_target("cross_entropy", x, target)
-    cols = int(array.shape[-1])
-    if weight is not None:
-        _require_weight(weight, array, cols)
     if checked:
-        _require_classes(target, cols, ignored)
+        _require_classes(target, int(array.shape[-1]), ignored)
     names: tuple[str, ...] = ()
     values: tuple[Any, ...] = ()
     if hooks:
@@ -132,32 +136,25 @@ def with_factor(
         plain = loss - z_loss * lse * lse if z_loss else loss
         loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
         loss[target == ignored] = 0  # of which nothing is known
-    loss, factor = reduced(loss, target, weight, ignored, reduction, cols)
-    return loss, lse, factor
+    return loss, lse
 
 
-def reduced(
-    loss: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int
-) -> tuple[Any, Any]:
-    """Return what is made of the losses of rows, and what the gradient of each is times.
+def weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
+    """Return the weight of each row's class, 0 where it is ignored. `target` may be no class."""
+    return weight[target.clip(0, cols - 1)] * (target != ignored)
 
-    The latter is None where that is 1. `target` may be no class, whose loss is NaN.
-    """
-    if weight is None:
-        if reduction == "none":
-            return loss, None
-        if reduction == "sum":
-            return loss.sum(), None
-        factor = 1 / (target != ignored).sum(dtype=loss.dtype)
-        return loss.sum() * factor, factor
-    weights = weight[target.clip(0, cols - 1)] * (target != ignored)
-    loss = loss * weights
+
+def _reduced(loss: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int) -> Any:
+    """Return what is made of the losses of rows."""
+    weights = None if weight is None else weights_of(weight, target, ignored, cols)
+    if weights is not None:
+        loss = loss * weights
     if reduction == "none":
-        return loss, weights
+        return loss
     if reduction == "sum":
-        return loss.sum(), weights
-    factor = 1 / weights.sum()
-    return loss.sum() * factor, weights * factor
+        return loss.sum()
+    counted = (target != ignored).sum(dtype=loss.dtype) if weights is None else weights.sum()
+    return loss.sum() / counted
 
 
 def cross_entropy_grad(
@@ -274,18 +271,18 @@ def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
     return (stem if kind is Integer.INT64 else f"{stem}_{kind.short}"), array, target
 
 
-def _require_weight(weight: Any, x: Any, cols: int) -> None:
+def _require_weight(weight: Any, x: Any) -> None:
     """Raise InvalidValueError or InvalidTypeError unless `weight` has a number a class."""
     library, weight = library_of(weight)
-    mine, _ = library_of(x)
+    mine, x = library_of(x)
     if library is not mine or library.device(weight) != library.device(x):
         raise InvalidValueError("weight must be of x's library and on its device")
     wanted, kind = compute_type(library.dtype(x)), library.element_type(weight)
     if kind is not wanted:
         raise InvalidTypeError(f"weight must be {wanted.value}, got {kind.value}")
-    if tuple(weight.shape) != (cols,):
+    if tuple(weight.shape) != tuple(x.shape[-1:]):
         raise InvalidValueError(
-            f"weight must have an element a class, ({cols},), got {tuple(weight.shape)}"
+            f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
         )
 
 

@@ -75,15 +75,49 @@ def cross_entropy(
             f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
         )
     if weight is not None:
+        if weight.shape != x.shape[-1:]:
+            raise InvalidValueError(
+                f"weight must have an element a class, {tuple(x.shape[-1:])}, got "
+                f"{tuple(weight.shape)}"
+            )
         weight = weight.to(wide(x))
-    request = (x, target, weight, ignore_index, reduction, float(label_smoothing), float(z_loss))
+    losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+    smoothing, z_loss = float(label_smoothing), float(z_loss)
+    dtype = input.dtype
+    if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
+        dtype = wide(x)
     if torch.compiler.is_compiling():
-        loss, lse, _ = cross_entropy_rows(*request)
+        rows, lse = cross_entropy_rows(x, target, ignore_index, smoothing, z_loss)
+        loss, *_ = _reduced(rows, target, weight, ignore_index, reduction, x.shape[-1], dtype)
     else:
-        loss, lse, _ = applied(CrossEntropy, x)(*request)
-    if not (input.dtype in HALVES and torch.is_autocast_enabled(input.device.type)):
-        loss = loss.to(input.dtype)
+        request = (x, target, weight, ignore_index, reduction, smoothing, z_loss, dtype)
+        loss, lse, *_ = applied(CrossEntropy, x)(*request)
     return (loss, lse) if return_lse else loss
+
+
+def _reduced(
+    rows: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int, dtype: Any
+) -> tuple[Any, Any, Any]:
+    """Return the loss of `dtype`, the weights of rows or None, and what divided the sum, or None.
+
+    A mean takes four launches, of which each would be 2 us: `out` spares those that only convert.
+    """
+    weights = None if weight is None else losses.weights_of(weight, target, ignored, cols)
+    if weights is not None:
+        rows = rows * weights
+    if reduction == "none":
+        return rows.to(dtype), weights, None
+    if reduction == "sum":
+        return rows.sum().to(dtype), weights, None
+    if torch.compiler.is_compiling():
+        counted = (target != ignored).sum(dtype=rows.dtype) if weights is None else weights.sum()
+        return (rows.sum() / counted).to(dtype), weights, counted
+    if weights is None:
+        counted = torch.ne(target, ignored, out=torch.empty_like(rows)).sum()
+    else:
+        counted = weights.sum()
+    loss = torch.div(rows.sum(), counted, out=rows.new_empty((), dtype=dtype))
+    return loss, weights, counted
 
 
 class CrossEntropyBackward(GradientOfRows):
@@ -105,64 +139,59 @@ class CrossEntropyBackward(GradientOfRows):
 
 
 class CrossEntropy(Function):
-    """The loss in the type of the arithmetic, with what its gradient needs."""
+    """The loss, with what its gradient needs."""
 
     @staticmethod
-    def forward(x: Any, target: Any, weight: Any, *options: Any) -> Any:
-        """Return the loss, lse, and what the gradient of a row is times, or None."""
-        return losses.with_factor(x.detach(), target, weight, *options)
+    def forward(
+        x: Any,
+        target: Any,
+        weight: Any,
+        ignored: int,
+        reduction: str,
+        smoothing: float,
+        z_loss: float,
+        dtype: Any,
+    ) -> Any:
+        """Return the loss of `dtype`, lse, the weights of rows and what divided their sum."""
+        rows, lse = losses.losses_of_rows(x.detach(), target, ignored, smoothing, z_loss)
+        cols = x.shape[-1]
+        loss, *more = _reduced(rows, target, weight, ignored, reduction, cols, dtype)
+        return loss, lse, *more
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, target and all results but the loss."""
-        x, target, _, ignored, _, *numbers = inputs
-        _, lse, factor = output
-        ctx.mark_non_differentiable(*(each for each in (lse, factor) if each is not None))
-        ctx.options = (ignored, *numbers)
-        ctx.save_for_backward(x, target, lse, factor)
+        x, target, _, ignored, _, smoothing, z_loss, _ = inputs
+        _, *more = output
+        ctx.mark_non_differentiable(*(each for each in more if each is not None))
+        ctx.options = (ignored, smoothing, z_loss)
+        ctx.save_for_backward(x, target, *more)
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return dx."""
-        x, target, lse, factor = ctx.saved_tensors
-        upstream = _upstream(g, factor)
+        x, target, lse, weights, counted = ctx.saved_tensors
+        if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
+            g = g[(0,) * g.dim()]
+        if counted is not None:
+            g = g / counted
+        upstream = g.to(lse.dtype) if weights is None else g * weights
         run = applied(CrossEntropyBackward, x, upstream)
-        return run(x, target, lse, upstream, *ctx.options), *(None,) * 6
+        return run(x, target, lse, upstream, *ctx.options), *(None,) * 7
 
 
-def _upstream(g: Any, factor: Any) -> Any:
-    """Return the gradient of each row, or one for all."""
-    if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
-        g = g[(0,) * g.dim()]
-    return g if factor is None else g * factor
-
-
-def _like_loss(
-    x: Any, target: Any, weight: Any, ignored: int, reduction: str, smoothing: float, z: float
-) -> tuple[Any, Any, Any]:
+def _like_rows(x: Any, *_: Any) -> tuple[Any, Any]:
     """Return empty tensors like the results of the operator."""
     rows = torch.empty(x.shape[:-1], dtype=wide(x), device=x.device)
-    loss = rows if reduction == "none" else rows.new_empty(())
-    if weight is not None:
-        factor = torch.empty_like(rows)
-    else:
-        factor = rows.new_empty(() if reduction == "mean" else (0,))
-    return loss, torch.empty_like(rows), factor
+    return rows, torch.empty_like(rows)
 
 
-@operator(_like_loss)
+@operator(_like_rows)
 def cross_entropy_rows(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    weight: torch.Tensor | None,
-    ignored: int,
-    reduction: str,
-    smoothing: float,
-    z_loss: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the loss, lse, and what the gradient of a row is times; nothing where that is 1."""
-    loss, lse, factor = losses.with_factor(x, target, weight, ignored, reduction, smoothing, z_loss)
-    return loss, lse, loss.new_empty(0) if factor is None else factor.clone()
+    x: torch.Tensor, target: torch.Tensor, ignored: int, smoothing: float, z_loss: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the loss of each row, and lse."""
+    return losses.losses_of_rows(x, target, ignored, smoothing, z_loss)
 
 
 @operator(lambda x, *_: torch.empty(x.shape, dtype=x.dtype, device=x.device))
@@ -180,16 +209,16 @@ def cross_entropy_backward(
     return run(x, target, lse, upstream, ignored, smoothing, z_loss).contiguous()
 
 
-def _gradient(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
-    x, target, lse, factor = ctx.saved_tensors
-    upstream = g if ctx.is_one else g * factor
-    return cross_entropy_backward(x, target, lse, upstream, *ctx.options), *(None,) * 6
+def _gradient(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
+    x, target, lse = ctx.saved_tensors
+    return cross_entropy_backward(x, target, lse, g, *ctx.options), *(None,) * 4
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    CrossEntropy.setup_context(ctx, inputs, output)
-    _, _, weight, _, reduction, *_ = inputs
-    ctx.is_one = weight is None and reduction != "mean"
+    x, target, *ctx.options = inputs
+    _, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.save_for_backward(x, target, lse)
 
 
 cross_entropy_rows.register_autograd(_gradient, setup_context=_keep)
