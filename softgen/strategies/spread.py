@@ -52,7 +52,6 @@ class Spread(Columnar):
     summary = (
         "columns of memory shared by resident blocks, in registers and L2: few rows, long axes"
     )
-    triggers = False
 
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
     group_size: int = knob("k", "blocks that share a row")

@@ -55,7 +55,7 @@ PACKED_ALONE = Variant(
 )
 SPREAD = Variant(problem_of(200, 16), Spread(4, 4, 64, 4, 4, 1, 1))
 SPREAD_AGAIN = Variant(problem_of(200, 16), Spread(4, 2, 64, 1, 2, 2, 1, unroll=2))
-SPREAD_ODD = Variant(problem_of(310, 7, "bfloat16"), Spread(1, 7, 64, 9, 4, 2, 1))
+SPREAD_ODD = Variant(problem_of(310, 7, "bfloat16"), Spread(1, 7, 64, 9, 4, 2, 1, pdl=2))
 SPREAD_ODD_AGAIN = Variant(problem_of(310, 7, "float64"), Spread(1, 7, 32, 4, 3, 3, 1))
 SOFTMAX_BACKWARD = Problem.of("softmax_backward", "float32", 48, layout=Columns(32))
 LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout=Columns(6))
@@ -133,6 +133,7 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (SPREAD_AGAIN, "if (thread == 0) readers[tile] = 0;", "", "workspace"),
         (SPREAD_AGAIN, "behind - kStep; at >= col", "behind - kStep; at > col", "written"),
         (SPREAD_ODD, "thread < kUsed && ", "", "past the end|written"),
+        (SPREAD_ODD, "  await_launch_before(x, y, workspace);\n", "", "wait"),
         (SPREAD_ODD_AGAIN, "at >= col; at -=", "at > col; at -=", "written"),
         (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
         (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
