@@ -1,0 +1,122 @@
+"""The exchange by one collective: a kernel before it, and one or two after it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from softgen.distributed import local
+from softgen.torch.dtypes import wide
+
+# PyTorch 2.13 has another name for it.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+# Rows from which the shard goes in two halves, so that the pairs of one travel while the other is
+# read. It counts rows alone: processes differ in columns, and must cut alike.
+ROWS_TO_HALVE = 2048
+
+
+class Collective:
+    """Pairs by one all-gather, over NCCL or, on the CPU, gloo.
+
+    Attributes:
+        group: the process group.
+        size: how many processes it has.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.size: int = dist.get_world_size(group)
+
+    def softmax(self, x: Any, dtype: Any) -> Any:
+        """Return this shard of the softmax; see Exchange."""
+        return self._finished(x, dtype, local.finish)
+
+    def log_softmax(self, x: Any, dtype: Any) -> Any:
+        """Return this shard of the logarithm of the softmax; see Exchange."""
+        return self._finished(x, dtype, local.log_finish)
+
+    def logsumexp(self, x: Any) -> Any:
+        """Return lse of the rows; see Exchange.
+
+        A pair does not tell +inf from NaN, so that shards' own lse travel.
+        """
+        if x.shape[-1]:
+            mine = local.logsumexp(x)
+        else:
+            mine = x.new_full(x.shape[:-1], -torch.inf, dtype=wide(x))
+        if self.size == 1 or not mine.numel():
+            return mine
+        every = self._gather(mine.reshape(1, -1))()
+        return local.merge_lse(every[:, 0].t().contiguous()).reshape(mine.shape)
+
+    def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
+        """Return the pairs and the chosen elements of the rows; see Exchange."""
+        m, d = _pair(x, scale)
+        if self.size == 1 or not m.numel():
+            return m, d, chosen
+        rows = m.numel()
+        both = m.reshape(1, rows), d.reshape(1, rows)
+        every = self._gather(torch.cat((*both, chosen.reshape(rows, -1).t())))()
+        whole = (each.reshape(m.shape) for each in _merged(every))
+        return *whole, every[:, 2:].amin(0).t().reshape(chosen.shape)
+
+    def total(self, sums: Any) -> Any:
+        """Return the sums over the processes; see Exchange."""
+        if self.size > 1 and sums.numel():
+            dist.all_reduce(sums, group=self.group)
+        return sums
+
+    def _finished(self, x: Any, dtype: Any, finish: Callable[..., Any]) -> Any:
+        """Return what `finish` makes of the elements and the pairs of their rows."""
+        rows, cols = x.shape[:-1].numel(), x.shape[-1]
+        if self.size == 1 or not rows:
+            return finish(x, *_pair(x, None), dtype) if x.numel() else _like(x, dtype)
+        if rows < ROWS_TO_HALVE:
+            pieces = [x.reshape(rows, cols)]
+        else:
+            pieces = list(x.reshape(rows, cols).split(-(-rows // 2)))
+        # All are under way before the first is waited for.
+        gathered = [self._gather(torch.stack(_pair(piece, None))) for piece in pieces]
+        found = []
+        for piece, every in zip(pieces, gathered, strict=True):
+            m, d = _merged(every())
+            found.append(finish(piece, m, d, dtype) if cols else _like(piece, dtype))
+        whole = found[0] if len(found) == 1 else torch.cat(found)
+        return whole.reshape(x.shape)
+
+    def _gather(self, mine: Any) -> Callable[[], Any]:
+        """Start to gather (n, rows) of each process; what is returned waits for all of them.
+
+        They are (processes, n, rows), in the order of the ranks. On a GPU the stream waits, and
+        not the host.
+        """
+        every = mine.new_empty(self.size * mine.numel())
+        work = all_gather(every, mine.view(-1), group=self.group, async_op=True)
+
+        def waited() -> Any:
+            work.wait()
+            return every.view(self.size, *mine.shape)
+
+        return waited
+
+
+def _pair(x: Any, scale: Any) -> tuple[Any, Any]:
+    """Return the pair of each row of the shard: (-inf, 0) where it has no column."""
+    if x.numel():
+        return local.partial(x, scale)
+    m = x.new_full(x.shape[:-1], -torch.inf, dtype=wide(x))
+    return m, torch.zeros_like(m)
+
+
+def _merged(every: Any) -> tuple[Any, Any]:
+    """Return the pair of each row from (processes, 2 or more, rows)."""
+    ms, ds = every[:, :2].permute(1, 2, 0).contiguous()
+    return local.merge(ms, ds)
+
+
+def _like(x: Any, dtype: Any) -> Any:
+    return torch.empty_like(x, dtype=dtype)

@@ -1,0 +1,62 @@
+"""How the processes of a group learn each other's parts of rows."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch.distributed as dist
+
+from softgen.distributed.collective import Collective
+from softgen.errors import InvalidValueError, NotSupportedError
+
+
+class Exchange(Protocol):
+    """What the functions need of the processes that hold the other columns of the same rows.
+
+    x is this process's shard, (..., columns), and may have no column. All processes call the same
+    methods in the same order, with the same rows; what is returned a row has the same bits on all.
+
+    Attributes:
+        group: the process group.
+    """
+
+    group: Any
+
+    def softmax(self, x: Any, dtype: Any) -> Any:
+        """Return this shard of the softmax of the rows, of `dtype`."""
+
+    def log_softmax(self, x: Any, dtype: Any) -> Any:
+        """Return this shard of the logarithm of the softmax, of `dtype`."""
+
+    def logsumexp(self, x: Any) -> Any:
+        """Return log(sum(exp(x))) of the rows, in the type of the arithmetic."""
+
+    def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
+        """Return the pairs (m, d) of the rows of x * scale, and the chosen elements of all.
+
+        Args:
+            x: the shard.
+            scale: a number, one a row, or None for 1.
+            chosen: (..., k) elements of x * scale in the type of the arithmetic, +inf where another
+                process may have them. What none has stays +inf.
+        """
+
+    def total(self, sums: Any) -> Any:
+        """Return what a number a row adds up to over the processes."""
+
+
+def exchange_of(group: Any) -> Exchange:
+    """Return the exchange of a process group; None is the group of all processes.
+
+    Raises NotSupportedError before torch.distributed is initialised, and InvalidValueError for a
+    group that this process is not in.
+    """
+    if not dist.is_available() or not dist.is_initialized():
+        raise NotSupportedError(
+            "torch.distributed is not initialised; start the program with torchrun and call "
+            "torch.distributed.init_process_group() first"
+        )
+    group = dist.group.WORLD if group is None else group
+    if dist.get_rank(group) < 0:
+        raise InvalidValueError("this process is not in the group; call with one that it is in")
+    return Collective(group)

@@ -1,0 +1,105 @@
+"""The functions with a result a column, and logsumexp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from softgen.distributed.dtensor import Sharded
+from softgen.distributed.exchange import exchange_of
+from softgen.distributed.gradients import LogSoftmax, LogSumExp, Softmax
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.torch.dtypes import FLOATS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def eager(function: F) -> F:
+    """Return a function that torch.compile calls as it is: a graph breaks there."""
+    found: F = torch.compiler.disable(function)
+    return found
+
+
+@eager
+def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
+    """Return this process's columns of the softmax of rows whose columns all processes share.
+
+    Args:
+        x_local: this process's columns, (..., columns), float16, bfloat16, float32 or float64; of
+            the same rows and dtype in all processes. Columns may differ, and there may be none. Or
+            a DTensor that is sharded along its last dimension.
+        dtype: dtype of the result; x_local's by default.
+        group: the process group, the default one if None; the DTensor's own for a DTensor.
+
+    Returns:
+        A tensor of x_local's shape, or a DTensor placed as it is.
+
+    All processes of the group call this, and then `backward` if any does: it adds up a number a
+    row over them. The gradient is not differentiable again. A row with NaN or +inf anywhere, or of
+    nothing but -inf, is NaN in all processes.
+
+    Raises NotSupportedError before torch.distributed is initialised, and what `softgen.softmax`
+    raises.
+    """
+    return _elements(Softmax, x_local, dtype, group)
+
+
+@eager
+def log_softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
+    """Return this process's columns of the logarithm of the softmax; see `softmax`.
+
+    -inf gives -inf where the rest of the row is finite.
+    """
+    return _elements(LogSoftmax, x_local, dtype, group)
+
+
+@eager
+def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: Any = None) -> Any:
+    """Return log(sum(exp(x))) of rows whose columns all processes share: the same bits in each.
+
+    Args:
+        x_local: as in `softmax`.
+        keepdim: whether the result keeps the last dimension, with length 1.
+        dtype: as in `softmax`.
+        group: as in `softmax`.
+
+    Returns:
+        A tensor of the rows' shape, or a DTensor that is replicated over the group.
+
+    The gradient exp(x - lse) takes that of the result, which has to be the same in all processes,
+    as where each computes the same loss. -inf for a row of -inf, +inf where there is +inf.
+    """
+    placed = Sharded.of(x_local, group)
+    x = checked(placed.x)
+    exchange = exchange_of(placed.group)
+    if x.requires_grad and torch.is_grad_enabled():
+        lse = LogSumExp.apply(x, exchange)
+    else:
+        lse = exchange.logsumexp(x.detach())
+    lse = placed.rows(lse.to(dtype or x.dtype))
+    return lse[..., None] if keepdim else lse
+
+
+def checked(x: Any) -> Any:
+    """Return x; raise InvalidTypeError or InvalidValueError unless it is a tensor of rows."""
+    if not isinstance(x, torch.Tensor):
+        raise InvalidTypeError(f"softgen.distributed takes tensors, got {type(x).__qualname__}")
+    if x.dtype not in FLOATS:
+        raise InvalidTypeError(f"x_local must be a float of 16 to 64 bits, got {x.dtype}")
+    if not x.dim():
+        raise InvalidValueError("x_local must have columns along its last dimension, got none")
+    return x
+
+
+def _elements(function: Any, x_local: Any, dtype: Any, group: Any) -> Any:
+    """Return what a class of `gradients` gives for the elements of a shard."""
+    placed = Sharded.of(x_local, group)
+    x = checked(placed.x)
+    exchange = exchange_of(placed.group)
+    dtype = dtype or x.dtype
+    if x.requires_grad and torch.is_grad_enabled():
+        return placed.elements(function.apply(x, dtype, exchange))
+    run = exchange.softmax if function is Softmax else exchange.log_softmax
+    return placed.elements(run(x.detach(), dtype))

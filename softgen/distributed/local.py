@@ -1,0 +1,72 @@
+"""What this process computes of its own shard: the kernels, on tensors that nobody tracks.
+
+A shard may have no column, for which there is no kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from softgen.call import api, gradients, losses
+from softgen.call.full import calls_of
+from softgen.call.hooks import call_hooked
+from softgen.torch.dtypes import wide
+
+# A choice that each process would time for itself could differ, and with it the last bits.
+_SAME = (None, -1, None, "off", None, True)
+
+
+def partial(x: Any, scale: Any) -> tuple[Any, Any]:
+    """Return the pair (m, d) of each row of x * scale; a scale of None is 1."""
+    if scale is None:
+        return api.partial(x)
+    request = (x, None, -1, None, None, None, None, True, {"scale": scale})
+    pair: tuple[Any, Any] = call_hooked("partial", *request)
+    return pair
+
+
+def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
+    """Return the pair of each row from those of its pieces, (rows, pieces), in their order."""
+    pair: tuple[Any, Any] = calls_of("merge")[type(ms)](ms, *_SAME, (ds,))
+    return pair
+
+
+def finish(x: Any, m: Any, d: Any, dtype: Any) -> Any:
+    """Return exp(x - m) / d of `dtype`."""
+    return api.finish(x, m, d, dtype=dtype)
+
+
+def logsumexp(x: Any) -> Any:
+    """Return log(sum(exp(x))) in the type of the arithmetic."""
+    return api.logsumexp(x, dtype=wide(x))
+
+
+def merge_lse(lses: Any) -> Any:
+    """Return lse of each row from those of its pieces, (rows, pieces), in their order."""
+    return calls_of("logsumexp")[type(lses)](lses, *_SAME, ())
+
+
+def logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
+    """Return upstream * exp(x - lse)."""
+    return gradients.logsumexp_backward(x, lse, upstream)
+
+
+def cross_entropy_backward(x: Any, target: Any, lse: Any, upstream: Any, z_loss: float) -> Any:
+    """Return the gradient of the loss; a target of -1 makes its row 0."""
+    return losses.cross_entropy_backward(x, target, lse, upstream, ignore_index=-1, z_loss=z_loss)
+
+
+def token_log_probs_backward(x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any) -> Any:
+    """Return the gradient of the log-probabilities of columns of x, (..., k)."""
+    return gradients.token_log_probs_backward(x, ids, lse, upstream, temperature=temperature)
+
+
+def log_finish(x: Any, m: Any, d: Any, dtype: Any) -> Any:
+    """Return (x - m) - log(d) of `dtype`, by PyTorch's operations.
+
+    Not x - (m + log(d)): where m is large that sum would round log(d) away.
+    """
+    kept = x.to(m.dtype) - m[..., None]
+    return kept.sub_(torch.log(d)[..., None]).to(dtype)

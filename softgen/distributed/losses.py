@@ -1,0 +1,170 @@
+"""Log-probabilities of tokens, and cross entropy, of a vocabulary that lies in shards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from softgen.call.losses import REDUCTIONS
+from softgen.distributed.dtensor import Sharded
+from softgen.distributed.exchange import exchange_of
+from softgen.distributed.functional import checked, eager
+from softgen.distributed.gradients import CrossEntropy, TokenLogProbs
+from softgen.distributed.vocabulary import chosen, first_column
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.names import unknown
+from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.spec.functions.token_log_probs import MOST_IDS
+from softgen.torch.dtypes import HALVES, wide
+
+
+@eager
+def token_log_probs(
+    x_local: Any,
+    ids: Any,
+    *,
+    temperature: Any = None,
+    return_lse: bool = False,
+    group: Any = None,
+    offset: int | None = None,
+) -> Any:
+    """Return log_softmax(x / temperature) at the columns `ids` of each row, in all processes.
+
+    Args:
+        x_local: as in `softmax`.
+        ids: numbers of columns among those of all processes, the same in each: int32 or int64, one
+            a row, or up to 16, in one more dimension.
+        temperature: above 0, the same in each: a number, or a tensor that broadcasts over the rows.
+            It has no gradient.
+        return_lse: whether to return log(sum(exp(x / temperature))) too. It has no gradient.
+        group: as in `softmax`.
+        offset: the number of x_local's first column. By default the processes ask each other at the
+            first call with so many columns.
+
+    Returns:
+        float32 (float64 for float64), of ids' shape, with the same bits in all processes; or a pair
+        of it and lse. Replicated over the group for a DTensor.
+
+    NaN for an id that no process has. The gradient takes that of the result, which has to be the
+    same in all processes, and sends nothing. Raises what `softmax` and `softgen.token_log_probs`
+    raise.
+    """
+    placed = Sharded.of(x_local, group)
+    x, ids = checked(placed.x), _integers("ids", placed.like_rows(ids))
+    several = ids.dim() == x.dim()
+    if ids.shape[: x.dim() - 1] != x.shape[:-1] or ids.dim() > x.dim():
+        raise InvalidValueError(
+            f"ids must have the shape of the rows, {tuple(x.shape[:-1])}, or one dimension more, "
+            f"got {tuple(ids.shape)}"
+        )
+    if several and not 1 <= ids.shape[-1] <= MOST_IDS:
+        raise InvalidValueError(f"a row has 1 to {MOST_IDS} ids, got {ids.shape[-1]}")
+    temperature = _temperature(temperature, x)
+    scale = None if temperature is None else 1 / temperature
+    exchange = exchange_of(placed.group)
+    start = _start(offset, placed, x, exchange.group)
+    found = chosen(x.detach(), ids if several else ids[..., None], start, scale)
+    m, d, logits = exchange.pairs(x.detach(), scale, found.logits)
+    known = logits != torch.inf
+    log_sum = torch.log(d)
+    log_probs = torch.where(known, (logits - m[..., None]) - log_sum[..., None], torch.nan)
+    lse = m + log_sum
+    if x.requires_grad and torch.is_grad_enabled():
+        log_probs = TokenLogProbs.apply(x, log_probs, lse, found, known, temperature)
+    log_probs = placed.rows(log_probs if several else log_probs[..., 0])
+    return (log_probs, placed.rows(lse)) if return_lse else log_probs
+
+
+@eager
+def cross_entropy(
+    x_local: Any,
+    target: Any,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    reduction: str = "mean",
+    z_loss: float = 0.0,
+    return_lse: bool = False,
+    group: Any = None,
+    offset: int | None = None,
+) -> Any:
+    """Return the cross entropy of rows with class indices, in all processes.
+
+    Args:
+        x_local: logits, as in `softmax`.
+        target: the class of each row among those of all processes, the same in each: int32 or
+            int64, of the shape of the rows.
+        ignore_index: a target that counts for nothing: its loss is 0, its lse -inf.
+        reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
+        z_loss: the weight of lse^2, which is added to the loss of each row.
+        return_lse: whether to return log(sum(exp(x))) of the rows too, without a gradient: float32
+            (float64 for float64).
+        group: as in `softmax`.
+        offset: as in `token_log_probs`.
+
+    Returns:
+        The loss in x_local's dtype, under torch.autocast float32 for 16-bit logits; the same bits
+        in all processes. Replicated over the group for a DTensor.
+
+    A target that no process has gives NaN. The gradient takes that of the result, which has to be
+    the same in all processes, and sends nothing. Raises what `softmax` and `softgen.cross_entropy`
+    raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
+    """
+    if reduction not in REDUCTIONS:
+        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    placed = Sharded.of(x_local, group)
+    x, target = checked(placed.x), _integers("target", placed.like_rows(target))
+    if target.shape != x.shape[:-1]:
+        raise InvalidValueError(
+            f"target must have the shape of the rows, {tuple(x.shape[:-1])}, got "
+            f"{tuple(target.shape)}"
+        )
+    if reduction != "none" and placed.shards_rows:
+        raise NotSupportedError(
+            'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
+        )
+    exchange = exchange_of(placed.group)
+    start = _start(offset, placed, x, exchange.group)
+    found = chosen(x.detach(), target[..., None], start, None)
+    m, d, logits = exchange.pairs(x.detach(), None, found.logits)
+    ignored, logits = target == ignore_index, logits[..., 0]
+    log_sum = torch.log(d)
+    lse = m + log_sum
+    losses = log_sum - (logits - m) + (z_loss * lse * lse if z_loss else 0)
+    losses = torch.where(logits == torch.inf, torch.nan, losses).masked_fill_(ignored, 0)
+    if x.requires_grad and torch.is_grad_enabled():
+        sure = torch.where(logits == torch.inf, torch.nan, lse)
+        columns = found.columns[..., 0].masked_fill(ignored, -1)
+        mine = found.mine[..., 0]
+        losses = CrossEntropy.apply(x, losses, sure, columns, mine, z_loss)
+    loss = losses if reduction == "none" else losses.sum()
+    if reduction == "mean":
+        loss = loss / (~ignored).sum(dtype=loss.dtype)
+    if not (x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)):
+        loss = loss.to(x.dtype)
+    loss = placed.rows(loss)
+    return (loss, placed.rows(lse.masked_fill(ignored, -torch.inf))) if return_lse else loss
+
+
+def _start(offset: int | None, placed: Sharded, x: Any, group: Any) -> int:
+    """Return the number of the shard's first column."""
+    known = placed.offset if offset is None else offset
+    return first_column(x, group) if known is None else known
+
+
+def _integers(name: str, array: Any) -> Any:
+    if not isinstance(array, torch.Tensor) or array.dtype not in (torch.int32, torch.int64):
+        given = array.dtype if isinstance(array, torch.Tensor) else type(array).__qualname__
+        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
+    return array
+
+
+def _temperature(value: Any, x: Any) -> Any:
+    """Return a number, one a row as a tensor, or None for 1."""
+    if isinstance(value, torch.Tensor):
+        if value.requires_grad:
+            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
+        return value.to(wide(x)).expand(x.shape[:-1])
+    if value is not None and not value > 0:
+        raise InvalidValueError(f"temperature must be above 0, got {value!r}")
+    return None if value is None else float(value)

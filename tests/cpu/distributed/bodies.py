@@ -1,0 +1,387 @@
+"""What each process of the tests does; `run_ranks` calls these by rank and number of processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import softgen.distributed as sd
+from softgen.distributed import collective
+from softgen.errors import InvalidValueError, NotSupportedError
+from tests.cpu.distributed.kernels import Kernels
+
+INF, NAN = float("inf"), float("nan")
+WIDTHS = {2: (5, 8), 4: (3, 0, 7, 2)}
+BOUND = {torch.float64: 1e-13, torch.float32: 3e-6, torch.bfloat16: 8e-3}
+
+
+def rows_of(size: int, dtype: Any) -> Any:
+    """Return whole rows of all regimes, (regime, row, column): the same in each process."""
+    widths = WIDTHS[size]
+    cols, ends = sum(widths), [sum(widths[: i + 1]) for i in range(size)]
+    x = torch.randn(9, 3, cols, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
+    x[0] *= 3
+    x[1, :, : ends[0]] = -INF  # all of the first process
+    x[2, :, ends[-2] :] = -INF  # all of the last
+    x[3] = -INF
+    x[4, 1, 1], x[4, 2, -1] = NAN, NAN
+    x[5, 1, 1], x[5, 2, -1] = INF, INF
+    x[6] = x[6] * 8 + 192
+    x[7] *= 30
+    x[8, :, ::2] = -INF
+    return x.to(dtype)
+
+
+def mine(x: Any, rank: int, size: int) -> Any:
+    """Return this process's columns, contiguous."""
+    return x.split(WIDTHS[size], -1)[rank].contiguous()
+
+
+def close(got: Any, exact: Any, bound: float) -> None:
+    """Assert that results are within `bound` of exact ones, relative or of 1 at least."""
+    assert got.shape == exact.shape, (got.shape, exact.shape)
+    torch.testing.assert_close(got.double(), exact.double(), rtol=bound, atol=bound, equal_nan=True)
+
+
+def same_bits(found: Any) -> None:
+    """Assert that all processes have the same bits."""
+    kind = {2: torch.int16, 4: torch.int32, 8: torch.int64}[found.element_size()]
+    bits = found.detach().contiguous().view(-1).view(kind).to(torch.int64)
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, bits.tolist())
+    assert all(each == every[0] for each in every)
+
+
+def columns(rank: int, size: int, name: str) -> None:
+    """softmax and log_softmax in every regime, with gradients; rows in halves, too."""
+    Kernels().install()
+    whole = getattr(torch, name)
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        full = rows_of(size, dtype)
+        exact_x = full.double().requires_grad_()
+        y = whole(exact_x, -1)
+        up = torch.randn(y.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+        up = up.to(dtype).double()
+        (dx,) = torch.autograd.grad(y, exact_x, up)
+        # What a result of 16 bits has lost, its gradient lacks.
+        loose = BOUND[dtype] * (4 if dtype is torch.bfloat16 else 1)
+        for halve in (2**30, 4):
+            collective.ROWS_TO_HALVE = halve
+            x = mine(full, rank, size).requires_grad_()
+            got = getattr(sd, name)(x)
+            assert got.dtype is dtype
+            close(got, mine(y.detach(), rank, size), BOUND[dtype])
+            (got_dx,) = torch.autograd.grad(got, x, mine(up, rank, size).to(dtype))
+            assert got_dx.dtype is dtype
+            close(got_dx, mine(dx, rank, size), loose)
+            assert torch.equal(
+                getattr(sd, name)(x.detach()).nan_to_num(7), got.detach().nan_to_num(7)
+            )
+    half = getattr(sd, name)(mine(rows_of(size, torch.bfloat16), rank, size), dtype=torch.float32)
+    close(half, mine(whole(rows_of(size, torch.bfloat16).double(), -1), rank, size), 3e-6)
+
+
+def logsumexp(rank: int, size: int) -> None:
+    """Logsumexp in every regime, +inf too, with the gradient."""
+    Kernels().install()
+    for dtype in (torch.float64, torch.float32, torch.bfloat16):
+        full = rows_of(size, dtype)
+        exact_x = full.double().requires_grad_()
+        lse = torch.logsumexp(exact_x, -1)
+        up = torch.linspace(-1, 2, lse.numel(), dtype=torch.float64).reshape(lse.shape)
+        up = up.to(dtype).double()
+        (dx,) = torch.autograd.grad(lse, exact_x, up)
+        x = mine(full, rank, size).requires_grad_()
+        got = sd.logsumexp(x)
+        assert got.dtype is dtype
+        close(got, lse.detach(), BOUND[dtype])
+        same_bits(got)
+        (got_dx,) = torch.autograd.grad(got, x, up.to(dtype))
+        # Where lse is infinite PyTorch's gradient is NaN or 0, by its version.
+        sure = lse.detach().isfinite()
+        large = 1 + 250 * (dtype is torch.float32)  # lse is rounded at 200
+        close(got_dx[sure], mine(dx, rank, size)[sure], BOUND[dtype] * large)
+        assert sd.logsumexp(x.detach(), keepdim=True).shape == (*lse.shape, 1)
+        assert sd.logsumexp(x.detach(), dtype=torch.float64).dtype is torch.float64
+
+
+def targets_of(full: Any, kind: Any) -> Any:
+    """Return a class for each row, of every process, ignored, and of none."""
+    count, cols = full[..., 0].numel(), full.shape[-1]
+    target = torch.arange(count) * 5 % cols
+    target[2], target[7], target[-1] = -100, cols, -3
+    return target.reshape(full.shape[:-1]).to(kind)
+
+
+def cross_entropy(rank: int, size: int) -> None:
+    """Losses a row in every regime, and of all rows, with gradients."""
+    Kernels().install()
+    for dtype, kind in (
+        (torch.float64, torch.int64),
+        (torch.float32, torch.int32),
+        (torch.bfloat16, torch.int64),
+    ):
+        full = rows_of(size, dtype)
+        target = targets_of(full, kind)
+        for z_loss, ignored in ((0.0, -100), (1e-3, 3)):
+            exact, dx, lse = exact_losses(full, target, ignored, z_loss)
+            x = mine(full, rank, size).requires_grad_()
+            loss, got_lse = sd.cross_entropy(
+                *(x, target),
+                ignore_index=ignored,
+                reduction="none",
+                z_loss=z_loss,
+                return_lse=True,
+            )
+            assert loss.dtype is dtype
+            bound = BOUND[dtype]
+            close(loss, exact, bound)
+            close(got_lse, lse, min(bound, 3e-6))
+            same_bits(loss)
+            same_bits(got_lse)
+            up = torch.linspace(-1, 2, loss.numel()).reshape(loss.shape).to(dtype)
+            (got,) = torch.autograd.grad(loss, x, up)
+            large = 250 if dtype is torch.float32 else 1
+            close(got, mine(dx * up.double()[..., None], rank, size), bound * large)
+    full = rows_of(size, torch.float32)[[0, 7]]
+    target = targets_of(rows_of(size, torch.float32), torch.int64)[[0, 7]]
+    for reduction in ("mean", "sum"):
+        exact_x = full.double().requires_grad_()
+        exact = torch.nn.functional.cross_entropy(
+            exact_x.flatten(0, 1), target.flatten(), ignore_index=-100, reduction=reduction
+        )
+        exact.backward()
+        x = mine(full, rank, size).requires_grad_()
+        loss = sd.cross_entropy(x, target, reduction=reduction)
+        loss.backward()
+        close(loss.detach(), exact.detach(), 3e-6)
+        same_bits(loss)
+        close(x.grad, mine(exact_x.grad, rank, size), 3e-6)
+
+
+def exact_losses(full: Any, target: Any, ignored: int, z_loss: float) -> tuple[Any, Any, Any]:
+    """Return the loss of each row, its gradient and lse, in float64."""
+    x, cols = full.double(), full.shape[-1]
+    lse = torch.logsumexp(x, -1)
+    lse = torch.where(lse == INF, NAN, lse)
+    skip, none = target == ignored, (target < 0) | (target >= cols)
+    at = target.long().clamp(0, cols - 1)[..., None]
+    loss = lse - x.gather(-1, at)[..., 0] + z_loss * lse * lse
+    loss = torch.where(none, NAN, loss).masked_fill(skip, 0)
+    hot = torch.zeros_like(x).scatter_(-1, at, 1)
+    dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
+    dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)
+    return loss, dx.masked_fill(skip[..., None], 0), lse.masked_fill(skip, -INF)
+
+
+def tokens(rank: int, size: int) -> None:
+    """Log-probabilities of ids, one and several, at temperatures, with gradients."""
+    Kernels().install()
+    full = rows_of(size, torch.float32)
+    rows, cols = full.shape[:-1], full.shape[-1]
+    several = torch.arange(full[..., 0].numel() * 3).reshape(*rows, 3) * 4 % cols
+    several[..., 2] = several[..., 0]  # twice the same
+    several[0, 0, 0] = -100
+    of_rows = torch.linspace(0.5, 2, 3).expand(rows)
+    for dtype, ids, temperature in (
+        (torch.float64, several, None),
+        (torch.float32, several, 0.5),
+        (torch.float32, targets_of(full, torch.int32), of_rows),
+        (torch.bfloat16, targets_of(full, torch.int64), None),
+    ):
+        x = mine(rows_of(size, dtype), rank, size).requires_grad_()
+        got, got_lse = sd.token_log_probs(x, ids, temperature=temperature, return_lse=True)
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        assert got.dtype is wide
+        by = temperature[..., None] if isinstance(temperature, torch.Tensor) else temperature or 1
+        exact_x = rows_of(size, dtype).double().requires_grad_()
+        log_p = torch.log_softmax(exact_x / by, -1)
+        at = (ids if ids.dim() == x.dim() else ids[..., None]).long()
+        known = (at >= 0) & (at < cols)
+        exact = torch.where(known, log_p.gather(-1, at.clamp(0, cols - 1)), NAN).reshape(ids.shape)
+        bound = BOUND[wide] * 10
+        close(got, exact.detach(), bound)
+        lse = torch.logsumexp(exact_x.detach() / by, -1)
+        close(got_lse, torch.where(lse == INF, NAN, lse), bound)
+        same_bits(got)
+        # An id of nobody gives no gradient where nobody asks for one, and NaN else.
+        up = torch.linspace(-1, 2, got.numel(), dtype=wide).reshape(got.shape)
+        up = torch.where(known.reshape(ids.shape), up, 0)
+        (dx,) = torch.autograd.grad(exact, exact_x, up.double())
+        usable = lse.isfinite()
+        (got_dx,) = torch.autograd.grad(got, x, up, retain_graph=True)
+        loose = max(BOUND[dtype], 1e-3 if wide is torch.float32 else 0)
+        close(got_dx[usable], mine(dx, rank, size)[usable], loose)
+        assert got_dx[~usable].isnan().all()
+        (spoiled,) = torch.autograd.grad(got, x, torch.ones_like(got))
+        lost = ~known.all(-1)
+        assert spoiled[lost].isnan().all()
+        assert torch.equal(spoiled[~lost & usable].isnan().any(), torch.tensor(False))
+
+
+def counted(rank: int, size: int) -> None:
+    """What each function sends: one all-gather forward, and an all-reduce back at most."""
+    Kernels().install()
+    sent: list[tuple[str, int]] = []
+    gather, reduce = collective.all_gather, dist.all_reduce
+
+    def counted_gather(every: Any, given: Any, **options: Any) -> Any:
+        sent.append(("gather", given.numel() * given.element_size()))
+        return gather(every, given, **options)
+
+    def counted_reduce(given: Any, **options: Any) -> Any:
+        sent.append(("reduce", given.numel() * given.element_size()))
+        return reduce(given, **options)
+
+    collective.all_gather, dist.all_reduce = counted_gather, counted_reduce
+    full = rows_of(size, torch.float32)[0]
+    x = mine(full, rank, size).requires_grad_()
+    ids = torch.tensor([0, 4, 1])
+    cases: list[tuple[Callable[[], Any], list[tuple[str, int]], list[tuple[str, int]]]] = [
+        (lambda: sd.softmax(x), [("gather", 24)], [("reduce", 12)]),
+        (lambda: sd.log_softmax(x), [("gather", 24)], [("reduce", 12)]),
+        (lambda: sd.logsumexp(x), [("gather", 12)], []),
+        (lambda: sd.cross_entropy(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+        (lambda: sd.token_log_probs(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+    ]
+    for run, forward, backward in cases:
+        sent.clear()
+        found = run()
+        assert sent == forward
+        sent.clear()
+        found.sum().backward()
+        assert sent == backward
+    sent.clear()
+    for _ in range(2):  # where columns start is asked once
+        sd.token_log_probs(x.detach(), ids)
+    assert [size for _, size in sent] == [36, 36]
+    sd.softmax(x.detach()[:0])  # no rows, nothing to send
+    assert len(sent) == 2
+    alone = dist.new_group([0])
+    if rank == 0:
+        close(sd.softmax(full, group=alone), torch.softmax(full, -1), 3e-6)
+        assert len(sent) == 2
+    else:
+        with pytest.raises(InvalidValueError, match="not in the group"):
+            sd.softmax(x, group=alone)
+
+
+def first(rank: int, size: int) -> int:
+    """Return the number of a process's first column."""
+    return sum(WIDTHS[size][:rank])
+
+
+def dtensors(rank: int, size: int) -> None:
+    """DTensors in and out: columns over one dimension of a mesh, rows over another."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    Kernels().install()
+    full = torch.randn(4, 2, 7, generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(0, 7, (4, 2), generator=torch.Generator().manual_seed(4))
+    one = init_device_mesh("cpu", (size,))
+    meshes = [(one, [Shard(2)])]
+    if size == 4:
+        two = init_device_mesh("cpu", (2, 2))
+        meshes += [(two, [Shard(0), Shard(-1)]), (two, [Shard(2), Replicate()])]
+    for mesh, placements in meshes:
+        exact = full.double().requires_grad_()
+        x = distribute_tensor(full, mesh, placements).requires_grad_()
+        rows = [Replicate() if p.is_shard() and p.dim in (2, -1) else p for p in x.placements]
+        placed_ids = distribute_tensor(ids, mesh, rows)
+        log_p = torch.log_softmax(exact, -1)
+        losses = -log_p.gather(-1, ids[..., None])[..., 0]
+        for got, wanted in (
+            (sd.softmax(x), log_p.exp()),
+            (sd.log_softmax(x), log_p),
+            (sd.logsumexp(x), torch.logsumexp(exact, -1)),
+            (sd.token_log_probs(x, placed_ids), -losses),
+            (sd.cross_entropy(x, placed_ids, reduction="none"), losses),
+        ):
+            assert isinstance(got, DTensor)
+            assert got.shape == wanted.shape
+            assert list(got.placements) == (list(x.placements) if got.dim() == 3 else rows)
+            close(got.full_tensor(), wanted, 3e-6)
+            (dx,) = torch.autograd.grad(got.pow(2).sum(), x, retain_graph=True)
+            (wanted_dx,) = torch.autograd.grad(wanted.pow(2).sum(), exact, retain_graph=True)
+            assert dx.placements == x.placements
+            close(dx.full_tensor(), wanted_dx, 1e-5)
+    if size == 2:
+        x = distribute_tensor(full, one, [Shard(2)])
+        loss = sd.cross_entropy(x, ids)
+        close(loss.full_tensor(), losses.mean().detach(), 3e-6)
+        for wrong in ([Shard(0)], [Replicate()]):
+            with pytest.raises(NotSupportedError, match="must be sharded over one dimension"):
+                sd.softmax(distribute_tensor(full, one, wrong))
+        with pytest.raises(InvalidValueError, match="has a group of its own"):
+            sd.softmax(x, group=dist.group.WORLD)
+    else:
+        x = distribute_tensor(full, two, [Shard(0), Shard(2)])
+        with pytest.raises(NotSupportedError, match='reduction="none"'):
+            sd.cross_entropy(x, ids[: x.to_local().shape[0]])
+
+
+def emulated(rank: int, size: int, programs: Path) -> None:
+    """The texts of the kernels on the emulator, forward and back."""
+    Kernels(programs).install()
+    full = rows_of(size, torch.float32)[:6, :, :12]
+    target = targets_of(full, torch.int64)
+    exact = full.double().requires_grad_()
+    y = torch.softmax(exact, -1)
+    x = halves(full, rank).requires_grad_()
+    got = sd.softmax(x)
+    close(got, halves(y.detach(), rank), 3e-6)
+    up = torch.linspace(-1, 1, y.numel()).reshape(y.shape)
+    (dx,) = torch.autograd.grad(y, exact, up.double())
+    (got_dx,) = torch.autograd.grad(got, x, halves(up, rank))
+    close(got_dx, halves(dx, rank), 3e-6)
+    losses, dx, _ = exact_losses(full, target, -100, 0.0)
+    loss = sd.cross_entropy(x, target, reduction="none")
+    close(loss, losses, 3e-6)
+    same_bits(loss)
+    loss.backward(torch.ones_like(loss))
+    close(x.grad, halves(dx, rank), 3e-6)
+
+
+def halves(x: Any, rank: int) -> Any:
+    """Return half of the columns, of the width of the other half: one kernel for both."""
+    return x.chunk(2, -1)[rank].contiguous()
+
+
+def page(rank: int, size: int, train: str, of_dtensor: str) -> None:
+    """The programs of docs/distributed.md, on the CPU."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    Kernels().install()
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    here = {
+        'torch.device("cuda", int(os.environ["LOCAL_RANK"]))': 'torch.device("cpu")',
+        "torch.cuda.set_device(device)\n": "",
+        'dist.init_process_group("nccl")\n': "",
+        "dist.destroy_process_group()\n": "",
+    }
+    for old, new in here.items():
+        assert old in train
+        train = train.replace(old, new)
+    names: dict[str, Any] = {"mesh": init_device_mesh("cpu", (size,))}
+    exec(train, names)
+    torch.manual_seed(0)
+    hidden, target = torch.randn(64, 32), torch.randint(0, 1001, (64,))
+    head = torch.randn(1001, 32).double().requires_grad_()
+    logits = hidden.double() @ head.T
+    loss = torch.nn.functional.cross_entropy(logits, target)
+    loss.backward()
+    close(names["loss"].detach(), loss.detach(), 1e-5)
+    close(names["head"].grad, head.grad.tensor_split(size)[rank], 1e-5)
+    close(names["p"], torch.softmax(logits.detach(), -1).tensor_split(size, -1)[rank], 3e-6)
+    # DTensor.from_local takes shards of one size, and 1001 columns have others.
+    names["logits"] = names["logits"][:, :500].detach()
+    exec(of_dtensor, names)
+    whole = torch.cat([each[:, :500] for each in logits.detach().tensor_split(size, -1)], -1)
+    close(names["y"].full_tensor(), torch.log_softmax(whole, -1), 1e-5)

@@ -1,0 +1,79 @@
+"""softgen.distributed in 2 and 4 processes, against float64 of whole rows."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from tests.cpu.distributed.ranks import run_ranks
+from tests.helpers.run_folder import run_folder
+
+CASES: dict[str, tuple[str, ...]] = {
+    "softmax": ("columns", "softmax"),
+    "log_softmax": ("columns", "log_softmax"),
+    "logsumexp": ("logsumexp",),
+    "cross_entropy": ("cross_entropy",),
+    "tokens": ("tokens",),
+    "what is sent": ("counted",),
+    "dtensors": ("dtensors",),
+}
+
+
+@pytest.fixture
+def bodies() -> Any:
+    """What processes do, in a module that needs PyTorch."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    return importlib.import_module("tests.cpu.distributed.bodies")
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("case", CASES)
+def test_in_processes(case: str, size: int, bodies: Any, tmp_path: Path) -> None:
+    body, *arguments = CASES[case]
+    run_ranks(size, getattr(bodies, body), tmp_path, *arguments)
+
+
+def test_by_the_texts_of_the_kernels(
+    bodies: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    programs = run_folder(tmp_path_factory) / "programs"
+    programs.mkdir(exist_ok=True)
+    run_ranks(2, bodies.emulated, tmp_path, programs)
+
+
+def test_the_page(bodies: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "distributed.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    run_ranks(2, bodies.page, tmp_path, *programs)
+
+
+def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
+    torch, distributed = bodies.torch, bodies.sd
+    x, ids = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(NotSupportedError, match="start the program with torchrun"):
+        distributed.softmax(x)
+    with pytest.raises(InvalidTypeError, match="takes tensors, got list"):
+        distributed.logsumexp([1.0])
+    with pytest.raises(InvalidTypeError, match=r"float of 16 to 64 bits, got torch\.int64"):
+        distributed.log_softmax(ids)
+    with pytest.raises(InvalidValueError, match="columns along its last dimension"):
+        distributed.softmax(x[0, 0])
+    with pytest.raises(InvalidTypeError, match=r"target must be .* got torch\.float32"):
+        distributed.cross_entropy(x, x[:, 0])
+    with pytest.raises(InvalidValueError, match=r"shape of the rows, \(2,\), got \(1,\)"):
+        distributed.cross_entropy(x, ids[:1])
+    with pytest.raises(InvalidValueError, match="did you mean"):
+        distributed.cross_entropy(x, ids, reduction="means")
+    with pytest.raises(InvalidValueError, match="or one dimension more"):
+        distributed.token_log_probs(x, ids[:1])
+    with pytest.raises(InvalidValueError, match="1 to 16 ids, got 17"):
+        distributed.token_log_probs(x, ids[:, None].expand(2, 17))
+    with pytest.raises(InvalidValueError, match=r"above 0, got 0\.0"):
+        distributed.token_log_probs(x, ids, temperature=0.0)
+    with pytest.raises(InvalidValueError, match="no gradient here"):
+        distributed.token_log_probs(x, ids, temperature=torch.ones(2).requires_grad_())
