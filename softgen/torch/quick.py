@@ -1,48 +1,128 @@
-"""Autograd of a call like one before: a class for each request, which saves the result alone.
+"""Autograd of a call like one before: one comparison, then PyTorch's machinery, then the launch.
 
 An eager call of `torch.autograd.Function` takes 2 us that no Python code can save. Arguments beside
-the tensor, attributes of its context and a frame for each step would take 2 us more.
+the tensor, attributes of its context, a frame for each step and questions that were answered before
+would take 3 us more.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
 
+from softgen.call.warm import MOST_CALLS
+from softgen.call.warm_run import ALIGNMENT_MASK, look_up, never
+from softgen.torch.again import NOTHING, again
 from softgen.torch.gradients import TRANSFORMING, applied
 
 Tensor, is_grad_enabled = torch.Tensor, torch.is_grad_enabled
+KINDS = (Tensor, torch.nn.Parameter)
 
 
-def along(function: Any, x: Any, dim: int, dtype: Any) -> Any:
-    """Return what a class `OfResult` gives for x, tracked where somebody differentiates it."""
-    # True and 1.0 are found under the dimension 1, and are refused by what does not look there.
-    if x.requires_grad and is_grad_enabled() and type(dim) is int and not TRANSFORMING():
-        return _quick(function, dim, dtype, x.dtype)(x)
-    return applied(function, x)(x, dim, dtype)
+class Quick:
+    """The requests of a function, a class `OfResult`, that were seen before.
+
+    Attributes:
+        last: of the last request, what `Again.alike` is, the dimension, the dtype that the caller
+            gave, whether the tensor is tracked, and what returns the result for one like it. Who
+            calls compares it before anything else.
+    """
+
+    __slots__ = ("function", "known", "last")
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.known: dict[Hashable, tuple[Any, ...]] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all of them."""
+        self.known.clear()
+        self.last: tuple[Any, ...] = (never, None, None, True, None)
+
+    def __call__(self, x: Any, dim: int, given: Any, dtype: Any) -> Any:
+        """Return the result for a request that is not the last, and make it that if it is warm.
+
+        Args:
+            x: a tensor.
+            dim: along which.
+            given: the dtype that the caller gave.
+            dtype: that of the result.
+        """
+        function = self.function
+        # True and 1.0 are found under the dimension 1, and are refused by what does not look there.
+        if type(x) not in KINDS or type(dim) is not int or TRANSFORMING():
+            return applied(function, x)(x, dim, dtype)
+        tracked = x.requires_grad and is_grad_enabled()
+        try:
+            key = (
+                *(type(x), x.shape, x.stride(), x.dtype, x.get_device(), tracked, dim, given),
+                *(dtype, torch.is_autocast_enabled("cuda"), x.data_ptr() & ALIGNMENT_MASK),
+                *(look_up(b"SOFTGEN_TUNE"), look_up(b"SOFTGEN_BATCH_INVARIANT")),
+            )
+            found = self.known.get(key)
+        except (TypeError, RuntimeError):  # a dtype without a hash, a tensor without memory
+            return applied(function, x)(x, dim, dtype)
+        if found is not None:
+            self.last = found
+            return found[-1](x)
+        if tracked:
+            y = tracked_by(function, dim, dtype, x.dtype)(x)
+        else:
+            y = function.forward(x, dim, dtype)
+        if tracked or not x.requires_grad:
+            same = again(function.calls, x, dim, dtype)
+            if same is not NOTHING:
+                run = _class_of(function, dim, x.dtype, same.run) if tracked else same.run
+                if len(self.known) >= MOST_CALLS:
+                    self.known.clear()
+                self.known[key] = self.last = (same.alike, dim, given, tracked, run)
+        return y
 
 
 @functools.cache
-def _quick(function: Any, dim: int, dtype: Any, x_dtype: Any) -> Callable[[Any], Any]:
-    """Return what applies a function, a class `OfResult`, to tensors of `x_dtype`."""
-    calls, gradient = function.calls, function.gradient
-    gradient_calls = gradient.calls
+def tracked_by(function: Any, dim: int, dtype: Any, x_dtype: Any) -> Callable[[Any], Any]:
+    """Return what applies a function to any tensors of `x_dtype`."""
+    calls = function.calls
 
-    def forward(ctx: Any, x: Any) -> Any:
+    def run(x: Any) -> Any:
         if type(x) is not Tensor:  # a Parameter, of which no call is warm
             x = x.detach()
-        y = calls[type(x)](x, None, dim, dtype, None, None, None, ())
+        return calls[type(x)](x, None, dim, dtype, None, None, None, ())
+
+    return _class_of(function, dim, x_dtype, run)
+
+
+def _class_of(
+    function: Any, dim: int, x_dtype: Any, run: Callable[[Any], Any]
+) -> Callable[[Any], Any]:
+    """Return what applies a function by autograd, where `run` computes it."""
+    gradient = function.gradient
+    calls = gradient.calls
+    last = NOTHING
+
+    def forward(ctx: Any, x: Any) -> Any:
+        y = run(x)
         ctx.save_for_backward(y)
         return y
 
     def backward(ctx: Any, dy: Any) -> Any:
+        nonlocal last
         (y,) = ctx.saved_tensors
-        if is_grad_enabled() or TRANSFORMING():
+        alike, rerun = last
+        if is_grad_enabled():
             return applied(gradient, dy, y)(dy, y, dim, x_dtype)
-        return gradient_calls[type(dy)](dy, None, dim, x_dtype, None, None, None, (y,))
+        if alike(dy):
+            return rerun(dy, (y,))
+        if TRANSFORMING():
+            return applied(gradient, dy, y)(dy, y, dim, x_dtype)
+        dx = calls[type(dy)](dy, None, dim, x_dtype, None, None, None, (y,))
+        if type(dy) is Tensor:
+            last = again(calls, dy, dim, x_dtype)
+        return dx
 
     methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     made = type(function.__name__, (torch.autograd.Function,), methods)

@@ -1,0 +1,97 @@
+"""A warm call on a tensor that is known to be like the one before: what is left is the launch.
+
+`softgen.torch` has to ask what a tensor is like before autograd begins, and to ask again behind it
+would take 0.5 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from softgen.call.library import library_of
+from softgen.call.torch_library import TorchLibrary
+from softgen.call.warm import WarmCalls
+from softgen.call.warm_run import ALIGNMENT_MASK, look_up, never
+from softgen.devices.gpu.device import require_device
+
+Tensor = torch.Tensor
+
+
+class Again(NamedTuple):
+    """A request that was seen before.
+
+    Attributes:
+        alike: whether anything is a tensor like that of the request: its class, shape, strides,
+            dtype, device, whether it requires grad, and whether autocast was on.
+        run: run(x, rest) returns the result for such a tensor, which nobody tracks.
+    """
+
+    alike: Callable[[Any], bool]
+    run: Callable[..., Any]
+
+
+NOTHING = Again(never, never)
+
+
+def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
+    """Return a request without options that is warm; NOTHING if it is not, or of a view.
+
+    Args:
+        calls: of the function.
+        x: a tensor on a GPU, or a Parameter, as the request had it.
+        axis: of the request.
+        dtype: of the request.
+    """
+    if not x.is_contiguous():
+        return NOTHING
+    plain = x.detach()
+    asked = x if type(x) is Tensor else plain  # what a Parameter's call was made with
+    alignment = x.data_ptr() & ALIGNMENT_MASK
+    mode, invariant = look_up(b"SOFTGEN_TUNE"), look_up(b"SOFTGEN_BATCH_INVARIANT")
+    request = (alignment, axis, dtype, None, None, None, mode, invariant)
+    entry = calls.entries.get(
+        (asked.shape, asked.dtype, asked.get_device(), asked.requires_grad, *request)
+    )
+    if entry is None:
+        return NOTHING
+    library, _ = library_of(plain)
+    assert isinstance(library, TorchLibrary)
+    alike = library.guard(x)
+    if alike is never:
+        return NOTHING
+    context, device, take, put_back, make, prepare, place, _, allocate, _, _ = entry
+    look, current_stream = look_up, library.current_stream
+    current_context = require_device().cuda.driver.ctxGetCurrent
+
+    def run(x: Any, rest: tuple[Any, ...] = ()) -> Any:
+        x_pointer = x.data_ptr()
+        if (
+            x_pointer & ALIGNMENT_MASK == alignment
+            and look(b"SOFTGEN_TUNE") is mode
+            and look(b"SOFTGEN_BATCH_INVARIANT") is invariant
+            and current_context() == context
+        ):
+            y = allocate()
+            y_pointer = y.data_ptr()
+            if not y_pointer & ALIGNMENT_MASK:
+                try:
+                    mine = take()
+                except IndexError:
+                    mine = make()
+                values, go, _, _ = mine
+                values[0] = x_pointer
+                values[place] = y_pointer
+                values[-3] = stream = current_stream(device)
+                if prepare is not None:
+                    y = prepare(mine, stream, y, rest)
+                if y is not None and not go():
+                    put_back(mine)
+                    return y
+        if type(x) is not Tensor:
+            x = x.detach()
+        return calls[Tensor](x, None, axis, dtype, None, None, None, rest)
+
+    return Again(alike, run)
