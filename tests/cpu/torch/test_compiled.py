@@ -16,7 +16,7 @@ from softgen.torch import losses, operators, token_operators  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 IDS = torch.tensor([2, 0, 1])
-WHOLE = (IDS, None, -100, "mean", 0.0, 0.0)
+WHOLE = (IDS, -100, 0.0, 0.0)
 
 OPERATORS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "softmax": (operators.softmax, (0, torch.float32)),
