@@ -164,12 +164,15 @@ class CrossEntropy(Function):
         x, target, _, ignored, _, smoothing, z_loss, _ = inputs
         _, *more = output
         ctx.mark_non_differentiable(*(each for each in more if each is not None))
+        ctx.set_materialize_grads(False)  # or zeros for each of them are written
         ctx.options = (ignored, smoothing, z_loss)
         ctx.save_for_backward(x, target, *more)
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return dx."""
+        if g is None:
+            return (None,) * 8
         x, target, lse, weights, counted = ctx.saved_tensors
         if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
             g = g[(0,) * g.dim()]

@@ -65,11 +65,14 @@ class Entropy(Function):
         x, ctx.axis = inputs
         entropy, lse = output
         ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # or zeros for lse are written
         ctx.save_for_backward(x, lse, entropy)
 
     @staticmethod
     def backward(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
         """Return dx."""
+        if upstream is None:
+            return None, None
         x, lse, entropy = ctx.saved_tensors
         return applied(EntropyBackward, upstream, x)(x, lse, entropy, upstream, ctx.axis), None
 
