@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.bench.hooked import Exact
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import hooked
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
@@ -24,7 +24,7 @@ MOST_ELEMENTS = 1 << 28  # of larger inputs evenly spread rows are checked
 # What counts as wrong. softgen's own bounds are tighter; a fast exponential in float32 loses about
 # |x - max| * 2**-24 and a long sum some more, which is a choice and no mistake. In 16 bits: two
 # units of the last place.
-TOLERANCE = {
+TOLERANCE: dict[FloatType, float] = {
     DType.FLOAT16: 2.0**-9,
     DType.BFLOAT16: 2.0**-6,
     DType.FLOAT32: 1e-4,

@@ -50,7 +50,8 @@ def softmax(
             Any axis, or adjacent ones, of a contiguous array takes no copy. Others between them
             cost one of x, and y is then a view of an array whose axes are in another order.
         dtype: dtype of the result; x's by default. Arithmetic is in float32, or float64 if either
-            dtype is.
+            dtype is. "float8_e4m3fn" and "float8_e5m2" are for x of 16 or 32 bits; CuPy's arrays of
+            them are uint8, which holds their bits.
         out: where to write: x itself, or another array of the result's shape, dtype and device,
             which may be a view. It shares no element with x, or all.
         tune: "on" times the candidates at the first call for a shape for which no winner is stored

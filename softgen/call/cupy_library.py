@@ -19,7 +19,7 @@ from softgen.call.warm_run import (
 )
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 from softgen.spec.storage import numpy_dtype
 
 # Their names
@@ -49,6 +49,10 @@ class CupyLibrary:
         """Return the element type, also of integers and booleans; InvalidTypeError for others."""
         name = x.dtype.name
         return Integer(name) if name in _INTEGERS else DType.of(name)
+
+    def holds_float8(self, x: Any, dtype: Float8) -> bool:
+        """Whether x has the bits of a type that CuPy does not have."""
+        return bool(x.dtype.name == "uint8")
 
     def device(self, x: Any) -> int:
         """Return the device number."""
@@ -83,7 +87,7 @@ class CupyLibrary:
         # ascontiguousarray would make a 1-d view of a 0-d array.
         return x if self.is_contiguous(x) else self.cupy.ascontiguousarray(x)
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
         with on_device(device):
             return self.cupy.empty(shape, numpy_dtype(dtype))
@@ -116,13 +120,13 @@ class CupyLibrary:
         """Return the code of a warm call on a cupy.ndarray."""
         return cupy_run(self.array_type, self._current_stream, find, full)
 
-    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
         """Return what a run makes results with, an element type, and the dtype."""
         element = numpy_dtype(dtype)
         # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes.
         return (element if dtype is DType.BFLOAT16 else element.type), element
 
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
         """Return what makes an uninitialised array on the current device."""
         kind, scalar = self.array_type, self.result_maker(shape, dtype)[0]
         new = _new_of(kind)

@@ -24,7 +24,7 @@ from softgen.errors import (
     InvalidValueError,
     LaunchError,
 )
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.operands import Extent, Operand
@@ -87,7 +87,7 @@ def run_full(
     """
     library, x = library_of(inputs[0])
     x_type = library.dtype(x)
-    y_type = x_type if dtype is None else DType.of(dtype)
+    y_type = x_type if dtype is None else result_type(dtype)
     along = reduced(x.shape, axis)
     mode = tune_mode(tune)
     device = library.device(x)
@@ -134,7 +134,10 @@ def run_full(
                 library.copy(each) if operand.extent is Extent.ELEMENT else each
                 for operand, each in zip(shape_only.inputs, found.inputs, strict=True)
             ]
-            elsewhere = [output.elsewhere(library) for output in found.outputs]
+            elsewhere = [
+                output.elsewhere(library, operand.float_type)
+                for operand, output in zip(shape_only.results, found.outputs, strict=True)
+            ]
             found = Placed(copies, elsewhere, None, shape_only.layout)
             problem, words = _problem_of(library, shape_only, found, invariant)
         wanted = INVARIANT if invariant else mode

@@ -11,7 +11,14 @@ from softgen.call.full import calls_of
 from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Integer, compute_type
+from softgen.spec.dtypes import (
+    MAX_PACK_BYTES,
+    DType,
+    ElementType,
+    Integer,
+    compute_type,
+    result_type,
+)
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.spec.hooks.places import MOST_ROWS, Place, place_of
@@ -34,7 +41,8 @@ class HookValues(TypedDict, total=False):
         causal_offset: columns that position 0 sees beside one; by default columns - queries.
         sink: an array of floats, broadcast over the rows, as (heads, 1) over (batch, head, query).
         empty_rows: "nan", or "zero" for 0 in rows of nothing but -inf.
-        out_scale: a finite number.
+        out_scale: a finite number, or an array of the type of the arithmetic, broadcast over the
+            rows.
         dropout: the probability of an element to be dropped, from 0 to 1, to the nearest 1 / 65536.
         seed: of dropout, 64 bits.
         seed_offset: of dropout, 64 bits; by default 0.
@@ -49,7 +57,7 @@ class HookValues(TypedDict, total=False):
     causal_offset: int | None
     sink: Any
     empty_rows: str
-    out_scale: float | None
+    out_scale: Any
     dropout: float
     seed: int | None
     seed_offset: int
@@ -90,8 +98,9 @@ OF_ANY_AXIS = ("scale", "out_scale", "empty_rows")
 def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
     """Whether they are numbers for all rows, and a scale of them is above 0."""
     given = {name: value for name, value in hooks.items() if value is not None}
-    scale = given.get("scale", 1)
-    return given.keys() <= set(OF_ANY_AXIS) and _is_number(scale) and scale > 0
+    scale, out_scale = given.get("scale", 1), given.get("out_scale", 1)
+    numbers = _is_number(scale) and _is_number(out_scale) and scale > 0
+    return given.keys() <= set(OF_ANY_AXIS) and numbers
 
 
 def require_last(ndim: int, axis: object) -> None:
@@ -155,7 +164,7 @@ class _Finder:
         self.hooks = hooks
         self.device = library.device(array)
         self.dtype = library.dtype(array)
-        y_type = self.dtype if dtype is None else DType.of(dtype)
+        y_type = self.dtype if dtype is None else result_type(dtype)
         self.compute = compute_type(self.dtype, y_type)
         self.shape = tuple(array.shape[:-1])
         self.cols = int(array.shape[-1]) if array.ndim else 1
@@ -235,8 +244,13 @@ class _Finder:
 
     def out_scale(self) -> None:
         given = self.hooks.get("out_scale")
-        if given is not None:
+        if given is None:
+            return
+        if _is_number(given):
             self._add("outscale", _finite("out_scale", given))
+        else:
+            array = self._array("out_scale", given, (self.compute,), "a number or an array of")
+            self._add("outscalerow", *self._by_row("out_scale", array))
 
     def dropout(self) -> None:
         p, seed = _finite("dropout", self.hooks.get("dropout", 0.0)), self.hooks.get("seed")

@@ -12,7 +12,7 @@ from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8, FloatType
 from softgen.spec.operands import Extent, Operand
 
 ACCEPTED = (
@@ -46,6 +46,9 @@ class Library(Protocol):
     def element_type(self, x: Any) -> ElementType:
         """Return the element type, also of integers and booleans; InvalidTypeError for others."""
 
+    def holds_float8(self, x: Any, dtype: Float8) -> bool:
+        """Whether results of that type can be written to x."""
+
     def device(self, x: Any) -> int:
         """Return the device number."""
 
@@ -65,7 +68,7 @@ class Library(Protocol):
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
 
     def copy(self, x: Any) -> Any:
@@ -90,10 +93,10 @@ class Library(Protocol):
     def warm_run(self, find: Find, full: Full) -> Run:
         """Return the code of a warm call on an `array_type`."""
 
-    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
         """Return what a run makes results of that shape with, and their dtype."""
 
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
         """Return what makes an uninitialised array on the current device."""
 
     def fill(self, x: Any, value: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import Float8, FloatType
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 
@@ -23,9 +23,9 @@ class Output(NamedTuple):
     target: Any
     result: Any
 
-    def elsewhere(self, library: Library) -> Output:
-        """Return this output with another scratch array in place of the target."""
-        dtype, device = library.dtype(self.target), library.device(self.target)
+    def elsewhere(self, library: Library, dtype: FloatType) -> Output:
+        """Return this output with another scratch array, of `dtype`, in place of the target."""
+        device = library.device(self.target)
         target = library.empty(tuple(self.target.shape), dtype, device)
         return Output(target, self.result)
 
@@ -40,7 +40,7 @@ def resolve_output(
     library: Library,
     x: Any,
     out: Any,
-    dtype: DType,
+    dtype: FloatType,
     extent: Extent = Extent.ELEMENT,
     row_shape: tuple[int, ...] = (),
     *,
@@ -109,7 +109,7 @@ def require_fit(
 
 
 def _check_out(
-    library: Library, x: Any, out: Any, dtype: DType, shape: tuple[int, ...], elements: int
+    library: Library, x: Any, out: Any, dtype: FloatType, shape: tuple[int, ...], elements: int
 ) -> None:
     if not isinstance(out, type(x)) and not isinstance(x, type(out)):  # either may be a subclass
         raise InvalidTypeError(
@@ -118,7 +118,12 @@ def _check_out(
         )
     if tuple(out.shape) != shape:
         raise InvalidValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
-    if library.dtype(out) is not dtype:
+    if isinstance(dtype, Float8):
+        if not library.holds_float8(out, dtype):
+            raise InvalidValueError(
+                f"out must be {dtype.value} (in CuPy uint8, which holds its bits), got {out.dtype}"
+            )
+    elif library.dtype(out) is not dtype:
         raise InvalidValueError(
             f"out must be {dtype.value}, got {library.dtype(out).value}; pass dtype= for another "
             "result type"

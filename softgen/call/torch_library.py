@@ -12,7 +12,7 @@ from typing import Any
 from softgen.call.axes import is_plain
 from softgen.call.warm_run import ALIGNMENT_MASK, Find, Full, Run, known, look_up, never
 from softgen.devices.gpu.device import require_device
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 
 
 class TorchLibrary:
@@ -41,6 +41,7 @@ class TorchLibrary:
         }
         both: dict[Any, ElementType] = {**self._dtypes, **self._integers}
         self._torch_dtypes = {mine: theirs for theirs, mine in both.items()}
+        self._torch_dtypes |= {kind: getattr(self.torch, kind.value, None) for kind in Float8}
 
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
@@ -55,6 +56,10 @@ class TorchLibrary:
         """Return the element type, also of integers and booleans; InvalidTypeError for others."""
         found = self._integers.get(x.dtype)
         return found if found is not None else self.dtype(x)
+
+    def holds_float8(self, x: Any, dtype: Float8) -> bool:
+        """Whether x is of that type."""
+        return x.dtype is self._torch_dtypes.get(dtype)
 
     def device(self, x: Any) -> int:
         """Return the device number."""
@@ -93,7 +98,7 @@ class TorchLibrary:
         """Return x, or a C-contiguous copy."""
         return x.contiguous()
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
         return self.torch.empty(
             shape, dtype=self._torch_dtypes[dtype], device=self.torch.device("cuda", device)
@@ -127,7 +132,7 @@ class TorchLibrary:
         """Return the code of a warm call on a torch.Tensor."""
         return torch_run(self.array_type, self.current_stream, self._is_grad_enabled, find, full)
 
-    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
         """Return what a run makes results with, a call on the current device, and the dtype."""
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         element = self._torch_dtypes[dtype]
@@ -137,7 +142,7 @@ class TorchLibrary:
             return functools.partial(direct, shape, strides, element), element
         return functools.partial(self.torch.empty, shape, dtype=element, device="cuda"), element
 
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
         """Return what makes an uninitialised tensor on the current device."""
         make: Callable[[], Any] = self.result_maker(shape, dtype)[0]
         return make

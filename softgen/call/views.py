@@ -87,7 +87,7 @@ def placed(
             if step is None:
                 inputs = [_copy(library, each) if one is each else one for one in inputs]
         if None in found[len(wide) :]:
-            outputs = _elsewhere(library, outputs)
+            outputs = _elsewhere(library, problem, outputs)
         return Placed([*inputs], outputs, placement, layout)
     return None
 
@@ -103,7 +103,7 @@ def copied(library: Library, problem: Problem, found: Placed) -> Placed:
     x, *others = found.inputs
     source = x if library.is_contiguous(x) else _copy(library, x)
     inputs = [source, *contiguous(library, problem, others)]
-    return Placed(inputs, _elsewhere(library, found.outputs), None, ROWS)
+    return Placed(inputs, _elsewhere(library, problem, found.outputs), None, ROWS)
 
 
 def contiguous(library: Library, problem: Problem, others: Sequence[Any]) -> list[Any]:
@@ -116,9 +116,10 @@ def contiguous(library: Library, problem: Problem, others: Sequence[Any]) -> lis
     ]
 
 
-def _elsewhere(library: Library, outputs: list[Output]) -> list[Output]:
+def _elsewhere(library: Library, problem: Problem, outputs: list[Output]) -> list[Output]:
     return [
-        each if library.is_contiguous(each.target) else each.elsewhere(library) for each in outputs
+        each if library.is_contiguous(each.target) else each.elsewhere(library, operand.float_type)
+        for operand, each in zip(problem.results, outputs, strict=True)
     ]
 
 
@@ -133,8 +134,7 @@ def _strides(library: Library, array: Any, copies: bool) -> tuple[int, ...] | No
     """Return the outer strides in elements; None for an array that is to be copied."""
     if copies and not library.is_contiguous(array):
         return None
-    itemsize = library.dtype(array).itemsize
-    return outer_strides(tuple(array.shape), library.byte_strides(array), itemsize)
+    return outer_strides(tuple(array.shape), library.byte_strides(array), array.itemsize)
 
 
 def _copy(library: Library, array: Any) -> Any:
@@ -153,7 +153,7 @@ def _require_apart(library: Library, placement: Placement, x: Any, target: Any, 
     if (
         library.pointer(x) == library.pointer(target)
         and placement.strides[0] == placement.strides[which]
-        and library.dtype(x).itemsize == library.dtype(target).itemsize
+        and x.itemsize == target.itemsize
     ):
         return
     if share_memory(library, x, target):
@@ -204,7 +204,7 @@ def extent(library: Library, array: Any) -> tuple[int, int]:
         for size, step in zip(array.shape, library.byte_strides(array), strict=True)
     ]
     low, high = sum(min(0, step) for step in steps), sum(max(0, step) for step in steps)
-    return start + low, start + high + library.element_type(array).itemsize
+    return start + low, start + high + int(array.itemsize)
 
 
 class _View:
@@ -213,7 +213,7 @@ class _View:
     def __init__(self, library: Library, array: Any) -> None:
         self.__array_interface__ = {
             "version": 3,
-            "typestr": f"|V{library.element_type(array).itemsize}",
+            "typestr": f"|V{array.itemsize}",
             "shape": tuple(array.shape),
             "strides": library.byte_strides(array),
             "data": (library.pointer(array), True),

@@ -90,7 +90,8 @@ class WarmCalls(dict[type, Run]):
                 self.views.clear()
             self.views[key] = View.of(library, operands, x, y, launch, others, more)
             return
-        dtype, shape = library.dtype(y.target), tuple(y.target.shape)
+        place = [operand.result for operand in operands].index(True)
+        dtype, shape = operands[place].float_type, tuple(y.target.shape)
         allocate, element = library.result_maker(shape, dtype)
         entry = Entry(
             require_device().cuda.driver.ctxGetCurrent(),
@@ -99,7 +100,7 @@ class WarmCalls(dict[type, Run]):
             launch.put_back,
             launch.make,
             prepare_of(library, operands, others, y, more, launch.prepare),
-            [operand.result for operand in operands].index(True),
+            place,
             shape,
             allocate,
             (

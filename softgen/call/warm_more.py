@@ -50,7 +50,7 @@ def prepare_of(
             step = _number(operands[place], place, i, step)
         elif arrays:
             by_element = operands[place].extent is Extent.ELEMENT
-            y_bytes = _bytes(library, y.target)
+            y_bytes = _bytes(y.target)
             step = _checking(library, given, place, i, first, y_bytes, by_element, step)
     return step
 
@@ -100,7 +100,7 @@ def _checking(
         by_element: whether it has an element a column.
         then: the next step.
     """
-    address, alike, size = library.address, library.like(array), _bytes(library, array)
+    address, alike, size = library.address, library.like(array), _bytes(array)
     # Where rows may start is in the kernel's text: they lie as those of the launch did.
     mask = ALIGNMENT_MASK if by_element else library.element_type(array).itemsize - 1
     wanted = address(array) & mask
@@ -147,5 +147,5 @@ def _making(
     return prepare
 
 
-def _bytes(library: Library, array: Any) -> int:
-    return int(math.prod(array.shape)) * library.element_type(array).itemsize
+def _bytes(array: Any) -> int:
+    return int(math.prod(array.shape)) * int(array.itemsize)

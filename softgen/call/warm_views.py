@@ -91,6 +91,7 @@ class View(NamedTuple):
     ) -> View:
         """Return what is kept of a call that has just been launched; its device is current."""
         target = library.pointer(y.target)
+        first = [operand.result for operand in operands].index(True)
         places = [place for place, operand in enumerate(operands) if not operand.result]
         inputs = [
             Input(place, number, _reach(library, each), library.pointer(each) - target)
@@ -102,8 +103,8 @@ class View(NamedTuple):
             library.device(x),
             launch,
             prepare_of(library, operands, others, y, more, launch.prepare, arrays=False),
-            [operand.result for operand in operands].index(True),
-            library.maker(tuple(y.target.shape), library.dtype(y.target)),
+            first,
+            library.maker(tuple(y.target.shape), operands[first].float_type),
             _reach(library, y.target),
             tuple(inputs),
         )

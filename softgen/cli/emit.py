@@ -12,7 +12,7 @@ from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
@@ -98,7 +98,7 @@ class Selection:
         cols: int | None,
         dtype: DType | None,
         function: Function | None,
-        out_dtype: DType | None,
+        out_dtype: FloatType | None,
         alignment: int | None,
         rows: int,
         arch: str,

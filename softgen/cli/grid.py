@@ -12,7 +12,7 @@ from softgen.bench.shape import Shape
 from softgen.bench.suites import GRID
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function
 from softgen.strategies.registry import strategy_named
 
@@ -25,7 +25,7 @@ SHOWN = 10  # of the fastest settings at a shape; the file has all
 
 
 def require_search(
-    strategy: str | None, path: Path | None, *, budget: float | None, out_dtype: DType | None
+    strategy: str | None, path: Path | None, *, budget: float | None, out_dtype: FloatType | None
 ) -> str | None:
     """Return the strategy that is to be searched, None if nothing is.
 

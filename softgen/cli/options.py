@@ -10,7 +10,7 @@ import typer
 
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.known import in_order
@@ -29,7 +29,17 @@ def parse_dtype(text: str | DType) -> DType:
     return DType(text)
 
 
+def parse_out_dtype(text: str | FloatType) -> FloatType:
+    """Return the dtype of results of that name."""
+    names: list[str] = [*DType, *Float8]
+    if text not in names:
+        choices, hint = ", ".join(map(repr, map(str, names))), likely_result(text)
+        raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
+    return result_type(text)
+
+
 DTYPES = f"[{'|'.join(member.value for member in DType)}]"  # in the help
+OUT_DTYPES = f"[{'|'.join([*DType, *Float8])}]"
 
 FUNCTIONS = f"[{'|'.join(function.name for function in all_functions())}]"  # in the help
 
@@ -83,11 +93,11 @@ AnyDType = Annotated[
     ),
 ]
 OutDType = Annotated[
-    DType | None,
+    FloatType | None,
     typer.Option(
         "--out-dtype",
-        parser=parse_dtype,
-        metavar=DTYPES,
+        parser=parse_out_dtype,
+        metavar=OUT_DTYPES,
         help="Element type of the result. \\[default: --dtype]",
     ),
 ]
@@ -182,7 +192,7 @@ def problem_of(
     cols: int | None,
     dtype: DType | None,
     function: Function | None,
-    out_dtype: DType | None,
+    out_dtype: FloatType | None,
     alignment: int | None,
     batch_invariant: bool,
     strided: int,
@@ -243,7 +253,7 @@ def require_agreement(
     cols: int | None,
     dtype: DType | None,
     function: Function | None,
-    out_dtype: DType | None,
+    out_dtype: FloatType | None,
     alignment: int | None = None,
     batch_invariant: bool = False,
     layout: Layout | None = None,

@@ -15,7 +15,7 @@ from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.listing import spell
 from softgen.cli.run_input import Files, Request, axis_before, save_npy
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import MOST_INNER, layout_behind
 from softgen.spec.operands import Extent, Measure
@@ -179,7 +179,7 @@ def _run(
     function: Function,
     values: NDArray[Any],
     x_type: DType,
-    out_dtype: DType | None,
+    out_dtype: FloatType | None,
     choice: Variant | str | None,
     files: Files,
     random: bool,
@@ -245,7 +245,7 @@ def _run(
             report["files"][operand.name] = str(path)
     if files.results[0] is not None:
         report["output"] = str(files.results[0])
-    report["widened"] = [each.name for each in operands if each.dtype is DType.BFLOAT16]
+    report["widened"] = [each.name for each in operands if _widens(each.dtype)]
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
@@ -330,9 +330,14 @@ def keep_source(variant: Variant, arch: Arch) -> str | None:
     return str(path)
 
 
-def _for_people(values: NDArray[Any], dtype: DType) -> NDArray[Any]:
-    """Return a result in a dtype that .npy knows: bfloat16 becomes float32, exactly."""
-    return values.astype("float32" if dtype is DType.BFLOAT16 else dtype.value)
+def _widens(dtype: ElementType) -> bool:
+    """Whether .npy does not know a type: bfloat16, and those of 8 bits."""
+    return dtype is DType.BFLOAT16 or isinstance(dtype, Float8)
+
+
+def _for_people(values: NDArray[Any], dtype: FloatType) -> NDArray[Any]:
+    """Return a result in a dtype that .npy knows: float32 for others, exactly."""
+    return values.astype("float32" if _widens(dtype) else dtype.value)
 
 
 def spell_error(report: dict[str, Any]) -> str:

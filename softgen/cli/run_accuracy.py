@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import Problem
 
@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 # Elements compared at a time: the float64 temporaries of a large result would not fit in memory.
 CHUNK = 4 * 2**20
 
-# Smallest normal numbers of the 16-bit types; a smaller result has no relative precision.
-_TINY = {DType.FLOAT16: 2.0**-14, DType.BFLOAT16: 2.0**-126}
+# Smallest normal numbers of the types of 16 and 8 bits; a smaller result has no relative precision.
+_TINY: dict[FloatType, float] = {
+    **{DType.FLOAT16: 2.0**-14, DType.BFLOAT16: 2.0**-126},
+    **{Float8.E4M3: 2.0**-6, Float8.E5M2: 2.0**-14},
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Closeness:
             NaN or infinite and should not be.
         error: largest error in `unit`, which is what the bound is for.
         bound: largest error allowed.
-        unit: "relative", or "ulp" for results of 16 bits.
+        unit: "relative", or "ulp" for results of 16 or 8 bits.
         wrong: what is wrong, in words; empty if every element is within the bound.
     """
 
@@ -100,7 +103,7 @@ def _inputs(problem: Problem, inputs: Sequence[NDArray[Any]], rows: slice) -> li
 def _relative_error(
     problem: Problem, inputs: Sequence[NDArray[Any]], results: Sequence[NDArray[Any]]
 ) -> float:
-    """Return the largest relative error of 16-bit results whose special values are right."""
+    """Return the largest relative error of 16 or 8-bit results whose special values are right."""
     import numpy as np
 
     from softgen.spec.numerics import decode, exact_results

@@ -10,7 +10,7 @@ from softgen.call.library import Library
 from softgen.cli.npy import read_npy
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
+from softgen.spec.dtypes import DType, ElementType, FloatType, Integer, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.problem import Problem
 
@@ -51,7 +51,7 @@ class _Host:
 
 
 def load(
-    function: Function, x: NDArray[Any], x_type: DType, y_type: DType, given: list[str]
+    function: Function, x: NDArray[Any], x_type: DType, y_type: FloatType, given: list[str]
 ) -> tuple[tuple[str, ...], tuple[NDArray[Any], ...]]:
     """Return the names of a kernel's hooks, and what they take in storage form.
 

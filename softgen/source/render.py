@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.errors import SoftgenError, StrategyError
 from softgen.spec.arch import Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, Float8, FloatType
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
@@ -207,8 +207,10 @@ def narrowed(problem: Problem, number: str) -> str:
         DType.FLOAT16: "__double2half" if double else "__float2half_rn",
         DType.BFLOAT16: "__double2bfloat16" if double else "__float2bfloat16_rn",
     }
-    if problem.out_dtype in conversions:
+    if isinstance(problem.out_dtype, DType) and problem.out_dtype in conversions:
         return f"{conversions[problem.out_dtype]}({number})"
+    if isinstance(problem.out_dtype, Float8):
+        return f"to_float8({number})"
     return number if problem.out_dtype is problem.compute_dtype else f"static_cast<Y>({number})"
 
 
@@ -236,7 +238,7 @@ def fills(problem: Problem, count: int) -> str:
     return f"{{{', '.join(words * count)}}}"
 
 
-def aligned_bytes(problem: Problem, dtype: DType) -> int:
+def aligned_bytes(problem: Problem, dtype: FloatType) -> int:
     """Return what the address of an array of `dtype` has to be a multiple of."""
     return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
 
@@ -466,6 +468,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
     template = environment().get_template(path)
     return template.render(
         template=path,
+        float8=isinstance(problem.out_dtype, Float8),
         problem=problem,
         strategy=variant.strategy,
         launch=variant.launch,

@@ -1,7 +1,8 @@
-"""What a right answer is: storage of the four dtypes, the float64 reference, and the error bounds.
+"""What a right answer is: storage of the dtypes, the float64 reference, and the error bounds.
 
 NumPy has no bfloat16 and ml_dtypes is optional, so arrays travel in storage form: float16, float32
-and float64 as themselves, bfloat16 as uint16 holding its bits; integers and booleans as they are.
+and float64 as themselves, bfloat16 and the types of 8 bits as uint16 and uint8 holding their bits;
+integers and booleans as they are.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 from softgen.spec.exact import FLOAT32_TINY, hooked, slack
 from softgen.spec.exact import Float64 as Float64
 from softgen.spec.exact import Storage as Storage
@@ -30,8 +31,8 @@ from softgen.spec.storage import storage_dtype as storage_dtype
 # Allowed error of a result stored in 32 or 64 bits. softmax: relative, to a result above the floor;
 # below it the same step is an absolute one (there float32 kernels lose digits, then flush).
 # log_softmax: absolute plus relative, hence relative to 1 + |result|.
-_BOUND = {DType.FLOAT32: 2e-6, DType.FLOAT64: 1e-14}
-_FLOOR = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
+_BOUND: dict[FloatType, float] = {DType.FLOAT32: 2e-6, DType.FLOAT64: 1e-14}
+_FLOOR: dict[FloatType, float] = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
 
 # float64's softmax rounds x - max, by up to 2^-53 of it, and exp makes that a relative error of
 # |x - max| 2^-53: 7.4e-14 at the floor. |ln y| is |x - max| or more, so the bound is for errors
@@ -39,8 +40,8 @@ _FLOOR = {DType.FLOAT32: 1e-30, DType.FLOAT64: 1e-290}
 # error, six additions an element in float64, of which most GPUs do one for 32 or 64 in float32.
 _EXPONENT_STEP = 90.0
 
-# A result stored in 16 bits is the correctly rounded value or its neighbour. log_softmax near 0 is
-# the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
+# A result stored in 16 or 8 bits is the correctly rounded value or its neighbour. log_softmax near
+# 0 is the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
 _ULPS = 1.0
 
 
@@ -70,6 +71,8 @@ class Accuracy:
 def encode(values: npt.ArrayLike, dtype: ElementType) -> Storage:
     """Return `values` in storage form, rounded once, to nearest, ties to even.
 
+    In 8 bits they saturate: what is beyond the largest finite number, infinities too, becomes it.
+
     Raises InvalidValueError for an integer or a boolean whose value the type does not have.
     """
     if isinstance(dtype, Integer):
@@ -78,6 +81,8 @@ def encode(values: npt.ArrayLike, dtype: ElementType) -> Storage:
         wide = np.asarray(values).astype(np.float64)
     if dtype is DType.BFLOAT16:
         return _bfloat16_bits(wide)
+    if isinstance(dtype, Float8):
+        return _float8_bits(wide, dtype)
     with np.errstate(all="ignore"):
         return wide.astype(dtype.value)
 
@@ -88,6 +93,8 @@ def decode(storage: Storage, dtype: ElementType) -> Storage:
         return storage
     if dtype is DType.BFLOAT16:
         storage = (storage.astype(np.uint32) << 16).view(np.float32)
+    if isinstance(dtype, Float8):
+        return _of_float8(storage, dtype)
     with np.errstate(invalid="ignore"):  # a signaling NaN
         return storage.astype(np.float64)
 
@@ -113,6 +120,27 @@ def _bfloat16_bits(wide: Float64) -> Storage:
     bits |= (truncated.astype(np.float64) != wide).astype(np.uint32)  # sticky
     rounded = (bits + np.uint32(0x7FFF) + (bits >> 16 & 1)) >> 16
     return np.where(np.isnan(wide), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def _float8_bits(wide: Float64, dtype: Float8) -> Storage:
+    """Round to the nearest of all numbers of the type that are finite and not negative."""
+    numbers = _of_float8(np.arange(dtype.largest_bits + 1, dtype=np.uint8), dtype)
+    middles = (numbers[1:] + numbers[:-1]) / 2
+    size = np.minimum(np.abs(wide), numbers[-1])
+    below = np.searchsorted(middles, size)  # of two that are as near the smaller one
+    tied = size == middles[np.minimum(below, len(middles) - 1)]
+    bits = below + (tied & (below % 2 == 1)) + np.where(np.signbit(wide), 0x80, 0)
+    return np.where(np.isnan(wide), 0x7F, bits).astype(np.uint8)
+
+
+def _of_float8(storage: Storage, dtype: Float8) -> Float64:
+    """Return exact values. Both types are float16's first bits, e4m3 with another bias."""
+    bits = storage.astype(np.uint16)
+    if dtype is Float8.E5M2:
+        halves: npt.NDArray[np.float16] = (bits << 8).view(np.float16)
+        return halves.astype(np.float64)
+    halves = ((bits & 0x80) << 8 | (bits & 0x7F) << 7).view(np.float16)
+    return np.where(bits & 0x7F == 0x7F, np.nan, halves.astype(np.float64) * 256)
 
 
 def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:
@@ -149,9 +177,9 @@ def from_memory(array: Storage, operand: Operand, problem: Problem, rows: int) -
     return shaped
 
 
-def unit_of(dtype: DType) -> str:
+def unit_of(dtype: FloatType) -> str:
     """Return what errors of results of that type are counted in, "ulp" or "relative"."""
-    return "ulp" if dtype.itemsize == 2 else "relative"
+    return "ulp" if dtype.itemsize <= 2 else "relative"
 
 
 def check(
@@ -217,7 +245,7 @@ def _check(
     error[np.isnan(exact) & np.isnan(got)] = 0
     if operand.extent is Extent.ELEMENT and operand.measure is not Measure.TERMS:
         exactly = np.isneginf(x) & ~np.isnan(exact)
-        error[exactly] = np.where(got[exactly] == exact[exactly], 0, np.inf)
+        error[exactly] = np.where(got[exactly] == rounded[exactly], 0, np.inf)
     worst_at = int(np.argmax(error))
     index = tuple(int(i) for i in np.unravel_index(worst_at, result.shape))
     worst = float(error.flat[worst_at])
@@ -279,7 +307,7 @@ def _ulp_error(
     off: Float64 | float,
     compute: DType,
 ) -> Float64:
-    """Return the distance of 16-bit results from the correctly rounded ones, in steps of the type.
+    """Return the distance of 8 or 16-bit results from the correctly rounded ones, in steps.
 
     float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below float32's smallest
     normal number (or rounded up to it) may be 0.
@@ -300,7 +328,8 @@ def _ulp_error(
 
 
 def _steps(storage: Storage) -> npt.NDArray[np.int64]:
-    """Number 16-bit values in their order, -0 and 0 alike; infinity follows the largest finite."""
-    bits = storage.view(np.uint16).astype(np.int64)
-    magnitude = bits & 0x7FFF
-    return np.where(bits & 0x8000, -magnitude, magnitude)
+    """Number values of 8 or 16 bits in order, -0 and 0 alike; infinity follows the largest."""
+    bits = storage.view(f"uint{8 * storage.itemsize}").astype(np.int64)
+    sign = 1 << (8 * storage.itemsize - 1)
+    magnitude = bits & (sign - 1)
+    return np.where(bits & sign, -magnitude, magnitude)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, FloatType, Integer
 
 # How a number of a type lies in the eight bytes that a launch takes of it.
 _BITS: dict[ElementType, struct.Struct] = {
@@ -86,9 +86,9 @@ class Operand:
         return f"{'' if self.result else 'const '}{self.cuda}* {self.name}"
 
     @property
-    def float_type(self) -> DType:
+    def float_type(self) -> FloatType:
         """The element type of a result, or of what has an element a column: those are floats."""
-        assert isinstance(self.dtype, DType), self
+        assert isinstance(self.dtype, FloatType), self
         return self.dtype
 
     def elements_per_row(self, cols: int) -> int:

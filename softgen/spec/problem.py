@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType, compute_type
+from softgen.spec.dtypes import DType, Float8, FloatType, compute_type, result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import ROWS, Layout, layout_of
@@ -23,6 +23,9 @@ MAX_COLS = 2**40
 
 # More rows than any memory holds: estimates are made in floats, which end at 10**308.
 MAX_ROWS = 2**40
+
+# The first compute capability that converts to types of 8 bits in an instruction.
+FLOAT8_NEEDS = (8, 9)
 
 # Enough rows to fill any GPU, as batches of attention scores or logits usually are.
 DEFAULT_ROWS = 4096
@@ -85,7 +88,7 @@ class Problem:
 
     function: Function
     dtype: DType
-    out_dtype: DType
+    out_dtype: FloatType
     cols: int
     alignment: int
     fixed_order: bool = False
@@ -111,7 +114,8 @@ class Problem:
             function: its name, for example "softmax".
             dtype: float16, bfloat16, float32 or float64, as a name or a NumPy / PyTorch dtype.
             cols: elements in a row, from 1 to 2**40.
-            out_dtype: element type of the result; `dtype` by default.
+            out_dtype: element type of the result; `dtype` by default. Of softmax and log_softmax
+                also float8_e4m3fn and float8_e5m2, where x is not float64.
             alignment: in elements, a power of two. By default what `cols` gives when both arrays
                 start on a 16-byte boundary, as allocators' arrays do; 1 for arrays that start
                 anywhere.
@@ -124,7 +128,7 @@ class Problem:
         Raises InvalidValueError or InvalidTypeError, saying what is accepted.
         """
         x_type = DType.of(dtype)
-        y_type = x_type if out_dtype is None else DType.of(out_dtype)
+        y_type = x_type if out_dtype is None else result_type(out_dtype)
         cols = whole_number("cols", cols)
         if not 1 <= cols <= MAX_COLS:
             raise InvalidValueError(f"cols must be from 1 to 2**40, got {cols}")
@@ -145,8 +149,29 @@ class Problem:
             *(Function.of(function), x_type, y_type, cols),
             *(alignment, fixed_order, _in_order(hooks), lies),
         )
+        problem._require_float8()
         problem._require_hooks()
         return problem
+
+    def _require_float8(self) -> None:
+        """Raise InvalidValueError for results of 8 bits that no kernel writes."""
+        if not isinstance(self.out_dtype, Float8):
+            return
+        if not self.function.writes_float8:
+            raise InvalidValueError(
+                f"{self.function.name} has no results of {self.out_dtype.value}; softmax and "
+                "log_softmax have, with and without lse"
+            )
+        if self.dtype is DType.FLOAT64:
+            raise InvalidValueError(
+                f"results of {self.out_dtype.value} are of arithmetic in float32, not of float64; "
+                "cast x first, for example x.astype('float32')"
+            )
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The first compute capability that has the instructions of the types."""
+        return FLOAT8_NEEDS if isinstance(self.out_dtype, Float8) else (7, 5)
 
     def _require_hooks(self) -> None:
         """Raise InvalidValueError for hooks that the function or the layout has no place for."""

@@ -44,7 +44,7 @@ class Bands(Strategy):
     name = "bands"
     summary = "whole packs across the end of inner, in registers: axes before a small or odd inner"
     layouts = (Columns,)
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.FLOAT8})
     triggers = True
 
     pack_size: int = knob("p", "elements moved by one load or store")

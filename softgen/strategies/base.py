@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Layout, Rows
 from softgen.spec.parts import MAX_SUM_DOT, SUM
 from softgen.spec.problem import Problem
@@ -63,6 +63,7 @@ class Feature(Enum):
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
+    FLOAT8 = "results have 8 bits"
     PICKS = "an element is read by its column before any result is written"
 
 
@@ -75,6 +76,7 @@ def features_of(problem: Problem) -> set[Feature]:
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),
+        (Feature.FLOAT8, isinstance(problem.out_dtype, Float8)),
         # Columns know nothing of what a function does itself to elements of a row, as by its ids.
         (
             Feature.PICKS,
@@ -218,6 +220,7 @@ class Strategy(abc.ABC):
             return False
         try:
             self.require_launch(arch)
+            self.require_types(problem, arch)
             self.check(problem, arch)
         except IllegalVariantError:
             return False
@@ -234,6 +237,14 @@ class Strategy(abc.ABC):
         self.require(
             not self.pdl or arch.compute_capability >= PDL_NEEDS,
             f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}",
+        )
+
+    def require_types(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless `arch` converts to the types of `problem`."""
+        self.require(
+            arch.compute_capability >= problem.needs,
+            f"results of {problem.out_dtype.value} need {capability_name(problem.needs)} or later, "
+            f"this is {arch.name}",
         )
 
     def require_block(self, block_size: int) -> None:
@@ -255,6 +266,13 @@ class Strategy(abc.ABC):
             not problem.fixed_order or pack_size <= problem.alignment or self.realigns(problem),
             f"packs of {pack_size} where rows start on {problem.alignment} elements: the order of "
             "summation would depend on where a row lies",
+        )
+        self.require(
+            not self.realigns(problem)
+            or not problem.writes_elements
+            or pack_size * problem.out_dtype.itemsize % 4 == 0,
+            f"lanes exchange words, and packs of {pack_size} results of {problem.out_dtype.value} "
+            "are none",
         )
         self.require(
             not (problem.placed and self.realigns(problem)),

@@ -35,7 +35,7 @@ class Block(Sliced):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
     layouts = (Rows, Strided)

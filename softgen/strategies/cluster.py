@@ -38,7 +38,7 @@ class Cluster(Sliced):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
     layouts = (Rows, Strided)
@@ -120,7 +120,7 @@ class Cluster(Sliced):
         cut = not self.aligned(problem)
         if self.packed or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
-        if problem.dtype.itemsize == problem.out_dtype.itemsize == 2:
+        if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
             # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
             # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)

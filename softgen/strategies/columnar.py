@@ -51,7 +51,7 @@ class Columnar(Strategy):
     """Base of strategies whose threads hold or walk packs of adjacent rows."""
 
     layouts = (Columns,)
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.FLOAT8})
     triggers = True
 
     pack_size: int = knob("p", "adjacent rows moved by one load or store")

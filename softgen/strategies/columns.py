@@ -111,7 +111,7 @@ class ColumnsInRegisters(Columnar):
         It rounds alike what has one maximum, and packed elements are taken again from the row's.
         """
         one_base = (self.packed or self.alone) and not problem.hooks
-        return one_base and halves_in_float32(problem) and problem.out_dtype.itemsize == 2
+        return one_base and halves_in_float32(problem) and problem.out_dtype.itemsize <= 2
 
     @property
     def needs(self) -> tuple[int, int]:

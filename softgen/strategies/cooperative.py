@@ -44,7 +44,7 @@ class Cooperative(Strategy):
 
     name = "cooperative"
     summary = "a row in the shared memory of resident blocks, the next rows on their way"
-    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
+    takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS, Feature.FLOAT8})
     layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")

@@ -37,7 +37,10 @@ class Shared(Strategy):
     name = "shared"
     summary = "a row in the shared memory of one block, in its own type"
     takes = frozenset(
-        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.PICKS}
+        {
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.HOOKS, Feature.PICKS, Feature.FLOAT8),
+        }
     )
     layouts = (Rows, Strided)
 

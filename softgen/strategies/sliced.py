@@ -205,7 +205,7 @@ class Sliced(Strategy):
 
     def fused(self, problem: Problem) -> bool:
         """Return whether one FMA, and not two instructions, makes the exponent of an element."""
-        halves = problem.out_dtype.itemsize == 2 and not problem.modifiers
+        halves = problem.out_dtype.itemsize <= 2 and not problem.modifiers
         return self.packed and self.realigns(problem) and halves
 
     @property
@@ -236,7 +236,8 @@ class Sliced(Strategy):
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: what is written has 16 bits too."""
         worth = (
-            problem.dtype.itemsize == problem.out_dtype.itemsize == 2
+            problem.dtype.itemsize == 2
+            and problem.out_dtype.itemsize <= 2
             and self.cols_per_thread >= LEAST_PACKED
             and self.launch(problem).block_size <= LARGEST_PACKED_BLOCK
         )

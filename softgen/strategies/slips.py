@@ -6,7 +6,7 @@ import re
 
 from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import LABEL
@@ -24,6 +24,7 @@ def slip(name: str) -> str:
     """
     functions = [function.name for function in all_functions()]
     types = [dtype.short for dtype in DType]
+    results = [*types, *(dtype.short for dtype in Float8)]
     parts = name.split("_")
     of_type = next((i for i, part in enumerate(parts) if part in types), None)
     if of_type is None:  # the longest function: softmax_lse begins with softmax
@@ -35,9 +36,9 @@ def slip(name: str) -> str:
         return unknown("function", function, functions)
     rest = parts[of_type:]
     wanted = [rest[:1], rest[2:3]] if rest[1:2] == ["to"] else [rest[:1]]
-    for given in wanted:
-        if given and given[0] not in types:
-            return unknown("dtype", given[0], types)
+    for given, known in zip(wanted, (types, results), strict=False):
+        if given and given[0] not in known:
+            return unknown("dtype", given[0], known)
     cols, *setting = rest[2 * len(wanted) - 1 :] or [""]
     if not (cols.isascii() and cols.isdigit()):
         return f"{cols!r} stands where the number of columns should" if cols else "it ends too soon"

@@ -28,7 +28,10 @@ class Split(Sliced):
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
     takes = frozenset(
-        {Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.HOOKS, Feature.ENDS}
+        {
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.HOOKS, Feature.ENDS, Feature.FLOAT8),
+        }
     )
     layouts = (Rows, Strided)
 

@@ -109,7 +109,7 @@ class Tiles(Strategy):
 
         It rounds alike what has one maximum: the parts of several threads would not fit each other.
         """
-        return self.threads_per_row == 1 and not problem.hooks and problem.out_dtype.itemsize == 2
+        return self.threads_per_row == 1 and not problem.hooks and problem.out_dtype.itemsize <= 2
 
     def tile_bytes(self, problem: Problem) -> int:
         """Return the size of a block's elements of an input."""

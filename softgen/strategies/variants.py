@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import cast
 
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
-from softgen.spec.arch import KNOWN, Arch
-from softgen.spec.dtypes import DType
+from softgen.spec.arch import KNOWN, Arch, capability_name
+from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions
 from softgen.spec.layouts import LABEL, Columns
 from softgen.spec.problem import Problem
@@ -56,7 +56,7 @@ class Variant:
         for name, arch in KNOWN.items():
             if self._fits(arch):
                 return name
-        return self.strategy.oldest_arch
+        return capability_name(max(self.strategy.oldest, self.problem.needs))
 
     @property
     def arch_rule(self) -> str:
@@ -90,6 +90,7 @@ class Variant:
             raise_own_fault(type(self.strategy), error)
             raise
         self.strategy.require_launch(arch)
+        self.strategy.require_types(self.problem, arch)
 
 
 def candidates(
@@ -103,6 +104,8 @@ def candidates(
         arch: the architecture to be legal on.
         strategy: only this strategy's; by default all that are tuned.
     """
+    if arch.compute_capability < problem.needs:
+        return
     if strategy is not None:
         chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
     else:
@@ -209,7 +212,7 @@ def _name_pattern() -> re.Pattern[str]:
     functions = sorted((function.name for function in all_functions()), key=len, reverse=True)
     return re.compile(
         rf"(?P<function>(?:{'|'.join(functions)})(?:_k\d{{1,2}})?)"
-        r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64))?"
+        r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64|e4m3|e5m2))?"
         rf"_(?P<cols>\d{{1,13}})(?:_(?P<layout>{LABEL}))?"
         r"(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
         rf"(?P<hooks>(?:_(?:{'|'.join(hook.name for hook in HOOKS)}))*)"
@@ -225,12 +228,13 @@ def parse_name(name: str) -> Variant:
     match = _name_pattern().fullmatch(name)
     if match:
         by_short = {dtype.short: dtype for dtype in DType}
+        results: dict[str, FloatType] = {**by_short, **{dtype.short: dtype for dtype in Float8}}
         align, out = match["align"], match["out"]
         problem = Problem.of(
             match["function"],
             by_short[match["dtype"]],
             int(match["cols"]),
-            out_dtype=by_short[out] if out else None,
+            out_dtype=results[out] if out else None,
             alignment=int(align) if align else None,
             fixed_order=match["fixed"] is not None,
             hooks=match["hooks"].split("_")[1:],
@@ -249,7 +253,7 @@ def parse_name(name: str) -> Variant:
 
 
 # No setting and no named choice has a dtype and a number in a row. Compiled at its first use.
-_PROBLEM = rf"_(?:{'|'.join(d.short for d in DType)})(?:_to_[a-z]+\d+)?_\d"
+_PROBLEM = rf"_(?:{'|'.join(d.short for d in DType)})(?:_to_[a-z\d]+)?_\d"
 
 
 def is_full_name(text: str) -> bool:

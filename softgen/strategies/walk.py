@@ -54,7 +54,7 @@ def _most_element_registers(problem: Problem, arch: Arch, block_size: int) -> in
         if block_size > 512 and arch.compute_capability >= (10, 0):
             return 2
         return min(32, 8192 // block_size)
-    others = 32 if problem.out_dtype.itemsize == 2 else 40
+    others = 32 if problem.out_dtype.itemsize <= 2 else 40
     if others == 40 and problem.alignment < problem.dtype.max_pack:
         others = 48  # the ends of a row: 20 elements and 1024 threads spilled 8 bytes
     return min(arch.registers_per_multiprocessor // block_size, MOST_REGISTERS) - others

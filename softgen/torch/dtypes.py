@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 HALVES = (torch.float16, torch.bfloat16)
+FLOAT8S = (torch.float8_e4m3fn, torch.float8_e5m2)  # of results without a gradient
 FLOATS = (*HALVES, torch.float32, torch.float64)
 
 

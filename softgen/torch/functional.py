@@ -11,9 +11,9 @@ import torch
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.ids import require_columns
-from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch import hooked, operators, token_operators
-from softgen.torch.dtypes import HALVES, wide
+from softgen.torch.dtypes import FLOAT8S, HALVES, wide
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
 from softgen.torch.quick import Quick
 from softgen.torch.rows import Entropy, TokenLogProbs
@@ -209,6 +209,11 @@ def _result_type(x: Any, dtype: Any) -> Any:
             "other arrays on a GPU"
         )
     if dtype is not None:
+        if dtype in FLOAT8S and x.requires_grad and torch.is_grad_enabled():
+            raise NotSupportedError(
+                f"a result of {dtype} has no gradient; call it under torch.no_grad(), or leave "
+                "dtype out and cast the result"
+            )
         return dtype
     dtype = x.dtype
     if dtype in HALVES and is_autocast_enabled(x.device.type):

@@ -13,7 +13,7 @@ from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of, require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.source.render import environment, render
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.operands import Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
@@ -21,28 +21,34 @@ from softgen.tuning.measure import Buffers, memory
 
 # Two correct kernels may each be at the edge of their bound, hence twice the bound of numerics.py
 # (in float64 that of results above e^-45, which those of the tuner's normal values are); a 16-bit
-# result may be a neighbour of the rounded value in either direction: two units apart.
-TOLERANCE = {
+# result may be a neighbour of the rounded value in either direction: two units apart. In 8 bits a
+# unit is so large that nobody is that far off: results differ where one of two roundings is tied.
+TOLERANCE: dict[FloatType, float] = {
     DType.FLOAT16: 2.0 * 2.0**-10,
     DType.BFLOAT16: 2.0 * 2.0**-7,
     DType.FLOAT32: 4e-6,
     DType.FLOAT64: 3e-14,
+    Float8.E4M3: 2.0**-3,
+    Float8.E5M2: 2.0**-2,
 }
 
 # The largest |x - max| among the tuner's normal values, for what a rounded exponent adds.
 FARTHEST = 13
 
-# Below these a result may be subnormal (or flushed), where relative errors mean nothing.
-TINY = {
+# Below these a result may be subnormal (or flushed), where relative errors mean nothing; in 8 bits
+# it is what subnormal results are apart.
+TINY: dict[FloatType, float] = {
     DType.FLOAT16: 2.0**-14,
     DType.BFLOAT16: 2.0**-126,
     DType.FLOAT32: 1e-30,
     DType.FLOAT64: 1e-300,
+    Float8.E4M3: 2.0**-9,
+    Float8.E5M2: 2.0**-16,
 }
 
 
 @functools.cache
-def _compare_kernel(dtype: DType, device: int) -> Any:
+def _compare_kernel(dtype: FloatType, device: int) -> Any:
     cupy = require_device()
     code = environment().get_template("tools/compare.cu.j2").render(dtype=dtype)
     return cupy.RawModule(code=code, backend="nvrtc").get_function("compare")

@@ -152,7 +152,8 @@ class Buffers:
             step = _round_up(rows * operand.bytes_per_row(problem.cols)) + skew
             array = memory(pairs * step)
             if not operand.result:
-                _fill_random(array, operand.float_type, positive=cancels or operand != first)
+                assert isinstance(operand.dtype, DType), operand
+                _fill_random(array, operand.dtype, positive=cancels or operand != first)
             shift = _shift(problem) * operand.dtype.itemsize if skew else 0
             owners.append(array)
             words.append([array.data.ptr + shift + i * step for i in range(pairs)])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.known import HOOKS
@@ -58,6 +59,15 @@ MIXED = (
     (DType.FLOAT32, DType.BFLOAT16),
     (DType.FLOAT32, DType.FLOAT64),
 )
+
+# Results of 8 bits: of rows for one thread to those for many, and of columns.
+FLOAT8 = (
+    ("softmax", DType.BFLOAT16, Float8.E4M3),
+    ("softmax", DType.FLOAT32, Float8.E5M2),
+    ("log_softmax_lse", DType.FLOAT16, Float8.E5M2),
+    ("log_softmax", DType.FLOAT32, Float8.E4M3),
+)
+FLOAT8_WIDTHS = (33, 1000)
 
 # Hooks, each alone and some together, at widths that start on packs and that do not. Wide ones
 # have rows for many threads.
@@ -252,6 +262,7 @@ def problems(every: bool = False) -> list[Problem]:
         for x_type, y_type in MIXED:
             cols_of_all = MIXED_WIDTHS if widely else MIXED_WIDTHS[:1]
             found += [Problem.of(function, x_type, cols, out_dtype=y_type) for cols in cols_of_all]
+    found += _float8_problems()
     for name, dtype, cols, outer in STRIDED:
         layout = Strided(outer)
         found.append(Problem.of(name, dtype, cols, layout=layout))
@@ -270,6 +281,20 @@ def problems(every: bool = False) -> list[Problem]:
         for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
         if any(kind.computes(problem) for kind in _kinds_for(problem))
     ]
+
+
+def _float8_problems() -> list[Problem]:
+    """Return problems whose results have 8 bits: each type and width takes turns with the rest."""
+    found = []
+    for i, (function, x_type, y_type) in enumerate(FLOAT8):
+        one = functools.partial(Problem.of, function, x_type, out_dtype=y_type)
+        found += [one(cols) for cols in FLOAT8_WIDTHS]
+        found.append(one(FEW_WIDE_WIDTHS[i % len(FEW_WIDE_WIDTHS)]))
+        found.append(one(FLOAT8_WIDTHS[i % 2], alignment=1, fixed_order=i % 2 == 0))
+        found.append(one(OTHER_COLUMNS[0], layout=Columns(OTHER_COLUMNS[1])))
+        if function == "softmax":
+            found.append(one(FLOAT8_WIDTHS[i], hooks=("scale", "outscalerow")))
+    return found
 
 
 def hooked_problems() -> list[Problem]:

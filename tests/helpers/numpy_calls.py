@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.layouts import Strided
+from softgen.spec.numerics import encode, numpy_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.strategies.variants import Variant
 
@@ -38,6 +39,9 @@ class NumpyLibrary:
 
     element_type = dtype
 
+    def holds_float8(self, x: Any, dtype: Float8) -> bool:
+        return bool(x.dtype == np.uint8)
+
     def device(self, x: Any) -> int:
         return 0
 
@@ -57,10 +61,10 @@ class NumpyLibrary:
         self.copied += 1
         return np.ascontiguousarray(x)
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
         """On 16 bytes, which NumPy's memory is."""
         self.made += 1
-        return np.full(shape, POISON, dtype.value)
+        return np.full(shape, POISON if dtype.itemsize > 1 else 77, numpy_dtype(dtype))
 
     def copy(self, x: Any) -> Any:
         self.copied += 1
@@ -72,7 +76,7 @@ class NumpyLibrary:
     def stream(self, device: int) -> int:
         return 5
 
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
         return lambda: self.empty(shape, dtype, 0)
 
     def like(self, x: Any) -> Callable[[Any], bool]:
@@ -92,7 +96,7 @@ def array_at(address: int, operand: Operand, shape: tuple[int, ...], strides: li
     high = sum(max(0, (n - 1) * step) for n, step in zip(shape, strides, strict=True)) * size
     memory: Any = (ctypes.c_uint8 * (high - low + size)).from_address(address + low)
     return np.ndarray(
-        shape, operand.dtype.value, memory, -low, tuple(step * size for step in strides)
+        shape, numpy_dtype(operand.dtype), memory, -low, tuple(step * size for step in strides)
     )
 
 
@@ -121,7 +125,8 @@ class FakeLaunch:
         results = problem.function.reference(*inputs)
         for operand, result in zip(problem.results, results, strict=True):
             array = arrays[operand.name]
-            array[...] = result.reshape(array.shape)
+            stored = isinstance(operand.dtype, Float8)
+            array[...] = (encode(result, operand.dtype) if stored else result).reshape(array.shape)
         return 0
 
     def _array(self, operand: Operand, given: dict[str, int]) -> Any:

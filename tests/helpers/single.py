@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softgen.spec import numerics
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
@@ -18,7 +18,7 @@ def check(y: Storage, x: Storage, problem: Problem, exponent_error: float = 0.0)
     return numerics.check((y,), (x,), problem, exponent_error)
 
 
-def reference(function: Function, x: Float64, out_dtype: DType | None = None) -> Float64:
+def reference(function: Function, x: Float64, out_dtype: FloatType | None = None) -> Float64:
     """Return the only result, for float64 rounded from long double."""
     (y,) = numerics.reference(function, x, wide=out_dtype is DType.FLOAT64)
     return y

@@ -8,7 +8,7 @@ from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.hooks.base import Hook
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.parts import MAX_SUM, Part
@@ -89,6 +89,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def writes_float8(self) -> bool:
+        """Whether its results may be of 8 bits."""
+        return False
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return False
@@ -114,7 +119,7 @@ class Function(abc.ABC):
         return MAX_SUM
 
     @abc.abstractmethod
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return the arrays, inputs first, in the order of the kernel's signature.
 
         Args:
@@ -183,12 +188,12 @@ def number_input(
 
 
 def element_result(
-    name: str, dtype: DType, cuda: str, measure: Measure, may_be: str = ""
+    name: str, dtype: FloatType, cuda: str, measure: Measure, may_be: str = ""
 ) -> Operand:
     """Return a result of one element a column."""
     return Operand(name, dtype, Extent.ELEMENT, True, cuda, may_be, measure)
 
 
-def row_result(name: str, dtype: DType, cuda: str, measure: Measure, width: int = 1) -> Operand:
+def row_result(name: str, dtype: FloatType, cuda: str, measure: Measure, width: int = 1) -> Operand:
     """Return a result of one element a row, or a few."""
     return Operand(name, dtype, Extent.ROW, result=True, cuda=cuda, measure=measure, width=width)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import (
     Function,
     element,
@@ -104,7 +104,7 @@ class CrossEntropy(OfTargets):
         """logsumexp, which reads the same."""
         return "logsumexp"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, loss and lse."""
         return (
             element("x", dtype, "X"),
@@ -176,7 +176,7 @@ class CrossEntropyGrad(OfTargets):
         """softmax, whose bytes it moves with the same launch."""
         return "softmax"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, dx, loss and lse."""
         return (
             element("x", dtype, "X"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import element, element_result, number_input, row_input
 from softgen.spec.functions.cross_entropy import (
     IGNORE_INDEX,
@@ -60,7 +60,7 @@ class CrossEntropyBackward(OfTargets):
         """finish, whose bytes it moves with the same launch."""
         return "finish"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, lse, upstream and where rows find theirs, the numbers and dx."""
         return (
             element("x", dtype, "X"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
@@ -59,7 +59,7 @@ class Entropy(Function):
         """What a piece of a row reduces to."""
         return MAX_SUM_DOT
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the entropy and, if asked for, lse."""
         x = element("x", dtype, "X")
         entropy = row_result("entropy", out_dtype, "Y", Measure.LOGARITHM)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result, row_input
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.partial import pair
@@ -41,7 +41,7 @@ class Finish(Function):
         """Whether the pair of a row is found, and not given."""
         return False
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima, sums and y."""
         return (
             element("x", dtype, "X"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
@@ -41,7 +41,7 @@ class LogSumExp(Function):
         """Whether +inf in a row gives +inf, not NaN."""
         return True
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x and lse."""
         return (element("x", dtype, "X"), row_result("lse", out_dtype, "Y", Measure.LOGARITHM))
 

@@ -6,7 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result, row_input
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.operands import Measure, Operand
@@ -53,7 +53,7 @@ class OfLogarithms(FromLse):
         """How people call it on arrays."""
         return f"softgen.{self.name}(x, {', '.join(self.saved)}, upstream)"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, what there is one of per row, and dx, which may be x."""
         return (
             element("x", dtype, "X"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
@@ -35,7 +35,7 @@ class Partial(Function):
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
         return "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima and sums."""
         maxima = row_result("maxima", compute, "Compute", Measure.EXACT)
         sums = row_result("sums", compute, "Compute", Measure.VALUE)

@@ -6,7 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
@@ -55,6 +55,11 @@ class Normalized(Function):
         return self.stem
 
     @property
+    def writes_float8(self) -> bool:
+        """They may."""
+        return True
+
+    @property
     def textbook(self) -> bool:
         """Whether there is no lse."""
         return not self.lse
@@ -64,7 +69,7 @@ class Normalized(Function):
         """softmax, whose bytes it moves with the same launch."""
         return "softmax"
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and, if asked for, lse."""
         x = element("x", dtype, "X")
         y = element_result("y", out_dtype, "Y", self.measure, may_be="x")

@@ -6,7 +6,7 @@ import abc
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
@@ -34,7 +34,7 @@ class Backward(Function):
         """What a piece of a row reduces to."""
         return SUM
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return dy, y and dx, which may be dy."""
         return (
             element("dy", dtype, "X"),

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import Function, element, row_ids, row_result
 from softgen.spec.functions.entropy import entropy_of
 from softgen.spec.functions.exhibit import Exhibit
@@ -138,7 +138,7 @@ class TokenLogProbs(OfIds):
         """What a piece of a row reduces to."""
         return MAX_SUM_DOT if self.entropy else MAX_SUM
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, ids, log_probs, and, if asked for, the entropy and lse."""
         found = [
             element("x", dtype, "X"),

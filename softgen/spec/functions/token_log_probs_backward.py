@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType, Integer
+from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import Function, element, element_result, row_input
 from softgen.spec.functions.entropy import entropy_of
 from softgen.spec.functions.exhibit import Exhibit
@@ -60,7 +60,7 @@ class TokenLogProbsBackward(FromLse, OfIds):
         """The ids."""
         return (Ids(self.count, gradient=True, entropy=self.entropy),)
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, ids, what there is of a row, and dx, which may be x."""
         more = ("entropy", "entropy_upstream") if self.entropy else ()
         return (

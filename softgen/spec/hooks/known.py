@@ -12,7 +12,7 @@ from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.dropout import Dropout
 from softgen.spec.hooks.ends import Causal, Lengths
 from softgen.spec.hooks.rows import Sink, ZeroRows
-from softgen.spec.hooks.scale import OutScale, RowScale, Scale
+from softgen.spec.hooks.scale import OutScale, RowOutScale, RowScale, Scale
 from softgen.spec.hooks.softcap import Softcap
 
 SCALE = Scale()
@@ -27,7 +27,7 @@ HOOKS: tuple[Hook, ...] = (
     Causal(),
     *(Sink(dtype) for dtype in DType),
     ZeroRows(),
-    OutScale(),
+    *(OutScale(), RowOutScale()),
     Dropout(),
 )
 

@@ -124,6 +124,46 @@ class OutScale(Leaving):
         return y * values[0]
 
 
+@dataclass(frozen=True)
+class RowOutScale(Leaving):
+    """Multiply the results by a number of the row, as one that makes most of a type of 8 bits."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "outscalerow"
+
+    @property
+    def kind(self) -> str:
+        """As the number of all rows."""
+        return "outscale"
+
+    @property
+    def formula(self) -> str:
+        """What is written."""
+        return "out_scale[row] * y"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return an array of the type of the arithmetic, and where rows find their element."""
+        scale = Operand("out_scale", compute, Extent.BROADCAST, False, "Compute")
+        return (scale, *one_term("out_scale"))
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return three numbers, each for two rows."""
+        import numpy as np
+
+        return (np.array([0.3, -1.7, 5.0]), 2, 3)
+
+    def leave(self, y: Any, *values: Any) -> Any:
+        """Return the products."""
+        return y * row_values(y, *values)
+
+    @property
+    def by_row(self) -> bool:
+        """A number a row."""
+        return True
+
+
 def row_values(x: Any, values: Any, every: Any, count: Any) -> Any:
     """Return the elements of an array for the rows of `x`, as a column."""
     import numpy as np

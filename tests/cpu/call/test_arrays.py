@@ -20,7 +20,7 @@ from softgen.call.outputs import Output, resolve_output
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType, ElementType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.problem import Problem, natural_alignment
 from tests.helpers.drawn import widths
@@ -290,7 +290,7 @@ class Array:
 
     shape: tuple[int, ...]
     start: int = 0
-    dtype: DType = DType.FLOAT32
+    dtype: FloatType = DType.FLOAT32
     device: int = 0
     strides: tuple[int, ...] = ()  # in elements; C order by default
     filled_from: Any = None
@@ -321,7 +321,10 @@ class FakeLibrary:
         return x.start
 
     def dtype(self, x: Array) -> DType:
-        return x.dtype
+        return DType.of(x.dtype)
+
+    def holds_float8(self, x: Array, dtype: Float8) -> bool:
+        return x.dtype is dtype
 
     def element_type(self, x: Array) -> ElementType:
         return x.dtype
@@ -341,7 +344,7 @@ class FakeLibrary:
     def contiguous(self, x: Array) -> Array:
         raise AssertionError("resolve_output copies nothing")
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Array:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Array:
         self.made.append(Array(shape, 1 << 30, dtype, device))
         return self.made[-1]
 
@@ -363,7 +366,7 @@ class FakeLibrary:
     def warm_run(self, find: Find, full: Full) -> Run:
         raise AssertionError("resolve_output keeps nothing")
 
-    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
         raise AssertionError("resolve_output keeps nothing")
 
     def fill(self, x: Array, value: float) -> None:
@@ -375,7 +378,7 @@ class FakeLibrary:
     def like(self, x: Array) -> Callable[[Any], bool]:
         raise AssertionError("resolve_output keeps nothing")
 
-    def maker(self, shape: tuple[int, ...], dtype: DType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
         raise AssertionError("resolve_output keeps nothing")
 
 

@@ -32,7 +32,7 @@ from softgen.call.warm_run import never
 from softgen.call.warm_views import ViewKey
 from softgen.devices.gpu import launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.strategies.launch import Launch
@@ -65,6 +65,7 @@ class Array(Base):
     ) -> None:
         """Args: elements from one row to the next where they are more than the columns."""
         self.shape, self.dtype, self.requires_grad = shape, np.dtype(dtype), gradient
+        self.itemsize = self.dtype.itemsize
         self.data = SimpleNamespace(ptr=start, device_id=device)
         self.device = SimpleNamespace(id=device)
         self._c_contiguous = contiguous and not pitch
@@ -215,7 +216,8 @@ class World:
         result = Array(x.shape, self.fresh) if out is None else out
         y = Output(self.target or result, result)
         self.calls.remember(
-            options_and_key[-1], self.library, operands_of((), 1), x, out, y, launch_of()
+            *(options_and_key[-1], self.library, operands_of((), 1, y.target), x, out, y),
+            launch_of(),
         )
         return "full"
 
@@ -223,8 +225,10 @@ class World:
         return self.calls[type(x)](x, out, *(options or DEFAULTS))
 
 
-def operands_of(rest: tuple[Any, ...], results: int) -> list[Operand]:
-    """Return operands for x, rest and so many results; numbers come last, as those of hooks do."""
+def operands_of(rest: tuple[Any, ...], results: int, y: Any) -> list[Operand]:
+    """Return operands for x, rest and results of y's type; numbers come last, as those of hooks."""
+    name = y.dtype.name if isinstance(y, Array) else "float32"
+    of_y = Float8.E4M3 if name == "uint8" else DType.of(name)
     arrays = [each for each in rest if not isinstance(each, float)]
     kinds = [(Extent.ELEMENT, False)]
     kinds += [
@@ -234,7 +238,7 @@ def operands_of(rest: tuple[Any, ...], results: int) -> list[Operand]:
     kinds += [(Extent.ELEMENT, True)] * results
     kinds += [(Extent.NUMBER, False)] * (len(rest) - len(arrays))
     return [
-        Operand(f"operand{i}", DType.FLOAT32, extent, result, "float")
+        Operand(f"operand{i}", of_y if result else DType.FLOAT32, extent, result, "float")
         for i, (extent, result) in enumerate(kinds)
     ]
 
@@ -253,7 +257,7 @@ class Wider(World):
         wanted = x.shape[:-1] if self.y_is_row else x.shape
         y = Array(wanted, self.fresh) if out is None else out
         more = [Output(*[Array(x.shape[:-1], self.fresh)] * 2) for _ in range(self.rows)]
-        operands = operands_of(rest, 1 + len(more))
+        operands = operands_of(rest, 1 + len(more), y)
         launch = launch_of(arrays=len(operands), **self.shape)
         self.calls.remember(key, self.library, operands, x, out, Output(y, y), launch, rest, more)
         return "full"
@@ -287,6 +291,7 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     module.Tensor = Array
     module.float16, module.float32, module.float64 = np.dtype("f2"), F4, np.dtype("f8")
     module.bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    module.float8_e4m3fn = np.dtype("uint8")
     module.bool, module.int32, module.int64 = map(np.dtype, ("bool", "int32", "int64"))
 
     def empty(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> Array:
@@ -750,8 +755,8 @@ def test_cupy_allocates_nothing_in_a_capture(world: World, driver: FakeDriver) -
     assert driver.launches[-1][-2] == 0x77
 
 
-@pytest.mark.parametrize("dtype", list(DType))
-def test_results_of_every_dtype(dtype: DType, world: World) -> None:
+@pytest.mark.parametrize("dtype", [*DType, Float8.E4M3])
+def test_results_of_every_dtype(dtype: FloatType, world: World) -> None:
     result = Array((6, 8), 0x2000, dtype=numpy_dtype(dtype))
     world.target = result
     world.call(X, result, -1, dtype, None, None, None)

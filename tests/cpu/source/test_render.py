@@ -28,7 +28,7 @@ from softgen.source.render import (
     render,
 )
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.problem import MAX_INT32_COLS, Problem, natural_alignment
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
@@ -140,7 +140,10 @@ def check_clean(variant: Variant) -> None:
 
     includes = set(re.findall(r"#include (.*)", text))
     types = {variant.problem.dtype, variant.problem.out_dtype}
-    headers = {DType.FLOAT16: "<cuda_fp16.h>", DType.BFLOAT16: "<cuda_bf16.h>"}
+    headers: dict[FloatType, str] = {
+        DType.FLOAT16: "<cuda_fp16.h>",
+        DType.BFLOAT16: "<cuda_bf16.h>",
+    }
     assert includes == {headers[dtype] for dtype in types & headers.keys()}
     assert f"using X = {variant.problem.dtype.cuda};" in text
     assert f"using Y = {variant.problem.out_dtype.cuda};" in text

@@ -95,7 +95,7 @@ def test_an_inexact_hook_has_its_bound_and_no_more() -> None:
 
 
 def test_names_are_one_to_one_and_say_what_is_close() -> None:
-    assert len({hook.name for hook in HOOKS}) == len(HOOKS) == 24
+    assert len({hook.name for hook in HOOKS}) == len(HOOKS) == 25
     with pytest.raises(InvalidValueError, match=r"unknown hook 'biasfp32'; did you mean 'bias'"):
         hook_named("biasfp32")
     kinds = {hook.kind for hook in HOOKS}

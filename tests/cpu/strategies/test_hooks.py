@@ -110,7 +110,7 @@ def test_every_type_of_what_hooks_take() -> None:
     said = "_".join(chosen.values()).split("_")
     assert {hook for hook in HOOKS if hook.name not in said} <= {
         *map(hook_named, ("scale", "scaleany", "softcap", "biasf32", "causal")),
-        *map(hook_named, ("zeroempty", "outscale", "dropout")),
+        *map(hook_named, ("zeroempty", "outscale", "outscalerow", "dropout")),
     }
     assert objections([render(variant_of(each, name)) for name, each in chosen.items()]) == []
 

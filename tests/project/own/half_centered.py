@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result, row_result
 from softgen.spec.operands import Measure, Operand
 from softgen.spec.parts import SUM, Part
@@ -30,7 +30,7 @@ class HalfCentered(Function):
         """What a piece of a row reduces to."""
         return SUM
 
-    def operands(self, dtype: DType, out_dtype: DType, compute: DType) -> tuple[Operand, ...]:
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and halves."""
         return (
             element("x", dtype, "X"),

@@ -1,6 +1,8 @@
 // Host twins of the functions that emitted files write in PTX, under `#ifndef SOFTGEN_EMULATOR`.
 #pragma once
 
+#include "simt_float8.h"
+
 namespace simt {
 
 template <typename T>
@@ -41,6 +43,15 @@ inline unsigned long long product(unsigned a, unsigned b) {
 }
 inline float unflushed_exp2(float x) { return exp2f(x); }
 inline float quotient(float a, float b) { return a / b; }
+
+inline unsigned short two_to_e4m3(float low, float high) {
+  return static_cast<unsigned short>(simt::round_to_8_bits<3>(low, 0x7e) |
+                                     simt::round_to_8_bits<3>(high, 0x7e) << 8);
+}
+inline unsigned short two_to_e5m2(float low, float high) {
+  return static_cast<unsigned short>(simt::round_to_8_bits<2>(low, 0x7b) |
+                                     simt::round_to_8_bits<2>(high, 0x7b) << 8);
+}
 
 inline int cluster_rank() { return simt::simt_cluster_rank(); }
 inline void cluster_arrive(SIMT_SITE) { simt::simt_cluster_arrive(file, line); }
