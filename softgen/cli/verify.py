@@ -12,7 +12,7 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, result_type
 from softgen.spec.functions.base import Function
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _print(report: Report) -> None:
     from softgen.spec.numerics import unit_of
 
     output.table(("strategy", "checked"), report.by_strategy.items())
-    errors = ((k, f"{worst:.3g} {unit_of(DType.of(k))}") for k, worst in report.worst.items())
+    errors = ((k, f"{worst:.3g} {unit_of(result_type(k))}") for k, worst in report.worst.items())
     if report.worst:
         output.table(("result dtype", "worst error"), errors)
     for line in grouped(report.failures):

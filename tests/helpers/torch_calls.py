@@ -20,7 +20,7 @@ from softgen.call import full, hooks
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import FloatType
 from softgen.spec.exact import exact_results
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Operand
@@ -50,7 +50,7 @@ class World:
 class CpuLibrary(TorchLibrary):
     """CPU tensors as if they were on a GPU."""
 
-    def result_maker(self, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]:
+    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
         element = self._torch_dtypes[dtype]
 
         def make() -> Any:
@@ -58,7 +58,7 @@ class CpuLibrary(TorchLibrary):
 
         return make, element
 
-    def empty(self, shape: tuple[int, ...], dtype: DType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
         return self.result_maker(shape, dtype)[0]()
 
 

@@ -72,7 +72,12 @@ def variants() -> list[Variant]:
             problem = Problem.of(function, dtype, cols)
             for kind in all_strategies():
                 found += itertools.islice(candidates(problem, 64, H200, kind.name), 1)
-    along = [("softmax", 4096, 64), ("logsumexp", 4096, 64), ("softmax", 3, 4)]
+    along = [
+        ("softmax", 4096, 64),
+        ("logsumexp", 4096, 64),
+        ("softmax", 3, 4),
+        ("softmax", 300, 77),
+    ]
     for name, cols, inner in (*along, ("softmax_backward", 3, 4)):
         columns = Problem.of(name, "float32", cols, layout=Columns(inner))
         for kind in all_strategies():
@@ -80,6 +85,8 @@ def variants() -> list[Variant]:
     for hook in {hook.kind: hook for hook in HOOKS}.values():
         hooked = Problem.of("softmax", "bfloat16", 4096, hooks=[hook])
         found += itertools.islice(candidates(hooked, 64, H200, "block"), 1)
+    narrow = Problem.of("softmax", "bfloat16", 4096, out_dtype="float8_e5m2")
+    found += itertools.islice(candidates(narrow, 64, H200, "block"), 1)
     return found
 
 
