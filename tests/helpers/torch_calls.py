@@ -20,7 +20,7 @@ from softgen.call import full, hooks
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
-from softgen.spec.dtypes import FloatType
+from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import exact_results
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Operand
