@@ -50,6 +50,7 @@ def emit(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    sharded: options.ShardedOption = False,
     hooks: options.HooksOption = None,
     every: Annotated[
         bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
@@ -77,7 +78,7 @@ def emit(
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     wanted = Selection(
         *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
-        *(batch_invariant, strided, inner, hooks, every),
+        *(batch_invariant, strided, inner, hooks, every, sharded),
     )
     sources, of = wanted.sources(), wanted.set_name()
     if stdout:
@@ -109,15 +110,17 @@ class Selection:
         inner: int,
         hooks: list[str] | None,
         every: bool,
+        sharded: bool,
     ) -> None:
         behind = inner if inner > 1 else None
-        flags = (batch_invariant or None, strided or None, behind, hooks or None, every or None)
+        lies = (strided or None, behind, sharded or None)
+        flags = (batch_invariant or None, *lies, hooks or None, every or None)
         self.hooks: tuple[Hook, ...] = in_order(hooks or ())
-        self.layout = layout_from(inner, strided)
+        self.layout = layout_from(inner, strided, sharded)
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
             described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
-            named = options.problem_of(variant, *described, strided, inner, hooks)
+            named = options.problem_of(variant, *described, strided, inner, hooks, sharded)
             cols, dtype, function = named.cols, named.dtype, named.function
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
@@ -164,7 +167,8 @@ class Selection:
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
         lies = (options.outer_of(self.layout), self.layout.step)
         hooks = [hook.name for hook in self.hooks]
-        return options.problem_of(None, *described, self.batch_invariant, *lies, hooks)
+        shards = self.layout.sharded
+        return options.problem_of(None, *described, self.batch_invariant, *lies, hooks, shards)
 
     def _every_candidate(self, cols: int) -> list[Source]:
         from softgen.cli.listing import matching
@@ -173,6 +177,8 @@ class Selection:
         found = []
         options.require_possible(self.alignment, cols, self.layout)
         every = [each for each in all_functions() if each.hookable or not self.hooks]
+        if self.layout.sharded:
+            every = [each for each in every if each.shardable]
         for function in [self.function] if self.function else every:
             for dtype in [self.dtype] if self.dtype else list(DType):
                 problem = Problem.of(
@@ -212,6 +218,8 @@ class Selection:
             invariant += f" --strided {self.layout.outer}"
         elif self.layout.step > 1:
             invariant += f" --inner {self.layout.step}"
+        elif self.layout.sharded:
+            invariant += " --sharded"
         invariant += "".join(f" --hook {hook}" for hook in self.hooks)
         sized = f"--rows {self.rows} {self.arch.command_options}"
         return f"--all --cols {self.cols}{given}{invariant} {sized}"

@@ -36,6 +36,7 @@ def list_variants(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    sharded: options.ShardedOption = False,
     hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -48,7 +49,7 @@ def list_variants(
         cols = EXAMPLE_COLS
     problem = options.problem_of(
         *(variant, cols, dtype, function, out_dtype, alignment),
-        *(batch_invariant, strided, inner, hooks),
+        *(batch_invariant, strided, inner, hooks, sharded),
     )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, variant)

@@ -144,6 +144,14 @@ InnerOption = Annotated[
         help="Elements behind the axis that is reduced; 1 where it is the last.",
     ),
 ]
+ShardedOption = Annotated[
+    bool,
+    typer.Option(
+        "--sharded",
+        help="For rows that several devices hold together, --cols of each row on this one: the "
+        "kernel exchanges parts of rows with the others.",
+    ),
+]
 HooksOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -198,17 +206,18 @@ def problem_of(
     strided: int,
     inner: int,
     hooks: list[str] | None = None,
+    sharded: bool = False,
 ) -> Problem:
     """Return the problem that the options describe, or the full name of a variant among them.
 
     Raises InvalidValueError where an option says something else than the name.
     """
     if variant is not None and is_full_name(variant):
-        named = parse_name(variant)
+        named, asked = parse_name(variant), layout_from(inner, strided, sharded)
         require_agreement(
             *(named, cols, dtype, function, out_dtype, alignment),
             batch_invariant=batch_invariant,
-            layout=layout_from(inner, strided) if strided or inner > 1 else None,
+            layout=asked if asked is not ROWS else None,
         )
         own = named.problem.hooks
         if hooks and in_order(hooks) != own:
@@ -222,7 +231,7 @@ def problem_of(
         if variant is not None:
             require_known(variant)
         raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
-    layout = layout_from(inner, strided)
+    layout = layout_from(inner, strided, sharded)
     require_possible(alignment, cols, layout)
     return Problem.of(
         function or "softmax",
@@ -281,6 +290,12 @@ def require_agreement(
                 f"{named.name} is for {option} {said}, and {option} {value} was given; leave "
                 f"{option} out, or give the setting alone: --variant {named.strategy.label}"
             )
+    if layout is not None and layout.sharded and not own.sharded:
+        raise InvalidValueError(
+            f"{named.name} is for rows on one device, and --sharded was given; leave it out, or "
+            f"choose a name with `sharded` in it: `softgen list --cols {own.cols} --dtype "
+            f"{own.dtype.value} --sharded`"
+        )
     if asked.fixed_order != own.fixed_order:
         raise InvalidValueError(
             f"{named.name} sums in an order that depends on where a row lies, and "

@@ -127,6 +127,11 @@ def run(
     """
     named = parse_name(variant) if variant is not None and is_full_name(variant) else None
     if named is not None:
+        if named.problem.sharded:
+            raise InvalidValueError(
+                f"{named.name} is for rows that several devices hold together, and this is one; "
+                f"`softgen verify --device cpu --variant {named.name}` runs it on three"
+            )
         layout = None if inner is None else layout_behind(inner)
         options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)
         inner = named.problem.layout.step

@@ -34,6 +34,7 @@ def show(
     batch_invariant: options.BatchInvariant = False,
     strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    sharded: options.ShardedOption = False,
     hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
@@ -50,7 +51,7 @@ def show(
     choice = variant if name is None else Path(name).stem if name.endswith(".cu") else name
     problem = options.problem_of(
         *(choice, cols, dtype, function, out_dtype, alignment),
-        *(batch_invariant, strided, inner, hooks),
+        *(batch_invariant, strided, inner, hooks, sharded),
     )
     found = untimed(problem, rows, known, batch_invariant) if choice is None else None
     chosen = found.variant if found else select(problem, rows, known, choice)

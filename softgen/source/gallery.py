@@ -55,5 +55,5 @@ def _problem(exhibit: Exhibit) -> Problem:
         out_dtype=exhibit.out_dtype,
         alignment=exhibit.alignment,
         fixed_order=exhibit.fixed_order,
-        layout=layout_from(exhibit.inner, exhibit.strided),
+        layout=layout_from(exhibit.inner, exhibit.strided, exhibit.sharded),
     )

@@ -250,7 +250,9 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
         Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
         Extent.ROW: f"[rows]{''.join(f'[{n}]' for n in operand.behind)}, contiguous",
         Extent.NUMBER: f"number, {number}",
-        Extent.BROADCAST: "[elements], of which a row finds its own by the numbers behind it",
+        Extent.BROADCAST: problem.layout.accepts(operand.name)
+        if operand in problem.layout_numbers
+        else "[elements], of which a row finds its own by the numbers behind it",
     }[operand.extent]
 
 

@@ -44,6 +44,11 @@ class Layout(abc.ABC):
         """Whether a row of x and that of y start as far behind a boundary of packs."""
         return True
 
+    @property
+    def sharded(self) -> bool:
+        """Whether several devices hold rows together."""
+        return False
+
     def pitch(self, cols: int) -> int:
         """Return what the offset of aligned packs is a multiple of, in elements."""
         return cols
@@ -275,12 +280,20 @@ def layout_behind(inner: int) -> Layout:
     return ROWS if type(inner) is int and inner == 1 else Columns(inner)
 
 
-def layout_from(inner: int, strided: int) -> Layout:
-    """Return the layout that a caller asks for by these numbers; 1 and 0 are of contiguous rows.
+def layout_from(inner: int, strided: int, sharded: bool = False) -> Layout:
+    """Return the layout that a caller asks for by these; 1, 0 and False are of contiguous rows.
 
-    Raises InvalidValueError for both at once: views have their rows on the last axis.
+    Raises InvalidValueError for two at once: views have their rows on the last axis, and shards are
+    contiguous.
     """
     behind, views = layout_behind(inner), Strided.of(strided)
+    if sharded:
+        if behind is not ROWS or views is not ROWS:
+            raise InvalidValueError(
+                f"inner={inner}, strided={strided} and sharded: shards are contiguous rows; give "
+                "sharded alone"
+            )
+        return layout_of("sharded")
     if behind is not ROWS and views is not ROWS:
         raise InvalidValueError(
             f"inner={inner} and strided={strided}: columns are of contiguous arrays; give one"
@@ -289,7 +302,7 @@ def layout_from(inner: int, strided: int) -> Layout:
 
 
 # As names of kernels have it.
-LABEL = rf"(?:strided[1-{MOST_OUTER}]|in\d{{1,13}})"
+LABEL = rf"(?:strided[1-{MOST_OUTER}]|in\d{{1,13}}|sharded)"
 
 
 def layout_of(value: Layout | str) -> Layout:
@@ -302,8 +315,13 @@ def layout_of(value: Layout | str) -> Layout:
         return ROWS
     if not re.fullmatch(LABEL, value):
         raise InvalidValueError(
-            f"unknown layout {value!r}; known are '' and labels such as strided1 and in1024"
+            f"unknown layout {value!r}; known are '', labels such as strided1 and in1024, and "
+            "'sharded'"
         )
+    if value == "sharded":
+        from softgen.spec.shards import SHARDS
+
+        return SHARDS
     if value.startswith("in"):
         return Columns(int(value[2:]))
     return Strided(int(value[-1]))

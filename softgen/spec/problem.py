@@ -151,6 +151,7 @@ class Problem:
         )
         problem._require_float8()
         problem._require_hooks()
+        problem._require_shards()
         return problem
 
     def _require_float8(self) -> None:
@@ -199,6 +200,27 @@ class Problem:
                 raise InvalidValueError(
                     f"{hook} is for results that sum to one, as softmax's; {function.name} has none"
                 )
+
+    def _require_shards(self) -> None:
+        """Raise InvalidValueError for sharded rows of a function or with hooks without a kernel."""
+        function = self.function
+        if not self.sharded:
+            return
+        if not function.shardable:
+            raise InvalidValueError(
+                f"{function.name} has no kernel for sharded rows; softmax, log_softmax, logsumexp, "
+                "entropy and partial have one, as they need no more of other shards than their "
+                "parts of a row"
+            )
+        if self.hooks:
+            raise InvalidValueError(
+                f"sharded rows take no hooks, got {', '.join(map(str, self.hooks))}; leave them out"
+            )
+
+    @property
+    def sharded(self) -> bool:
+        """Whether several devices have a shard each of every row."""
+        return self.layout.sharded
 
     # Thousands of settings are checked for one problem, and each asks: what takes a loop is kept.
 

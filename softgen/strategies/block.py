@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
+from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
@@ -38,7 +39,7 @@ class Block(Sliced):
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
-    layouts = (Rows, Strided)
+    layouts = (Rows, Strided, Shards)
 
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")
@@ -98,10 +99,11 @@ class Block(Sliced):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
         warps = self.block_size // WARP_SIZE
+        rows = self.block_size // self.thread_group_width
         return Launch(
             self.block_size,
-            self.block_size // self.thread_group_width,
-            static_shared_bytes=warps * problem.part_bytes,
+            rows,
+            static_shared_bytes=warps * problem.part_bytes + rows * self.exchange_bytes(problem),
             strides=False,
         )
 

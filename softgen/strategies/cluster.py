@@ -17,6 +17,7 @@ from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
+from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
@@ -41,7 +42,7 @@ class Cluster(Sliced):
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
-    layouts = (Rows, Strided)
+    layouts = (Rows, Strided, Shards)
 
     block_size: int = knob("b", "threads in a block")
     cluster_size: int = knob("k", "blocks that share a row")
@@ -126,6 +127,8 @@ class Cluster(Sliced):
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
             # Strides took two more at float16 16384 in threads of 32 elements.
             apart = 4 if isinstance(problem.layout, Strided) else 0
+            if problem.sharded:  # bfloat16 50257 spilled 40 bytes without
+                apart = 8
             more = self.input_registers(problem) + self.hook_registers(problem) + apart
             return (24 if cut and full else 16) + more
         # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
@@ -157,7 +160,7 @@ class Cluster(Sliced):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=warps * problem.part_bytes + 8,
+            static_shared_bytes=warps * problem.part_bytes + self.exchange_bytes(problem) + 8,
             cluster_size=self.cluster_size,
             strides=False,
         )

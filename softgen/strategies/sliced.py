@@ -9,6 +9,7 @@ from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
+from softgen.spec.shards import MOST_SHARDS
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
@@ -252,6 +253,10 @@ class Sliced(Strategy):
         """Return what a thread needs for inputs beside the first, without their elements."""
         each = SINGLE_INPUT_REGISTERS if self.pack_size == 1 else INPUT_REGISTERS
         return each * (len(problem.element_inputs) - 1)
+
+    def exchange_bytes(self, problem: Problem) -> int:
+        """Return the shared memory of a row's parts from all shards."""
+        return MOST_SHARDS * problem.part_bytes if problem.sharded else 0
 
     def hook_registers(self, problem: Problem) -> int:
         """Return what a thread needs for hooks."""

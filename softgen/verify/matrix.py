@@ -15,6 +15,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Columns, Strided
 from softgen.spec.problem import Problem
+from softgen.spec.shards import SHARDS
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
@@ -124,6 +125,20 @@ STRIDED = (
     ("softmax", DType.BFLOAT16, 5000, 2),
     ("softmax", DType.FLOAT32, 20000, 1),
     ("log_softmax", DType.BFLOAT16, 32768, 3),
+)
+
+# Rows on several devices: those of a block, of several blocks, and of rows side by side in one.
+SHARDED = (
+    ("softmax", DType.FLOAT32, 1000),
+    ("softmax", DType.BFLOAT16, 33),
+    ("log_softmax_lse", DType.FLOAT16, 1001),
+    ("log_softmax", DType.FLOAT64, 33),
+    ("softmax_lse", DType.BFLOAT16, 5000),
+    ("softmax", DType.FLOAT32, 1),
+    ("logsumexp", DType.BFLOAT16, 1000),
+    ("partial", DType.FLOAT32, 33),
+    ("entropy", DType.FLOAT32, 1000),
+    ("softmax", DType.BFLOAT16, 20000),
 )
 
 _ROWS = 64  # moves the best guess only
@@ -269,6 +284,7 @@ def problems(every: bool = False) -> list[Problem]:
         if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
             found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
+    found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
     for fixed_order in (False, True):
         found += [
             Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES

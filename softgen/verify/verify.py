@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from softgen.devices.emulator import SECONDS, Job, Results, Work, build
+from softgen.devices.emulator import SECONDS, Job, Program, Results, Work, build
 from softgen.devices.emulator.processes import Crew
 from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
 from softgen.source.render import Source, render
@@ -19,6 +19,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
 from softgen.strategies.variants import Variant
+from softgen.verify import sharded
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
 from softgen.verify.regimes import REGIMES, Slices
@@ -207,12 +208,42 @@ def on_emulator(sources: Sequence[Source], seconds: int = SECONDS) -> list[list[
         if len(sources) == 1:
             return [[Verdict(None, str(error), compiled=False)]]
         return [verdicts for source in sources for verdicts in on_emulator([source], seconds)]
-    jobs = [_jobs(source, seconds) for source in sources]
+    jobs = [[] if _is_sharded(source) else _jobs(source, seconds) for source in sources]
     flat = program.run_counted([job for some in jobs for job in some])
     return [
-        _judge_cpu(source.variant, some, [flat.pop(0) for _ in some])
+        _judge_shards(program, source, seconds)
+        if _is_sharded(source)
+        else _judge_cpu(source.variant, some, [flat.pop(0) for _ in some])
         for source, some in zip(sources, jobs, strict=True)
     ]
+
+
+def _is_sharded(source: Source) -> bool:
+    return source.variant.problem.sharded
+
+
+def _judge_shards(program: Program, source: Source, seconds: int) -> list[Verdict]:
+    """Return the verdicts on a kernel's launches on several devices."""
+    variant = source.variant
+    problem, x = variant.problem, _input(variant)[0]
+    jobs = sharded.jobs_of(source, x, _offsets(variant), seconds)
+    try:
+        results, late = program.run_sharded(jobs)
+    except EmulationError as error:
+        return [Verdict(None, str(error).removeprefix(f"{variant.name}: "))]
+    verdicts = []
+    for launch in range(sharded.LAUNCHES):
+        mine = slice(launch * sharded.DEVICES, (launch + 1) * sharded.DEVICES)
+        shards, of_shards = [job.x for job in jobs[mine]], results[mine]
+        exponent = variant.strategy.exponent_error(problem)
+        accuracy = sharded.accuracy_of(problem, shards, of_shards, exponent)
+        how = f"launch {launch} on {sharded.DEVICES} devices: "
+        verdicts.append(Verdict(accuracy, "" if accuracy.ok else how + accuracy.message))
+        if not sharded.agree(problem, of_shards):
+            verdicts.append(Verdict(None, f"{how}results differ in their bits"))
+    if set(late) != {-1}:
+        verdicts.append(Verdict(None, f"devices waited in vain for {list(late)}"))
+    return verdicts
 
 
 def _jobs(source: Source, seconds: int) -> list[Job]:

@@ -23,6 +23,7 @@ from softgen.devices.emulator.compiler import (
 )
 from softgen.devices.emulator.folder import keep, keep_small, kept, program_folder, work_folder
 from softgen.devices.emulator.report import error_of
+from softgen.devices.emulator.shard import Shard
 from softgen.devices.emulator.unit import unit_text
 from softgen.errors import CompileError, EmulationError, InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
@@ -61,6 +62,7 @@ class Job:
         seconds: after which the launch counts as hung.
         placement: where rows lie, for a kernel of strided rows; by default they follow each other.
             What lies between is nobody's. `in_place` is with x's strides.
+        shard: which device launches it, for a kernel of sharded rows: see devices.py.
     """
 
     source: Source
@@ -75,6 +77,7 @@ class Job:
     dynamic_shared: int | None = None
     seconds: int = SECONDS
     placement: Placement | None = None
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         problem = self.source.variant.problem
@@ -97,6 +100,10 @@ class Job:
         self._require_placement()
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
+        if problem.sharded != (self.shard is not None):
+            raise InvalidValueError(
+                f"{self.source.name}: a shard is given of sharded rows, and of no others"
+            )
         launch = self.source.variant.launch
         if self.grid is not None and not launch.strides:
             self._require_grid(self.grid)
@@ -152,8 +159,11 @@ class Job:
                 f"{wanted} or more"
             )
 
-    def message(self, index: int) -> bytes:
-        """Return the job as host/job.h describes it, followed by x."""
+    def message(self, index: int, left: int = 0) -> bytes:
+        """Return the job as host/job.h describes it, followed by x.
+
+        `left` launches on devices that hold rows together follow it.
+        """
         problem, launch = self.source.variant.problem, self.source.variant.launch
         rows = self.x.shape[0]
         # Only float32 arithmetic has a -ftz on the GPU, but the CPU's switch is for doubles too.
@@ -168,23 +178,46 @@ class Job:
             grid = -(-(self.first_row + rows) // launch.rows_per_block) * of_rows
             first_block = (self.first_row + problem.layout.step) // launch.rows_per_block * of_rows
         together = self.together or (grid if launch.cooperative else launch.cluster_size)
+        devices = self.shard.head(left) if self.shard else (0,) * 5
         head = struct.pack(
-            "16q",
+            "21q",
             *(index, grid, launch.block_size, first_block, rows, self.first_row),
             problem.layout.step,
             *(len(problem.operands), shared, launch.cluster_size, together),
             *(self.together is not None, launch.workspace_bytes(rows), flush),
             *(launch.dependent, self.seconds),
+            *devices,
         )
-        numbers = [np.int64(number) for number in self._placed.numbers(problem.layout)]
+        numbers = [np.array(n, np.int64) for n in self._placed.numbers(problem.layout)]
+        if self.shard:
+            numbers = self.shard.numbers(problem)
         stored = [
             in_memory(array, operand, problem)
             for array, operand in zip(self.inputs, problem.inputs, strict=True)
         ]
         arrays = b"".join(np.ascontiguousarray(a).tobytes() for a in (*stored, *numbers))
-        sizes = {o.name: a.size for o, a in zip(problem.inputs, self.inputs, strict=True)}
+        given = (*zip(problem.inputs, self.inputs, strict=True),)
+        told = (*zip(problem.layout_numbers, numbers, strict=True),)
+        sizes = {operand.name: array.size for operand, array in (*given, *told)}
         described = (self._description(each, sizes.get(each.name, 1)) for each in problem.operands)
         return head + b"".join(described) + arrays
+
+    @property
+    def result_bytes(self) -> int:
+        """What the emulator answers: the results, and what the launch did."""
+        problem, rows = self.source.variant.problem, len(self.x)
+        return _WORK.size + sum(rows * o.bytes_per_row(problem.cols) for o in problem.results)
+
+    def results_in(self, answer: bytes, at: int) -> tuple[Results, Work]:
+        """Return the results, which begin at byte `at`, and what the launch did."""
+        problem, rows = self.source.variant.problem, len(self.x)
+        arrays = []
+        for operand in problem.results:
+            shape, dtype = operand.shape(rows, problem.cols), storage_dtype(operand.dtype)
+            array = np.frombuffer(answer, dtype, math.prod(shape), at)
+            arrays.append(from_memory(array, operand, problem, rows).copy())
+            at += array.nbytes
+        return tuple(arrays), Work(*_WORK.unpack_from(answer, at))
 
     @property
     def inputs(self) -> tuple[Storage, ...]:
@@ -288,21 +321,37 @@ class Program:
         results: list[tuple[Results, Work] | EmulationError] = []
         at = 0
         for job in jobs:
-            problem, rows = job.source.variant.problem, job.x.shape[0]
-            size = sum(rows * operand.bytes_per_row(problem.cols) for operand in problem.results)
-            if at + size + _WORK.size > len(done.stdout):
+            if at + job.result_bytes > len(done.stdout):
                 stderr = done.stderr.decode(errors="replace")
                 results.append(error_of(self.path, job.source.name, done.returncode, stderr))
                 return results
-            arrays = []
-            for operand in problem.results:
-                shape, dtype = operand.shape(rows, problem.cols), storage_dtype(operand.dtype)
-                array = np.frombuffer(done.stdout, dtype, math.prod(shape), at)
-                arrays.append(from_memory(array, operand, problem, rows).copy())
-                at += array.nbytes
-            results.append((tuple(arrays), Work(*_WORK.unpack_from(done.stdout, at))))
-            at += _WORK.size
+            results.append(job.results_in(done.stdout, at))
+            at += job.result_bytes
         return results
+
+    def run_sharded(self, jobs: Sequence[Job]) -> tuple[list[Results], tuple[int, ...]]:
+        """Run the launches of devices that hold rows together, each device's in this order.
+
+        Returns the results of each, and for each device the shard that did not come in time, or -1.
+        Mailboxes are clear at first. Raises EmulationError.
+        """
+        sizes = {(job.shard.shards, job.shard.room) if job.shard else (0, 0) for job in jobs}
+        if len(sizes) != 1 or (0, 0) in sizes:
+            raise InvalidValueError("all launches must be of as many shards, with as much room")
+        messages = b"".join(
+            job.message(self._index[job.source.sha256], len(jobs) - 1 - i)
+            for i, job in enumerate(jobs)
+        )
+        done = processes.run([self.path], input=messages)
+        if done.returncode:
+            stderr = done.stderr.decode(errors="replace")
+            raise error_of(self.path, jobs[0].source.name, done.returncode, stderr)
+        results, at = [], 0
+        for job in jobs:
+            results.append(job.results_in(done.stdout, at)[0])
+            at += job.result_bytes
+        late = np.frombuffer(done.stdout, np.uint32, sizes.pop()[0], at).astype(int) - 1
+        return results, tuple(late.tolist())
 
 
 def build(sources: Sequence[Source]) -> Program:

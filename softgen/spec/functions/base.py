@@ -66,6 +66,11 @@ class Function(abc.ABC):
         return len(inputs) == 1 and self.part.has_maximum and self.reduces
 
     @property
+    def shardable(self) -> bool:
+        """Whether a device needs no more of others than their parts of a row."""
+        return self.reduces and self.part.has_maximum and not self.modifiers
+
+    @property
     def barred(self) -> frozenset[str]:
         """The kinds of hooks that mean nothing to it, though it takes others."""
         return frozenset()

@@ -22,6 +22,7 @@ class Exhibit(NamedTuple):
         fixed_order: whether a row is summed in one order wherever it lies.
         inner: elements behind the axis that is reduced.
         strided: outer axes of a view; 0 for contiguous rows.
+        sharded: whether several devices hold the rows together, `cols` of each on one.
     """
 
     where: str
@@ -35,3 +36,4 @@ class Exhibit(NamedTuple):
     fixed_order: bool = False
     inner: int = 1
     strided: int = 0
+    sharded: bool = False

@@ -175,6 +175,15 @@ EXHIBITS = (
         "Llama 3 vocabulary, a pipeline of blocks", SOFTMAX, "bfloat16", 64, 128256, "cooperative"
     ),
     Exhibit("a part of a cache, where it lies", SOFTMAX, "bfloat16", 4096, 1000, strided=2),
+    Exhibit(
+        "half of the Llama 3 vocabulary, the rest on another GPU",
+        SOFTMAX,
+        "bfloat16",
+        4096,
+        64128,
+        "cluster_p8_c64_b128_k8_m7_pk_pdl1",
+        sharded=True,
+    ),
     Exhibit("classes of pixels", SOFTMAX, "float32", 64 * 512**2, 21, inner=512**2),
     Exhibit("the first of two axes", SOFTMAX, "float32", 8192, 8192, "strips", inner=8192),
     Exhibit(

@@ -23,6 +23,7 @@ enum class State : uint8_t {
   kAtCluster,
   kAtMbarrier,
   kSpinning,
+  kPolling,
   kReturned
 };
 

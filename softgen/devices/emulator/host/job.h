@@ -24,6 +24,11 @@ struct Job {
   int64_t flush_subnormals;
   int64_t dependent;  // whether the kernel waits for the launch before it
   int64_t seconds;  // after which the launch counts as hung
+  int64_t device;   // of those that hold rows together, else 0
+  int64_t devices;  // how many; 0 where rows are on one
+  int64_t left;     // launches on any of them that follow this one in the input
+  int64_t mailbox;  // bytes of each
+  int64_t late;     // turns that the device leaves to others before this launch
 };
 
 // One operand, in the order of the kernel's parameters; what is an input is followed by its elements.

@@ -33,6 +33,8 @@ asm(R"(
 #include "block.h"
 #include "cluster.h"
 #include "fault.h"
+#include "mailboxes.h"
+#include "mailboxes.h"
 #include "scheduler.h"
 #include "undefined.h"
 #include "warp.h"
@@ -151,6 +153,7 @@ void set_up_operands(const Job& job) {
     if (operand.input && !receive_rows(array, job.rows)) {
       fail(format("the input ended within %s", array.name()));
     }
+    if (job.devices) put_addresses(array, job.device);
     if (!operand.result) operand.array->forbid_writes();
     if (operand.result) operand.written_by.assign(array.elements(), 0);
   }
@@ -185,7 +188,6 @@ void require_workspace_clear() {
 }
 
 void set_up(const Job& job) {
-  set_up_operands(job);
   const Kernel& kernel = simt_kernels[job.kernel];
   launch.kernel = &kernel;
   launch.rows = job.first_row + job.rows;
@@ -195,7 +197,8 @@ void set_up(const Job& job) {
   launch.backwards = job.backwards != 0;
   launch.dependent = job.dependent != 0;
   while (launch.blocks.size() < static_cast<size_t>(launch.alive)) {
-    launch.blocks.emplace_back().stacks.set_guarded(launch.blocks.size() <= kGuardedBlocks);
+    const bool guarded = job.devices == 0 && launch.blocks.size() <= kGuardedBlocks;
+    launch.blocks.emplace_back().stacks.set_guarded(guarded);
   }
   launch.block = &launch.blocks.front();
   for (Block& block : launch.blocks) {
@@ -206,29 +209,47 @@ void set_up(const Job& job) {
     block.dynamic_shared.set("dynamic shared memory", simt_dynamic_shared,
                              static_cast<size_t>(job.dynamic_shared));
   }
+}
+
+void set_builtins(const Job& job) {
   simt_builtins.block_size = {static_cast<unsigned>(job.block), 1, 1};
   simt_builtins.grid_size = {static_cast<unsigned>(job.grid), 1, 1};
 }
 
+// Starts the blocks from `first` on that are alive together.
+void go_on_from(const Job& job, int64_t first) {
+  launch.alive = static_cast<int>(std::min(job.together, job.grid - first));
+  start_blocks(first);
+}
+
+void send_results(const Job& job, const Work& done) {
+  for (const Operand& operand : operands) {
+    if (operand.result) send_rows(*operand.array, job.rows);
+  }
+  send(&done, sizeof(done));
+}
+
 void run(const Job& job) {
+  set_up_operands(job);
   set_up(job);
+  set_builtins(job);
   work = {};
   time_limit = job.seconds;
   alarm(static_cast<unsigned>(job.seconds));
   flush_subnormals(job.flush_subnormals != 0);
   for (int64_t first = job.first_block; first < job.grid; first += launch.alive) {
-    launch.alive = static_cast<int>(std::min(job.together, job.grid - first));
-    run_blocks(first);
+    go_on_from(job, first);
+    run_alive();
+    if (!have_ended()) fail(why_stuck());
   }
   flush_subnormals(false);
   alarm(0);
   require_results(job);
   require_workspace_clear();
-  for (const Operand& operand : operands) {
-    if (operand.result) send_rows(*operand.array, job.rows);
-  }
-  send(&work, sizeof(work));
+  send_results(job, work);
 }
+
+#include "devices.h"
 
 }  // namespace
 }  // namespace simt
@@ -236,6 +257,6 @@ void run(const Job& job) {
 int main() {
   simt::install_handlers();
   simt::Job job;
-  while (simt::receive(&job, sizeof(job))) simt::run(job);
+  while (simt::receive(&job, sizeof(job))) job.devices ? simt::run_devices(job) : simt::run(job);
   return 0;
 }

@@ -129,8 +129,8 @@ inline bool may_run(Block& block) {
   return !block.copies.empty() || std::any_of(block.threads.begin(), block.threads.end(), is_ready);
 }
 
-// Runs the blocks that are alive together, of which block `first` of the grid is the first.
-inline void run_blocks(int64_t first) {
+// Starts the blocks that are alive together, of which block `first` of the grid is the first.
+inline void start_blocks(int64_t first) {
   launch.cluster_phase = 0;
   launch.arrivals = 0;
   for (int rank = 0; rank < launch.alive; ++rank) {
@@ -140,6 +140,10 @@ inline void run_blocks(int64_t first) {
     go_to(&block);
     start();
   }
+}
+
+// Runs them until none can go on.
+inline void run_alive() {
   for (bool progress = true; progress;) {
     progress = false;
     for (int i = 0; i < launch.alive; ++i) {
@@ -150,9 +154,10 @@ inline void run_blocks(int64_t first) {
       progress = run_block() || progress;
     }
   }
-  for (int rank = 0; rank < launch.alive; ++rank) {
-    if (!all_returned(launch.blocks[static_cast<size_t>(rank)])) fail(why_stuck());
-  }
+}
+
+inline bool have_ended() {
+  return std::all_of(launch.blocks.begin(), launch.blocks.begin() + launch.alive, all_returned);
 }
 
 }  // namespace simt

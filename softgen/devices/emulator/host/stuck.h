@@ -48,6 +48,7 @@ inline std::string doing(const Thread& thread) {
              site(waiting) + ")";
     case State::kSpinning:
       return "spin on " + spin_place(thread.spin) + " (" + place(thread.spin.pc) + ")";
+    case State::kPolling: return "poll a mailbox (" + site(waiting) + ")";
     case State::kInWarpCall:
       return format("wait in %s(0x%08x) (", call_name(waiting.call), waiting.mask) +
              site(waiting) + ")";

@@ -72,6 +72,14 @@ void simt_cluster_wait(const char* file, int line);
 void simt_push(const void* part, void* slot, int size, unsigned long long* barrier, int rank,
                const char* file, int line);
 
+// See ../host/mailboxes.h.
+void simt_mail_store(unsigned long long* to, const unsigned long long* messages, int count,
+                     const char* file, int line);
+void simt_mail_load(const unsigned long long* from, unsigned long long* messages, int count,
+                    const char* file, int line);
+unsigned* simt_mail_count(const unsigned* at, const char* file, int line);
+unsigned long long simt_nanoseconds();
+
 // Ends the run unless an atomic may work on `size` bytes at `address`.
 void simt_atomic(const void* address, int size, const char* file, int line);
 

@@ -109,3 +109,39 @@ __device__ void push(simt::Same<Part> part, Part* slot, unsigned long long* barr
                      int rank, SIMT_SITE) {
   simt::simt_push(&part, slot, sizeof(Part), barrier, rank, file, line);
 }
+
+__device__ void store_mail(unsigned long long* to, unsigned long long message, SIMT_SITE) {
+  simt::simt_mail_store(to, &message, 1, file, line);
+}
+
+__device__ void store_mail(unsigned long long* to, unsigned long long a, unsigned long long b,
+                           SIMT_SITE) {
+  const unsigned long long messages[2] = {a, b};
+  simt::simt_mail_store(to, messages, 2, file, line);
+}
+
+__device__ void load_mail(const unsigned long long* from, unsigned long long& message, SIMT_SITE) {
+  simt::simt_mail_load(from, &message, 1, file, line);
+}
+
+__device__ void load_mail(const unsigned long long* from, unsigned long long& a,
+                          unsigned long long& b, SIMT_SITE) {
+  unsigned long long messages[2];
+  simt::simt_mail_load(from, messages, 2, file, line);
+  a = messages[0];
+  b = messages[1];
+}
+
+__device__ unsigned load_count(const unsigned* from, SIMT_SITE) {
+  return *simt::simt_mail_count(from, file, line);
+}
+
+__device__ void store_count(unsigned* to, unsigned count, SIMT_SITE) {
+  *simt::simt_mail_count(to, file, line) = count;
+}
+
+__device__ void add_count(unsigned* to, unsigned more, SIMT_SITE) {
+  *simt::simt_mail_count(to, file, line) += more;
+}
+
+inline unsigned long long nanoseconds() { return simt::simt_nanoseconds(); }
