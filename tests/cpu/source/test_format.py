@@ -100,6 +100,18 @@ def test_emitted_files_for_views_are_formatted(tmp_path: Path) -> None:
     assert check_format(files) == ""
 
 
+def test_emitted_files_of_sharded_rows_are_formatted(tmp_path: Path) -> None:
+    files = []
+    for function in ("softmax", "entropy"):
+        for dtype, cols in (("float64", 1001), ("float32", 20000), ("float16", 100)):
+            problem = Problem.of(function, dtype, cols, layout="sharded")
+            for variant in spread(problem).values():
+                files.append(tmp_path / f"{variant.name}.cu")
+                files[-1].write_text(render(variant).text)
+    assert len(files) > 12
+    assert check_format(files) == ""
+
+
 def test_the_check_sees_a_badly_formatted_line(tmp_path: Path) -> None:
     problem = Problem.of("softmax", "float32", 1000)
     text = render(next(candidates(problem, 64, arch_named("sm_90")))).text
