@@ -1,4 +1,4 @@
-// softmax_f32_4096_in77_bands_p4_w308_b320_c16_m1_k16
+// softmax_f32_4096_in77_bands_p4_w308_b320_c16_m2_k16
 // y = softmax(x), row by row, arithmetic in float32:
 //   x: float32 [rows / 77][4096][77], contiguous
 //   y: float32 [rows / 77][4096][77], contiguous; x itself, or no overlap with it
@@ -24,7 +24,7 @@ constexpr int kPackSize = 4;         // elements moved by one load or store
 constexpr int kThreadsAcross = 308;  // threads that hold packs: of whole bands
 constexpr int kBlockSize = 320;      // threads in a block
 constexpr int kColsPerThread = 16;   // packs of a thread: as many elements of each of its rows
-constexpr int kMinBlocks = 1;        // blocks that an SM must hold; caps the registers
+constexpr int kMinBlocks = 2;        // blocks that an SM must hold; caps the registers
 constexpr int kClusterSize = 16;     // blocks that share an outer index
 // All rows of an outer index are the block's. kStride is in packs.
 constexpr int kRows = kInner;
@@ -217,6 +217,10 @@ __device__ Compute factor_of(Compute m, MaxSum whole) {
 }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
+// Whether all threads with packs have one more than c of them. A comparison for each would cost
+// registers: 10 spilled at float32 4096 x 77 in clusters of 16.
+__device__ constexpr bool all_have(int c) { return (c + 1) * kStride <= kPacks; }
+
 // Loads the elements of pack `pack`, of the one kStride behind it, and so on. Where an array does
 // not start on a pack they come one by one.
 __device__ void load_packs(const X* from, int pack, Compute (&values)[kPackSize][kColsPerThread]) {
@@ -227,7 +231,7 @@ __device__ void load_packs(const X* from, int pack, Compute (&values)[kPackSize]
   for (int c = 0; c < kColsPerThread; ++c) {
     raw[c] = {0xff800000, 0xff800000, 0xff800000, 0xff800000};
     const int at = pack + c * kStride;
-    if (at < whole) load_word(from + at * kPackSize, raw[c]);
+    if (all_have(c) ? pack < whole : at < whole) load_word(from + at * kPackSize, raw[c]);
   }
 #pragma unroll
   for (int c = 0; c < kColsPerThread; ++c) {
@@ -258,7 +262,7 @@ __device__ void store_packs(const Compute (&values)[kPackSize][kColsPerThread], 
 #pragma unroll
     for (int i = 0; i < kPackSize; ++i) elements[i] = values[i][c];
     const int at = pack + c * kStride;
-    if (at < whole) store_pack(elements, to + at * kPackSize);
+    if (all_have(c) ? pack < whole : at < whole) store_pack(elements, to + at * kPackSize);
   }
   if (!aligned) {
 #pragma unroll
@@ -276,7 +280,7 @@ __device__ void store_packs(const Compute (&values)[kPackSize][kColsPerThread], 
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
-    softmax_f32_4096_in77_bands_p4_w308_b320_c16_m1_k16(const X* x, Y* y, long long rows) {
+    softmax_f32_4096_in77_bands_p4_w308_b320_c16_m2_k16(const X* x, Y* y, long long rows) {
   alignas(16) __shared__ MaxSum slots[kSlots];
   alignas(16) __shared__ MaxSum pushed[kClusterSize * kRows];
   __shared__ unsigned long long barrier;
