@@ -4,6 +4,7 @@
 //   y: bfloat16 [rows][64128], contiguous; x itself, or no overlap with it
 //   mailboxes: int64 [shards], the address of each device's mailbox
 //   mailbox: int64 number, the address of this device's
+//   alarm: int64 number, the address of 4 bytes of the host's: 1 + the shard that did not come
 //   shard: int32 number, from 0 to shards - 1, of this device
 //   shards: int32 number, from 1 to 8
 //   room: int64 number, rows that a mailbox has room for, and rows at least
@@ -187,7 +188,7 @@ __device__ MaxSum combine_lanes(MaxSum part) {
 constexpr int kMostShards = 8;
 constexpr int kPartWords = sizeof(MaxSum) / 4;
 constexpr int kSlotMessages = 8;  // of a slot, in the mailbox of every kernel
-constexpr int kHeadBytes = 128;   // of a mailbox: 1 + the shard that did not come, or 0
+constexpr int kHeadBytes = 128;   // of a mailbox: 0, or 1 + the shard that did not come
 
 // A row's count goes up by this a launch, an equal share by each of its blocks: whichever is first,
 // all read the same number of whole launches.
@@ -214,7 +215,7 @@ __device__ unsigned int load_count(const unsigned int* from) {
 }
 
 __device__ void store_count(unsigned int* to, unsigned int count) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(count) : "memory");
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(count) : "memory");
 }
 
 __device__ void add_count(unsigned int* to, unsigned int more) {
@@ -269,10 +270,10 @@ __device__ bool is_there(const unsigned long long* from, unsigned int tag,
   return all;
 }
 
-// The peer's part. One that does not come in time is NaN, and the mailbox says whose it is: nobody
+// The peer's part. One that does not come in time is NaN, and the host is told whose it is: nobody
 // on this device waits any more then.
 __device__ MaxSum receive(const unsigned long long* from, unsigned int tag, int peer,
-                          long long mailbox, long long patience) {
+                          long long mailbox, long long alarm, long long patience) {
   unsigned int* late = reinterpret_cast<unsigned int*>(mailbox);
   unsigned int words[kPartWords];
   unsigned long long start = 0;
@@ -282,7 +283,10 @@ __device__ MaxSum receive(const unsigned long long* from, unsigned int tag, int 
     if (start == 0) start = now;
     const bool given_up = load_count(late) != 0;
     if (!given_up && static_cast<long long>(now - start) < patience) continue;
-    if (!given_up) store_count(late, peer + 1);
+    if (!given_up) {
+      store_count(late, peer + 1);
+      store_count(reinterpret_cast<unsigned int*>(alarm), peer + 1);
+    }
 #pragma unroll
     for (unsigned int& word : words) word = 0xffffffff;
     break;
@@ -399,8 +403,8 @@ __device__ void store_slice(const Raw (&raw)[kPacks], Compute m, Compute factor,
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
     softmax_bf16_64128_sharded_cluster_p8_c64_b128_k8_m7_pk_pdl1(
-        const X* x, Y* y, const long long* mailboxes, long long mailbox, int shard, int shards,
-        long long room, long long patience, long long rows) {
+        const X* x, Y* y, const long long* mailboxes, long long mailbox, long long alarm, int shard,
+        int shards, long long room, long long patience, long long rows) {
   alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kSlots];  // one store pushes a pair
   __shared__ MaxSum parts_of_shards[kMostShards];
   __shared__ unsigned long long barrier;
@@ -442,7 +446,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
       const unsigned int tag = count / kLaunch + 1;
       if (rank == 0) send(whole, tag, slot_of(peer, row, tag, shard, shards, room));
       const auto slot = slot_of(mailbox, row, tag, thread, shards, room);
-      parts_of_shards[thread] = receive(slot, tag, thread, mailbox, patience);
+      parts_of_shards[thread] = receive(slot, tag, thread, mailbox, alarm, patience);
     }
   }
   __syncthreads();

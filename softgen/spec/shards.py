@@ -70,6 +70,7 @@ class Shards(Layout):
                 Operand(name, number, Extent.NUMBER, False, number.cuda)
                 for name, number in (
                     ("mailbox", kind),
+                    ("alarm", kind),
                     ("shard", Integer.INT32),
                     ("shards", Integer.INT32),
                     ("room", kind),
@@ -83,6 +84,7 @@ class Shards(Layout):
         return {
             "mailboxes": "[shards], the address of each device's mailbox",
             "mailbox": "the address of this device's",
+            "alarm": "the address of 4 bytes of the host's: 1 + the shard that did not come",
             "shard": "from 0 to shards - 1, of this device",
             "shards": f"from 1 to {MOST_SHARDS}",
             "room": "rows that a mailbox has room for, and rows at least",

@@ -48,6 +48,6 @@ class Shard:
 
     def numbers(self, problem: Problem) -> list[npt.NDArray[Any]]:
         """Return what the kernel takes; the emulator puts its addresses in."""
-        values: tuple[Any, ...] = ([0] * self.shards, 0, self.shard, self.shards)
+        values: tuple[Any, ...] = ([0] * self.shards, 0, 0, self.shard, self.shards)
         given = zip(problem.layout_numbers, (*values, self.room, self.patience), strict=True)
         return [np.array(value, storage_dtype(operand.dtype)) for operand, value in given]

@@ -28,8 +28,8 @@ def test_a_name_says_it_and_is_read_back() -> None:
 def test_the_signature_and_the_header_follow_from_the_operands() -> None:
     variant = parse_name(NAME)
     assert variant.parameters[2:] == (
-        *("const long long* mailboxes", "long long mailbox", "int shard", "int shards"),
-        *("long long room", "long long patience", "long long rows"),
+        *("const long long* mailboxes", "long long mailbox", "long long alarm", "int shard"),
+        *("int shards", "long long room", "long long patience", "long long rows"),
     )
     text = render(variant).text
     for line in (

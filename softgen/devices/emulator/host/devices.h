@@ -142,7 +142,7 @@ void run_devices(const Job& first) {
   }
   for (const auto& mailbox : mailboxes) {
     if (!mailbox->gaps_are_intact()) fail(format("a kernel wrote outside of %s", mailbox->name()));
-    send(mailbox->data(), sizeof(uint32_t));
+    send(mailbox->data() + kAlarmOffset, sizeof(uint32_t));
   }
   mailboxes.clear();
 }

@@ -10,6 +10,7 @@ namespace simt {
 
 inline std::vector<std::unique_ptr<Array>> mailboxes;  // by device; none where rows are on one
 inline int64_t device_at_work = 0;
+constexpr uint64_t kAlarmOffset = 64;  // in a mailbox's head, where kernels have nothing
 inline unsigned long long clock_now = 0;  // a nanosecond a look at it
 
 // Fills what a kernel is told of where mailboxes are.
@@ -17,6 +18,7 @@ inline void put_addresses(const Array& array, int64_t device) {
   const std::string name = array.name();
   auto* to = reinterpret_cast<uint64_t*>(array.data());
   const auto address = [](size_t i) { return reinterpret_cast<uint64_t>(mailboxes[i]->data()); };
+  if (name == "alarm") to[0] = address(static_cast<size_t>(device)) + kAlarmOffset;
   if (name == "mailbox") to[0] = address(static_cast<size_t>(device));
   for (size_t i = 0; name == "mailboxes" && i < mailboxes.size(); ++i) to[i] = address(i);
 }
