@@ -117,6 +117,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
+        optimized=False,  # folding constants takes longer than it saves, 15% of a first text
         finalize=_spell,
     )
 

@@ -13,15 +13,21 @@ FOLDER = Path(__file__).parent
 # A list, because nothing else tells them from a module that somebody put beside them: a checkout
 # has no list of installed files, a wheel's own is not read again when a file is added, and a mark
 # inside a module is copied with the module that one begins from.
-SHIPPED = frozenset(
+LESSONS = frozenset(("oneflowblock", "oneflowwarp", "recurrence", "serial", "threepass"))
+# What strategies consist of, and what chooses among them.
+HELPERS = frozenset(
     (
-        *("bands", "block", "cluster", "columns", "cooperative", "oneflowblock", "oneflowwarp"),
-        *("online", "recurrence", "safe", "serial", "shared", "split", "spread", "strips"),
-        *("threepass", "tiles", "warp"),
-        # What they consist of, and what chooses among them.
         *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),
         *("registry", "select", "sliced", "slips", "variants", "walk", "winners"),
     )
+)
+SHIPPED = (
+    LESSONS
+    | HELPERS
+    | {
+        *("bands", "block", "cluster", "columns", "cooperative", "online", "safe", "shared"),
+        *("split", "spread", "strips", "tiles", "warp"),
+    }
 )
 
 

@@ -12,24 +12,43 @@ import functools
 import importlib
 import os
 import warnings
+from collections.abc import Callable
 
 from softgen.errors import InvalidValueError, StrategyError, StrategyWarning
 from softgen.names import unknown
 from softgen.strategies.base import Strategy
-from softgen.strategies.faults import PACKAGES, SHIPPED, fault
+from softgen.strategies.faults import HELPERS, LESSONS, PACKAGES, SHIPPED, fault
+
+Found = tuple[dict[str, type[Strategy]], dict[str, StrategyError]]
 
 
 @functools.cache
-def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
+def _without_lessons() -> Found:
+    """Return the same as `_discover`, without softgen's own lessons: 3 ms less of a first call."""
+    return _imported({}, {}, lambda name: name not in LESSONS)
+
+
+@functools.cache
+def _discover() -> Found:
     """Return the strategies by name, and what is wrong with those that are left out."""
+    found, broken = _without_lessons()
+    found, broken = _imported(dict(found), dict(broken), lambda name: name in LESSONS)
+    return dict(sorted(found.items())), broken
+
+
+def _imported(
+    found: dict[str, type[Strategy]],
+    broken: dict[str, StrategyError],
+    wanted: Callable[[str], bool],
+) -> Found:
+    """Add the strategies of the modules whose names are wanted to those found."""
     import pkgutil
 
-    found: dict[str, type[Strategy]] = {}
-    broken: dict[str, StrategyError] = {}
     modules = [
         (package, module.name)
         for package in PACKAGES
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__)
+        if module.name not in HELPERS and wanted(module.name)
     ]
     modules.sort(key=lambda each: each[1] not in SHIPPED)  # theirs are the names
     for package, name in modules:
@@ -57,12 +76,13 @@ def _discover() -> tuple[dict[str, type[Strategy]], dict[str, StrategyError]]:
                 broken.setdefault(value.name, failure)
                 continue
             found[value.name] = value
-    return dict(sorted(found.items())), broken
+    return found, broken
 
 
 def _objection(kind: type[Strategy], found: dict[str, type[Strategy]]) -> str:
     """Return why a class cannot be one of the strategies beside those found, if it cannot."""
-    if other := found.get(kind.name):
+    other = found.get(kind.name) or _shipped(kind.name)
+    if other not in (None, kind):
         return (
             f"{kind.__name__} is called {kind.name!r}, and so is {other.__module__}."
             f"{other.__name__}; give it another name"
@@ -74,6 +94,12 @@ def _objection(kind: type[Strategy], found: dict[str, type[Strategy]]) -> str:
                 f'{field.name}: int = knob("{field.name[0]}", "its meaning")'
             )
     return ""
+
+
+def tuned_strategies() -> list[type[Strategy]]:
+    """Return the strategy classes whose candidates are timed, by name."""
+    found, _ = _without_lessons()
+    return sorted((kind for kind in found.values() if kind.tuned), key=lambda kind: kind.name)
 
 
 def all_strategies() -> tuple[type[Strategy], ...]:

@@ -8,7 +8,6 @@ from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import LABEL
 from softgen.strategies.registry import all_strategies, require_sound
 from softgen.strategies.variants import parse_label
@@ -47,6 +46,8 @@ def slip(name: str) -> str:
 
 def _slip_of_setting(parts: list[str]) -> str:
     """Return what is wrong in the parts behind the columns."""
+    from softgen.spec.hooks.known import HOOKS  # whoever looks for strategies imports this module
+
     modifiers = ["align", "fixed", *(hook.name for hook in HOOKS)]
     strategies = [kind.name for kind in all_strategies()]
     for i, part in enumerate(parts):

@@ -19,7 +19,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy, features_of
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
-from softgen.strategies.registry import all_strategies, strategy_named
+from softgen.strategies.registry import strategy_named, tuned_strategies
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def candidates(
     if strategy is not None:
         chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
     else:
-        tuned = [kind for kind in all_strategies() if kind.tuned]
+        tuned = tuned_strategies()
         chosen = tuple(sorted(tuned, key=lambda kind: _estimate(kind, problem, rows, arch)))
     for kind in chosen:
         if not kind.computes(problem):
