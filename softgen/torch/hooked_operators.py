@@ -10,6 +10,7 @@ import torch
 from softgen.torch import operators
 from softgen.torch.dtypes import wide
 from softgen.torch.hooked import computed, gradients_of, keep
+from softgen.torch.registered import differentiate, operator
 
 # Behind the tensors and dtype; None where one is not given.
 NUMBERS = (
@@ -18,7 +19,14 @@ NUMBERS = (
 )
 
 
-def _run(
+def _fake(x: Any, *request: Any) -> tuple[Any, Any]:
+    y = torch.empty(x.shape, dtype=request[len(request) - len(NUMBERS) - 2], device=x.device)
+    rows = x.shape[:-1] if request[-1] else (0,)
+    return y, torch.empty(rows, dtype=wide(x), device=x.device)
+
+
+@operator(_fake)
+def hooked_softmax(
     x: torch.Tensor,
     scale_rows: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -42,12 +50,6 @@ def _run(
     rest = _rest((*numbers, dropout, seed, seed_offset))
     y, lse = computed(x, (scale_rows, bias, sink, mask, lengths), dtype, rest, wants_lse)
     return y, x.new_empty(0, dtype=wide(x)) if lse is None else lse
-
-
-def _fake(x: Any, *request: Any) -> tuple[Any, Any]:
-    y = torch.empty(x.shape, dtype=request[len(request) - len(NUMBERS) - 2], device=x.device)
-    rows = x.shape[:-1] if request[-1] else (0,)
-    return y, torch.empty(rows, dtype=wide(x), device=x.device)
 
 
 def softmax(x: Any, tensors: Any, dtype: Any, rest: Mapping[str, Any], wants_lse: bool) -> Any:
@@ -82,6 +84,4 @@ def _gradient(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
     return (*found, *[None] * (2 + 1 + len(NUMBERS) + 1))
 
 
-hooked_softmax: Any = torch.library.custom_op("softgen::hooked_softmax", _run, mutates_args=())
-hooked_softmax.register_fake(_fake)
-hooked_softmax.register_autograd(_gradient, setup_context=_keep)
+differentiate(hooked_softmax, _gradient, _keep)

@@ -11,7 +11,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import Function, applied
-from softgen.torch.operators import operator
+from softgen.torch.registered import differentiate, operator
 from softgen.torch.rows import GradientOfRows
 
 Tensor = torch.Tensor
@@ -224,4 +224,4 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(x, target, lse)
 
 
-cross_entropy_rows.register_autograd(_gradient, setup_context=_keep)
+differentiate(cross_entropy_rows, _gradient, _keep)

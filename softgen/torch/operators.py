@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +9,7 @@ import torch
 from softgen.call import api, gradients, tokens
 from softgen.torch.dtypes import wide
 from softgen.torch.gradients import LogSumExp, OfResult
+from softgen.torch.registered import differentiate, operator
 from softgen.torch.rows import Entropy
 
 
@@ -20,20 +20,6 @@ def _like(x: Any, dim: int, dtype: Any) -> Any:
 def _like_rows(x: Any, dim: list[int]) -> Any:
     rows = [size for i, size in enumerate(x.shape) if i not in dim]
     return torch.empty(rows, dtype=wide(x), device=x.device)
-
-
-def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Register a function under its name. `fake` returns an empty tensor like its result.
-
-    Results are contiguous whatever the dimension: that is what `fake` says of them.
-    """
-
-    def register(run: Callable[..., Any]) -> Any:
-        made = torch.library.custom_op(f"softgen::{run.__name__}", run, mutates_args=())
-        made.register_fake(fake)
-        return made
-
-    return register
 
 
 @operator(_like)
@@ -110,7 +96,7 @@ def _differentiate_by_result(operator: Any, gradient: Any) -> None:
     def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
         return gradient(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
 
-    operator.register_autograd(backward, setup_context=OfResult.setup_context)
+    differentiate(operator, backward, OfResult.setup_context)
 
 
 def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
@@ -119,14 +105,14 @@ def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
     def backward(ctx: Any, upstream: Any) -> tuple[Any, None]:
         return gradient(*ctx.saved_tensors, upstream, ctx.axis), None
 
-    operator.register_autograd(backward, setup_context=LogSumExp.setup_context)
+    differentiate(operator, backward, LogSumExp.setup_context)
 
 
 def _entropy_gradient(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
     return entropy_backward(*ctx.saved_tensors, upstream, ctx.axis), None
 
 
-entropy_lse.register_autograd(_entropy_gradient, setup_context=Entropy.setup_context)
+differentiate(entropy_lse, _entropy_gradient, Entropy.setup_context)
 _differentiate_by_result(softmax, softmax_backward)
 _differentiate_by_result(log_softmax, log_softmax_backward)
 _differentiate_by_rows(logsumexp_wide, logsumexp_backward)

@@ -8,7 +8,7 @@ import torch
 
 from softgen.call import gradients, tokens
 from softgen.torch.dtypes import wide
-from softgen.torch.operators import operator
+from softgen.torch.registered import differentiate, operator
 
 
 def _like_ids(x: Any, ids: Any) -> tuple[Any, Any]:
@@ -76,5 +76,5 @@ def _token_gradient(ctx: Any, upstream: Any, _: Any, *more: Any) -> tuple[Any, .
     return dx, None, None, None
 
 
-token_log_probs.register_autograd(_token_gradient, setup_context=_keep_tokens)
-token_log_probs_entropy.register_autograd(_token_gradient, setup_context=_keep_tokens)
+differentiate(token_log_probs, _token_gradient, _keep_tokens)
+differentiate(token_log_probs_entropy, _token_gradient, _keep_tokens)
