@@ -45,6 +45,10 @@ class CaptureError(SoftgenError, RuntimeError):
     """A call inside CUDA graph capture would have to compile, tune or allocate."""
 
 
+class ExchangeError(SoftgenError, RuntimeError):
+    """A process of the group did not send its part of rows in time."""
+
+
 class LaunchError(SoftgenError, RuntimeError):
     """A kernel needs more SMs at once than its stream has, as one of a green context may."""
 

@@ -1,0 +1,70 @@
+"""Mailboxes of a process group, in symmetric memory: softgen/spec/shards.py says what is in one."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from softgen.errors import ExchangeError
+from softgen.spec.shards import mailbox_bytes
+
+_MODULE = "torch.distributed._symmetric_memory"
+
+
+class Mailboxes:
+    """This process's mailbox and the addresses of the others'. All processes make one together.
+
+    Attributes:
+        room: rows that there is room for.
+        words: what a kernel takes of them, in the order of its operands.
+    """
+
+    def __init__(self, group: Any, device: Any, room: int, seconds: float) -> None:
+        """Make mailboxes for `room` rows; a kernel waits so many seconds for another process."""
+        # NVLink's multicast is not needed, and can put GPUs out of service where it fails.
+        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
+        import torch.distributed._symmetric_memory as symmetric
+
+        size, rank = dist.get_world_size(group), dist.get_rank(group)
+        self.room, self._group, self._seconds = room, group, seconds
+        self._mine = symmetric.empty(mailbox_bytes(size, room), dtype=torch.uint8, device=device)
+        self._mine.zero_()
+        torch.cuda.synchronize()
+        self._handle = symmetric.rendezvous(self._mine, group)
+        offset = self._mine.data_ptr() - self._handle.buffer_ptrs[rank]
+        addresses = [pointer + offset for pointer in self._handle.buffer_ptrs]
+        self._addresses = torch.tensor(addresses, dtype=torch.int64, device=device)
+        self._alarm = torch.zeros(1, dtype=torch.int32, pin_memory=True)
+        self._stream: Any = None
+        self.words = (
+            *(self._addresses.data_ptr(), addresses[rank], self._alarm.data_ptr()),
+            *(rank, size, room, int(seconds * 1e9)),
+        )
+        torch.cuda.synchronize()
+        dist.barrier(group)  # nobody writes into a mailbox that is not clear yet
+
+    def require_all(self) -> None:
+        """Raise ExchangeError if a launch before waited for a process in vain."""
+        late = int(self._alarm[0])
+        if late:
+            raise ExchangeError(
+                f"process {late - 1} of the group sent no part of a row for {self._seconds:g} s: "
+                "it ended, or did not make the same calls; results since then have NaN. Make the "
+                "process group anew"
+            )
+
+    def order(self, stream: Any) -> None:
+        """Have a stream wait for what the last one launched: a mailbox is for one at a time."""
+        last, self._stream = self._stream, stream
+        if last is None or last == stream or torch.cuda.is_current_stream_capturing():
+            return
+        stream.wait_stream(last)
+
+    @staticmethod
+    def are_possible() -> bool:
+        """Whether this PyTorch has symmetric memory."""
+        return importlib.util.find_spec(_MODULE) is not None
