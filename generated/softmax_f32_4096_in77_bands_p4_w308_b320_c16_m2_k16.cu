@@ -314,24 +314,24 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   }
   __syncthreads();
 
-  // Those of a row are kRows apart. Lanes side by side have as many of them each.
+  // Parts of a row are kRows apart. Lanes side by side have as many of them each.
   const int shared_row = thread / kSharers;
   const int sharer = thread % kSharers;
-  const int mine = sharer * kRows + shared_row;
+  const int own = sharer * kRows + shared_row;
   const bool combines = shared_row < kRows;
   MaxSum whole = nothing();
-  if (combines) whole = combine_slots<4>(slots + mine);
+  if (combines) whole = combine_slots<4>(slots + own);
   whole = combine_lanes(whole);
   cluster_wait();  // every block's mbarrier is ready
   if (combines) {
-#pragma unroll
+#pragma unroll 4
     for (int to = sharer; to < kClusterSize; to += kSharers) {
       push(whole, pushed + rank * kRows + shared_row, &barrier, to);
     }
   }
   mbarrier_wait(&barrier);
   __syncwarp();  // lanes may leave the wait one by one, and shuffles take whole warps
-  if (combines) whole = combine_slots<kClusterSize / kSharers>(pushed + mine);
+  if (combines) whole = combine_slots<kClusterSize / kSharers>(pushed + own);
   whole = combine_lanes(whole);
 
   if (combines && sharer == 0) slots[shared_row] = whole;  // nobody else reads that slot

@@ -30,6 +30,9 @@ constexpr int kTiles = kInner / kRowsPerBlock;
 constexpr int kThreadsAlong = kBlockSize / kThreadsAcross;
 constexpr int kStride = kThreadsAlong * kClusterSize;
 constexpr int kWarpParts = kBlockSize / 32;
+// Lanes that combine the pairs of a row, and how far apart those are that one of them combines.
+constexpr int kSharers = 4;
+constexpr int kApart = kSharers * kRowsPerBlock;
 
 // Two instructions with -ftz=true. Relative error about |z| * 9e-8; but terms of large |z| weigh
 // little, so a sum of 2^31 is at most 1.6e-6 off.
@@ -69,6 +72,8 @@ __device__ void store_pack(const Compute* from, Y* to) {
 struct MaxSum {
   Compute m, d;
 };
+
+__device__ MaxSum nothing() { return {negative_infinity(), 0}; }
 
 // Thread block clusters, in PTX.
 #ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
@@ -144,19 +149,39 @@ __device__ Compute add_along(Compute value) {
   return value;
 }
 
-// The pair of a row from kCount of its parts, which are kRowsPerBlock apart.
+// The pair of a row from kCount of its parts, which are kApart apart.
 template <int kCount>
 __device__ MaxSum combine_slots(const MaxSum* slots) {
   MaxSum whole = {slots[0].m, 0};
 #pragma unroll 4
-  for (int i = 1; i < kCount; ++i) whole.m = max(whole.m, slots[i * kRowsPerBlock].m);
+  for (int i = 1; i < kCount; ++i) whole.m = max(whole.m, slots[i * kApart].m);
   const Compute shift = shift_of(whole.m);
 #pragma unroll 4
   for (int i = 0; i < kCount; ++i) {
-    const MaxSum slot = slots[i * kRowsPerBlock];
+    const MaxSum slot = slots[i * kApart];
     whole.d += slot.d * exponential(slot.m - shift);
   }
   return whole;
+}
+
+// The largest m of 4 lanes, for each of them. All lanes of the warp must call this.
+__device__ Compute max_lanes(Compute m) {
+#pragma unroll
+  for (int step = 2; step > 0; step /= 2) m = max(m, __shfl_xor_sync(0xffffffff, m, step));
+  return m;
+}
+
+// The sum of `value` over the 4 lanes, bitwise the same in each; the order is fixed.
+__device__ Compute add_lanes(Compute value) {
+#pragma unroll
+  for (int step = 2; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffff, value, step);
+  return value;
+}
+
+// Their pairs as one. The maximum comes first, so a lane takes one exponential and not one a step.
+__device__ MaxSum combine_lanes(MaxSum part) {
+  const Compute m = max_lanes(part.m);
+  return {m, add_lanes(part.d * exponential(part.m - shift_of(m)))};
 }
 
 // softmax: exp(x - max) / sum. x log2(e) - max log2(e) would cancel, so it is split: c = round(max
@@ -332,15 +357,26 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
     }
   }
   __syncthreads();
+  // Parts of a row are kRowsPerBlock apart. Lanes side by side have as many of them each.
+  const int shared_row = thread / kSharers;
+  const int sharer = thread % kSharers;
+  const int own = sharer * kRowsPerBlock + shared_row;
+  const bool combines = shared_row < kRowsPerBlock;
+  MaxSum whole = nothing();
+  if (combines) whole = combine_slots<4>(slots[0] + own);
+  whole = combine_lanes(whole);
   cluster_wait();  // every block's mbarrier is ready
-  if (thread < kRowsPerBlock) {
-    const MaxSum part = combine_slots<kWarpParts>(slots[0] + thread);
-#pragma unroll 2
-    for (int to = 0; to < kClusterSize; ++to) push(part, &pushed[rank][thread], &barrier, to);
+  if (combines) {
+#pragma unroll 4
+    for (int to = sharer; to < kClusterSize; to += kSharers) {
+      push(whole, pushed[0] + rank * kRowsPerBlock + shared_row, &barrier, to);
+    }
   }
   mbarrier_wait(&barrier);
-  __syncwarp();  // lanes may leave the wait one by one, and __syncthreads() takes whole warps
-  if (thread < kRowsPerBlock) slots[0][thread] = combine_slots<kClusterSize>(pushed[0] + thread);
+  __syncwarp();  // lanes may leave the wait one by one, and shuffles take whole warps
+  if (combines) whole = combine_slots<kClusterSize / kSharers>(pushed[0] + own);
+  whole = combine_lanes(whole);
+  if (combines && sharer == 0) slots[0][shared_row] = whole;  // nobody else reads that slot
   __syncthreads();
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) wholes[i] = slots[0][pack * kPackSize + i];

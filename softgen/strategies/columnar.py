@@ -9,6 +9,7 @@ and over the blocks of a cluster (templates/lib/columns/).
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
@@ -98,6 +99,22 @@ class Columnar(Strategy):
         """Whether each thread combines the parts of its own rows, all of its block's."""
         parts = self.warp_parts * self.pack_size
         return self.blocks_of_a_row == 1 and parts <= MOST_PARTS_OF_A_THREAD
+
+    @property
+    def sharers(self) -> int:
+        """The adjacent lanes that combine the parts of a row in a cluster, a power of two.
+
+        One thread a row would combine those of 16 warps and of 16 blocks one after another.
+        """
+        if self.blocks_of_a_row == 1:
+            return 1
+        most = min(WARP_SIZE, self.blocks_of_a_row, self.block_size // self.rows_of_a_block)
+        return math.gcd(self.warp_parts, 1 << max(0, most.bit_length() - 1))
+
+    @property
+    def lanes_idle(self) -> bool:
+        """Whether there are lanes without a row where lanes share the parts of one."""
+        return self.sharers > 1 and self.sharers * self.rows_of_a_block < self.block_size
 
     @property
     def needs(self) -> tuple[int, int]:

@@ -76,7 +76,7 @@ BROKEN = (
     (CLUSTER, "rank * kThreadsAcross + ", "", "written|elements are off"),
     (CLUSTER, "  cluster_wait();", "  ", "barrier"),
     (CLUSTER, "  mbarrier_wait(&barrier);\n", "", "race on shared memory|never"),
-    (CLUSTER, "pushed + mine", "pushed + shared_row", "elements are off"),
+    (CLUSTER, "pushed + own", "pushed + shared_row", "elements are off"),
     (CLUSTER, "whole = combine_lanes(whole);", ";", "elements are off"),
     (TAIL, "pack + kLast * kStride == kPacks", "false", "elements are off"),
     (ROW_RESULTS, "rank == 0 && ", "", "written"),

@@ -190,7 +190,7 @@ def test_one_order_is_all_that_there_is() -> None:
     [
         (lambda: Columns(1), InvalidValueError, "inner must be from 2 to 2.*40, got 1"),
         (lambda: Columns(2.0), InvalidTypeError, "inner must be an int, got 2.0"),  # type: ignore[arg-type]
-        (lambda: layout_of("rows"), InvalidValueError, "unknown layout 'rows'; known are '' and"),
+        (lambda: layout_of("rows"), InvalidValueError, "unknown layout 'rows'; known are ''"),
         (lambda: layout_of(3), InvalidTypeError, "a layout is a Layout or its label, got 3"),  # type: ignore[arg-type]
         (lambda: problem_of(2**30, 2**20), InvalidValueError, "cols x inner must be at most 2"),
     ],
