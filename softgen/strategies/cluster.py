@@ -184,7 +184,7 @@ class Cluster(Sliced):
                 for packed in filled.may_pack(problem):
                     setting = dataclasses.replace(filled, packed=packed)
                     found += setting._resident(problem, arch)
-        yield from sorted(found, key=lambda s: s._badness(problem))
+        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
 
     def _resident(self, problem: Problem, arch: Arch) -> Iterator[Cluster]:
         """Yield the legal ones of this setting, with few or most blocks on an SM.
@@ -200,7 +200,7 @@ class Cluster(Sliced):
             if setting.is_legal(problem, arch):
                 yield setting
 
-    def _badness(self, problem: Problem) -> tuple[float, ...]:
+    def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 8 packs a thread, 128 threads, and the smallest such cluster.
 
         On an H200 the first choice was within 3% of the fastest at 14 of 15 shapes from float32
@@ -208,6 +208,10 @@ class Cluster(Sliced):
         16 blocks, which exchange for longest, and lost 1% at 8192 x 32000 in those of 4.
         """
         packs = self.packed != (self.cluster_size > PORTABLE_CLUSTER)
+        if problem.sharded and rows * self.cluster_size > 4 * arch.multiprocessors:
+            # More blocks on an SM hide the exchange: bfloat16 4096 x 64128 took 263 us on two
+            # H200s with nine of packed elements, 273 with seven, and 300 without, in five.
+            packs = not self.packed
         distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / 8))
         threads = abs(math.log(self.block_size / 128))
         score = 0.3 * distance + 0.2 * threads

@@ -51,6 +51,13 @@ def test_only_strategies_whose_blocks_have_one_row_are_for_it() -> None:
         parse_name("softmax_f32_1000_sharded_safe_b256").check(ARCH)
 
 
+def test_many_rows_hide_the_exchange_in_many_blocks_of_packed_elements() -> None:
+    problem = Problem.of("softmax", "bfloat16", 64128, layout="sharded")
+    many, few = (next(candidates(problem, rows, ARCH)).strategy.knobs for rows in (4096, 64))
+    assert (many["packed"], many["min_blocks"]) == (True, 9)
+    assert not few["packed"]
+
+
 def test_the_size_of_a_mailbox() -> None:
     """A line, a counter a row in whole lines, and two buffers of 64 bytes a row and shard."""
     assert mailbox_bytes(2, 33) == 128 + 2 * 128 + 2 * 33 * 2 * 64
