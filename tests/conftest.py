@@ -56,3 +56,11 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     for name in ("TUNE", "TUNE_BUDGET", "BATCH_INVARIANT", "DEBUG"):
         monkeypatch.delenv(f"SOFTGEN_{name}", raising=False)
     return folder
+
+
+@pytest.fixture
+def host_built(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Have the emulator's own side built in the test's cache folder."""
+    from tests.helpers.emulator_helpers import put_host
+
+    put_host(tmp_path_factory, own_cache)

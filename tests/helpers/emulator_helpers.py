@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import run
+from softgen.devices.emulator import build, run
+from softgen.devices.emulator.folder import KIND
 from softgen.source.render import Source, render
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
@@ -22,8 +26,23 @@ from tests.helpers.run_folder import run_folder
 ARCH = arch_named("sm_90")
 
 
+def put_host(factory: pytest.TempPathFactory, cache: Path) -> None:
+    """Put the emulator's own side, which takes two seconds to build, into a cache folder.
+
+    It is built once for all processes of a run.
+    """
+    run, kept = run_folder(factory), run_folder(factory) / "host" / KIND
+    with (run / "host.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not kept.exists():
+            patch.setenv("SOFTGEN_CACHE_DIR", str(run / "making"))
+            build([source_of("safe", 8)])
+            (run / "making").rename(run / "host")
+    shutil.copytree(kept, cache / KIND, ignore=shutil.ignore_patterns("unit-*"))
+
+
 def share_programs(factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep built programs for all tests of a run: the host's side alone takes a second to build."""
+    """Keep built programs for all tests of a run."""
     folder = run_folder(factory) / "programs"
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr("softgen.devices.emulator.program.program_folder", lambda: folder)

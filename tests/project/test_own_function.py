@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.cli_helpers import copy_package
+
+pytestmark = pytest.mark.usefixtures("host_built")
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 BLOCKS = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
@@ -19,9 +23,7 @@ OWN = Path(__file__).parent / "own" / "half_centered"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    for folder in ("softgen", "templates"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    copy_package(tmp_path)
     (tmp_path / "softgen/spec/functions/logmeanexp.py").write_text(BLOCKS["python"])
     (tmp_path / "templates/functions/logmeanexp.cuh.j2").write_text(BLOCKS["cuda"])
     return tmp_path

@@ -35,6 +35,7 @@ def run(arguments: list[str], folder: Path) -> str:
     return answer.stdout
 
 
+@pytest.mark.usefixtures("host_built")
 def test_the_commands_give_softmax(tmp_path: Path) -> None:
     run(["-c", CUT], tmp_path)
     for lines in (PARTIAL, FINISH):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import os
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from softgen.bench.record import LIMIT, Record, Status, read_csv
 from softgen.bench.roster import others
 from softgen.devices.gpu.device import unavailable_reason
 from softgen.spec.functions import all_functions
+from tests.helpers.cli_helpers import copy_package
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -55,11 +55,7 @@ def without_figures(text: str) -> list[str]:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a copy of the package, so that a test may add to it."""
-    for folder in ("softgen", "templates"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
-    return tmp_path
+    return copy_package(tmp_path)
 
 
 def test_every_block_is_known() -> None:
@@ -67,6 +63,7 @@ def test_every_block_is_known() -> None:
     assert (len(SHELL), len(TEXT), len(PYTHON)) == (8, 3, 6)
 
 
+@pytest.mark.usefixtures("host_built")
 def test_first_command(checkout: Path) -> None:
     install, _, command = SHELL[0].strip().partition(" && ")
     assert install == "pip install '.[cuda13]'"  # continuous integration installs the same way
@@ -109,11 +106,13 @@ def test_call() -> None:
     assert re.fullmatch(r"softmax_bf16_32000_\w+", printed.strip())
 
 
+@pytest.mark.usefixtures("host_built")
 def test_verify(checkout: Path) -> None:
     printed = softgen(SHELL[4].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed
 
 
+@pytest.mark.usefixtures("host_built")
 def test_beside_softmax(checkout: Path) -> None:
     """Each function of the table is one, with its results; the command writes both files."""
     told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
@@ -148,6 +147,7 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
     assert answer.returncode == 3
 
 
+@pytest.mark.usefixtures("host_built")
 def test_adding_a_strategy(checkout: Path) -> None:
     (template,) = (body for kind, body in BLOCKS if kind == "cuda")
     (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[4])

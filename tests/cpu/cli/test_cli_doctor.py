@@ -27,6 +27,7 @@ def broken(message: str) -> Callable[[], str]:
     return probe
 
 
+@pytest.mark.usefixtures("host_built")
 def test_this_machine_can_run_the_cpu_path(own_cache: Path) -> None:
     report = document(ok("doctor", "--json"))
     assert report["ok"] is True
@@ -42,11 +43,13 @@ def test_this_machine_can_run_the_cpu_path(own_cache: Path) -> None:
         assert bool(check["fix"]) is not check["ok"]
 
 
+@pytest.mark.usefixtures("host_built")
 def test_the_probe_of_the_cache_folder_leaves_nothing_behind(own_cache: Path) -> None:
     ok("doctor")
     assert {path.name for path in own_cache.iterdir()} <= {"emulator"}
 
 
+@pytest.mark.usefixtures("host_built")
 def test_what_is_missing_comes_with_the_command_that_gets_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -136,6 +139,7 @@ def test_a_setting_that_no_call_takes_is_a_finding(
     assert found.detail.startswith(f"the environment variable {variable} must be ")
 
 
+@pytest.mark.usefixtures("host_built")
 def test_a_cache_folder_that_is_unsafe_is_a_finding(own_cache: Path) -> None:
     own_cache.chmod(0o777)
     found = finding("cache folder")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.helpers.cli_helpers import ok, refused
 
@@ -41,6 +42,7 @@ def test_what_does_not_go_together_is_refused() -> None:
     )
 
 
+@pytest.mark.usefixtures("host_built")
 def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
     shown = np.arange(40) % 3 != 0

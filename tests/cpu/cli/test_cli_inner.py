@@ -10,6 +10,8 @@ import pytest
 from softgen.source.manifest import read
 from tests.helpers.cli_helpers import cli, document, ok
 
+pytestmark = pytest.mark.usefixtures("host_built")
+
 
 def test_a_kernel_is_emitted(tmp_path: Path) -> None:
     ok("emit", "--cols", 128, "--inner", 1024, "--rows", 65536, "--out", tmp_path)

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from tests.helpers.cli_helpers import ok, refused
+
+pytestmark = pytest.mark.usefixtures("host_built")
 
 CPU = ("--device", "cpu")
 

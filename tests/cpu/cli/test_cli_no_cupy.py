@@ -64,6 +64,7 @@ def test_show_works_and_says_how_to_get_nvrtc(tmp_path: Path, prelude: str) -> N
 
 
 @without_cupy
+@pytest.mark.usefixtures("host_built")
 def test_run_computes_on_the_cpu(tmp_path: Path, prelude: str) -> None:
     words = ("run", "--rows", 4, "--cols", 100, "--json")
     ran = subprocess_cli(*words, cwd=tmp_path, prelude=prelude)
@@ -86,6 +87,7 @@ def test_asking_for_a_gpu_exits_with_3_and_says_how_to_get_cupy(
 
 
 @without_cupy
+@pytest.mark.usefixtures("host_built")
 def test_doctor_reports_it_and_succeeds(tmp_path: Path, prelude: str) -> None:
     ran = subprocess_cli("doctor", "--json", cwd=tmp_path, prelude=prelude)
     assert ran.returncode == 0, ran.stderr

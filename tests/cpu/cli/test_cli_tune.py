@@ -125,6 +125,7 @@ def test_cache_lists_exports_clears_and_imports(tmp_path: Path, own_cache: Path)
     assert document(ok("cache", "ls", "--json")) == listed
 
 
+@pytest.mark.usefixtures("host_built")
 def test_cache_clear_says_what_it_did(own_cache: Path) -> None:
     ok("tune", "--shape", "64x1000")
     ok("run", "--device", "cpu", "--rows", 2, "--cols", 8)

@@ -106,6 +106,7 @@ def test_without_softgen_there_is_nothing_to_ask(tmp_path: Path) -> None:
         found(tmp_path, CUPY)
 
 
+@pytest.mark.usefixtures("host_built")
 def test_doctor_reports_it_and_the_exit_code_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,8 @@ from softgen.strategies.base import NO_PDL, TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 
+pytestmark = pytest.mark.usefixtures("host_built")
+
 H200 = arch_named("sm_90")
 WAIT = "  await_launch_before(x, y);\n"
 WARP = parse_name("softmax_f32_1000_warp_p4_c32_g32_r1_pad_b128_pdl1")

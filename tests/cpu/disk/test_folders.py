@@ -41,6 +41,7 @@ def test_a_linked_folder_is_not_followed(kind: str, own_cache: Path, documents: 
     assert len(list(documents.iterdir())) == 1
 
 
+@pytest.mark.usefixtures("host_built")
 def test_a_source_is_not_kept_behind_a_link(own_cache: Path, documents: Path) -> None:
     (own_cache / "sources").symlink_to(documents)
     result = ok("run", "--device", "cpu", "--rows", 1, "--cols", 8, "--json")

@@ -29,6 +29,8 @@ from softgen.verify.verify import on_emulator
 from tests.helpers.cli_helpers import ok, refused
 from tests.helpers.emulator_helpers import broken
 
+pytestmark = pytest.mark.usefixtures("host_built")
+
 ARCH = arch_named("sm_90")
 STRATEGIES = {kind.name for kind in all_strategies() if kind.takes and Rows in kind.layouts}
 FUNCTIONS = ("softmax", "log_softmax", "logsumexp", "partial", "softmax_lse")

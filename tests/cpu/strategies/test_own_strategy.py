@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +15,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.faults import SHIPPED
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
+from tests.helpers.cli_helpers import copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -35,10 +35,7 @@ CHAIN = (
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """Return a copy of the package with the strategy of the README."""
-    for folder in ("softgen", "templates"):
-        shutil.copytree(
-            ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__")
-        )
+    copy_package(tmp_path)
     (tmp_path / "softgen" / "strategies" / "thread.py").write_text(MODULE)
     (tmp_path / "templates" / "strategies" / "thread.cu.j2").write_text(TEMPLATE)
     return tmp_path
@@ -198,6 +195,7 @@ def test_a_candidate_that_its_own_check_refuses_is_told(checkout: Path) -> None:
     )
 
 
+@pytest.mark.usefixtures("host_built")
 def test_text_that_does_not_compile_is_told_with_its_template(checkout: Path) -> None:
     path = checkout / "templates" / "strategies" / "thread.cu.j2"
     break_line(path, "row < rows;", "row < rowz;")

@@ -27,6 +27,7 @@ from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.split import Split
 from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.warp import Warp
+from tests.helpers.cli_helpers import copy_package
 from tests.helpers.drawn import archs, problems, row_counts
 from tests.helpers.single import BOTH
 
@@ -369,9 +370,7 @@ def run_in(folder: Path, *arguments: str) -> str:
 
 
 def test_a_new_strategy_is_one_file_and_one_template(tmp_path: Path) -> None:
-    ignored = shutil.ignore_patterns("__pycache__")
-    for folder in ("softgen", "templates"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
+    copy_package(tmp_path)
     (tmp_path / "softgen" / "strategies" / "twice.py").write_text(TWICE)
     templates = tmp_path / "templates" / "strategies"
     shutil.copy(templates / "safe.cu.j2", templates / "twice.cu.j2")
