@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,8 @@ import pytest
 
 from softgen.devices.gpu.device import unavailable_reason
 from tests.helpers.run_folder import run_folder
+
+_numbers = itertools.count()
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -51,7 +54,11 @@ def alone_on_the_gpu(
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give each test an empty cache folder and none of the user's settings."""
-    folder = tmp_path_factory.mktemp("cache")
+    # Not by mktemp(), which reads the names of all folders of the run for each of thousands.
+    parent = tmp_path_factory.getbasetemp() / "caches"
+    parent.mkdir(mode=0o700, exist_ok=True)
+    folder = parent / str(next(_numbers))
+    folder.mkdir(mode=0o700)
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(folder))
     for name in ("TUNE", "TUNE_BUDGET", "BATCH_INVARIANT", "DEBUG"):
         monkeypatch.delenv(f"SOFTGEN_{name}", raising=False)

@@ -27,6 +27,8 @@ def test_one_process_at_a_time_is_on_the_gpu(tmp_path: Path) -> None:
     (tmp_path / "test_gpu.py").write_text(TESTS)
     (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = gpu: on the GPU\n")
     command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider"]
+    # pytest deletes what earlier runs left in its own place: tens of thousands of folders.
+    command += ["--basetemp", str(tmp_path / "base")]
     ran = subprocess.run(
         command,
         cwd=tmp_path,
