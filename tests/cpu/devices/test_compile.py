@@ -40,7 +40,7 @@ from tests.helpers.single import BOTH
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
 
-# Without what no kernel here uses of NVRTC's own headers: the same machine code in 0.92 of the time.
+# Without what no kernel uses of NVRTC's own headers: the same machine code in 0.92 of the time.
 QUICKER = ("--minimal",)
 
 # NVRTC releases the GIL; under pytest-xdist every core has a worker already.
