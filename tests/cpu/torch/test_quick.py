@@ -52,6 +52,14 @@ def test_shapes_types_and_dimensions_that_take_turns(world: World) -> None:
     assert len(world.chosen) == len(set(world.chosen)) * 6 + 2
 
 
+def test_more_requests_in_turn_than_are_compared_one_by_one(world: World) -> None:
+    xs = [leaf(2, cols) for cols in range(3, 9)]
+    for _ in range(3):
+        for x in xs:
+            same_as_torchs("softmax", x)
+    assert len(world.chosen) == 2 * len(xs)
+
+
 def test_a_dimension_that_only_equals_the_last_is_looked_at() -> None:
     x = leaf(3, 4)
     dims: tuple[Any, ...] = (True, 1.0)
