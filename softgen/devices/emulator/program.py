@@ -310,6 +310,8 @@ class Program:
 
     def run_counted(self, jobs: Sequence[Job]) -> list[tuple[Results, Work] | EmulationError]:
         """Run `jobs` in order; return all results of each and what the launch did, or an error."""
+        if any(job.shard for job in jobs):
+            raise InvalidValueError("launches of sharded rows are for run_sharded")
         results: list[tuple[Results, Work] | EmulationError] = []
         while len(results) < len(jobs):
             results += self._run_until_error(jobs[len(results) :])

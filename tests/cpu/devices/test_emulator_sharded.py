@@ -184,6 +184,8 @@ def test_what_is_refused() -> None:
     kernel, x = RIGHT[0], rows_of(RIGHT[0], 0)
     with pytest.raises(InvalidValueError, match="a shard is given of sharded rows"):
         run(kernel, x)
+    with pytest.raises(InvalidValueError, match="are for run_sharded"):
+        run(kernel, x, shard=Shard(0, 1, ROWS))
     with pytest.raises(InvalidValueError, match="shard must be from 0 to 1, got 2"):
         Shard(2, 2, 1)
     with pytest.raises(InvalidValueError, match="shards must be from 1 to 8, got 9"):
