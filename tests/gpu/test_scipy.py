@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from softgen import scipy
+from tests.helpers.scipy_cases import CUPYX_CASES, KERNEL_CASES, Case
 
 pytestmark = pytest.mark.gpu
 
@@ -73,6 +74,19 @@ def test_rows_that_are_not_finite() -> None:
     np.testing.assert_array_equal(kept.get(), lse.get()[:, None])
     assert np.isnan(scipy.softmax(x, axis=1).get()[1:]).all()
     assert np.isnan(scipy.log_softmax(x, axis=1).get()[1:]).all()
+
+
+@pytest.mark.parametrize("case", [*KERNEL_CASES, *CUPYX_CASES], ids=lambda case: case.name)
+def test_what_scipys_and_cupyxs_tests_are_about(case: Case) -> None:
+    options = {key: on_gpu(each) if key == "b" else each for key, each in case.options.items()}
+    found = getattr(scipy, case.name)(on_gpu(case.x), **options)
+    found, wanted = (
+        (each,) if not isinstance(each, tuple) else each for each in (found, case.wanted)
+    )
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert ours.shape == np.shape(theirs)
+        np.testing.assert_allclose(ours.get(), theirs, rtol=1e-12, atol=1e-13)
 
 
 def test_a_number_and_complex_ones() -> None:

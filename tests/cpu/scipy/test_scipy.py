@@ -10,11 +10,20 @@ import pytest
 
 from softgen import scipy
 from softgen.errors import InvalidTypeError
+from tests.helpers.scipy_cases import CUPYX_CASES, KERNEL_CASES, Case
 
 
 def exact_logsumexp(x: Any, axis: Any = None, keepdim: bool = False) -> Any:
+    top = np.max(x, axis, keepdims=True)
+    top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
-        return np.log(np.exp(x).sum(axis, keepdims=keepdim))
+        lse = np.log(np.exp(x - top).sum(axis, keepdims=True)) + top
+    return lse if keepdim else np.squeeze(lse, axis)
+
+
+def exact_softmax(x: Any, axis: Any) -> Any:
+    terms = np.exp(x - np.max(x, axis, keepdims=True))
+    return terms / terms.sum(axis, keepdims=True)
 
 
 @pytest.fixture
@@ -24,7 +33,7 @@ def beyond(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     numpy_library = SimpleNamespace(array_type=np.ndarray)
     monkeypatch.setattr(scipy, "library_of", lambda x: (numpy_library, np.asarray(x)))
     api = SimpleNamespace(
-        softmax=lambda x, axis: np.exp(x - exact_logsumexp(x, axis, True)),
+        softmax=exact_softmax,
         log_softmax=lambda x, axis: x - exact_logsumexp(x, axis, True),
         logsumexp=exact_logsumexp,
     )
@@ -52,6 +61,21 @@ def test_the_cases_of_scipys_pages(beyond: list[Any]) -> None:
     np.testing.assert_allclose(scipy.log_softmax([10.0, 1.0]), [-1.234e-4, -9.0001234], rtol=1e-4)
     assert scipy.logsumexp(np.arange(10)) == pytest.approx(9.4586297444267107, rel=1e-15)
     assert not beyond
+
+
+@pytest.mark.parametrize("case", KERNEL_CASES, ids=lambda case: case.name)
+def test_what_scipys_tests_are_about(case: Case, beyond: list[Any]) -> None:
+    found = getattr(scipy, case.name)(case.x, **case.options)
+    np.testing.assert_allclose(found, case.wanted, rtol=1e-12, atol=1e-13)
+    assert np.shape(found) == np.shape(case.wanted)
+    assert not beyond
+
+
+@pytest.mark.parametrize("case", CUPYX_CASES, ids=lambda case: case.name)
+def test_what_is_left_to_cupyx(case: Case, beyond: list[Any]) -> None:
+    getattr(scipy, case.name)(case.x, **case.options)
+    ((name, *_),) = beyond
+    assert name == case.name
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint64", "bool"])
