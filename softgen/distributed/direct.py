@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import weakref
 from typing import Any
 
 import torch
@@ -34,25 +35,34 @@ _BOUNDARY = 16
 class Direct:
     """Parts of rows through mailboxes in symmetric memory, for rows that GPUs hold in registers.
 
+    It is for groups of GPUs that can access each other's memory: see `usable`.
     What it has no kernel for goes through a Collective. Processes agree on that at the first call
     with a function, its types and a number of columns, and each chooses its own kernel.
 
     Attributes:
-        group: the process group, of GPUs that can access each other's memory: see `usable`.
         size: how many processes it has.
-        collective: what the rest goes through.
     """
 
     def __init__(self, group: Any, seconds: float = SECONDS) -> None:
         """Make an exchange that waits so many seconds for another process."""
-        self.group = group
+        # An exchange is kept as long as its group, and must not keep it.
+        self._group = weakref.ref(group)
         self.size: int = dist.get_world_size(group)
-        self.collective = Collective(group)
         self._seconds = seconds
         self._mailboxes: Mailboxes | None = None
         self._agreed: dict[Any, bool] = {}
         self._kernels: dict[Any, Any] = {}
         self._launches: dict[Any, Any] = {}
+
+    @property
+    def group(self) -> Any:
+        """The process group."""
+        return self._group()
+
+    @property
+    def collective(self) -> Collective:
+        """What the rest goes through."""
+        return Collective(self.group)
 
     def softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the softmax; see Exchange."""

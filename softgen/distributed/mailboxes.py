@@ -30,7 +30,7 @@ class Mailboxes:
         import torch.distributed._symmetric_memory as symmetric
 
         size, rank = dist.get_world_size(group), dist.get_rank(group)
-        self.room, self._group, self._seconds = room, group, seconds
+        self.room, self._seconds = room, seconds
         self._mine = symmetric.empty(mailbox_bytes(size, room), dtype=torch.uint8, device=device)
         self._mine.zero_()
         torch.cuda.synchronize()

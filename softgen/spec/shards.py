@@ -20,6 +20,9 @@ MOST_SHARDS = 8
 # A mailbox begins with a line that is the device's own: 1 + the shard that did not come, else 0.
 HEAD_BYTES = 128
 
+# Where a head has 4 bytes that kernels leave alone: an alarm for those who look there.
+ALARM_OFFSET = 64
+
 # A part has room for eight words, each with its tag: those of all kernels, which share a mailbox.
 SLOT_BYTES = 64
 
