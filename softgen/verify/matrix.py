@@ -133,12 +133,12 @@ SHARDED = (
     ("softmax", DType.BFLOAT16, 33),
     ("log_softmax_lse", DType.FLOAT16, 1001),
     ("log_softmax", DType.FLOAT64, 33),
-    ("softmax_lse", DType.BFLOAT16, 5000),
+    ("softmax_lse", DType.BFLOAT16, 2049),
     ("softmax", DType.FLOAT32, 1),
     ("logsumexp", DType.BFLOAT16, 1000),
     ("partial", DType.FLOAT32, 33),
     ("entropy", DType.FLOAT32, 1000),
-    ("softmax", DType.BFLOAT16, 20000),
+    ("softmax", DType.BFLOAT16, 8193),
 )
 
 _ROWS = 64  # moves the best guess only

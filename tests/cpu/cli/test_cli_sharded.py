@@ -1,0 +1,42 @@
+"""--sharded: kernels of rows that several devices hold, on the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.helpers.cli_helpers import document, ok, refused
+
+PLAIN = "softmax_f32_1000_block_p4_c8_g128_b128_m12_pdl1"
+NAME = PLAIN.replace("_block", "_sharded_block")
+
+
+def test_list_show_and_emit(tmp_path: Path) -> None:
+    asked = ("--cols", 64128, "--dtype", "bfloat16", "--sharded")
+    names = [each["name"] for each in document(ok("list", *asked, "--json"))]
+    assert names
+    assert all(name.startswith("softmax_bf16_64128_sharded_cluster_") for name in names)
+    ok("emit", *asked, "--out", tmp_path)
+    files = json.loads((tmp_path / "manifest.json").read_text())["files"]
+    (entry,) = files.values()
+    assert entry["problem"]["layout"] == "sharded"
+    assert [each["name"] for each in entry["operands"]][2:5] == ["mailboxes", "mailbox", "alarm"]
+    assert "const long long* mailboxes" in ok("show", NAME, "--sharded").stdout
+
+
+def test_every_candidate_is_of_functions_that_have_one(tmp_path: Path) -> None:
+    ok("emit", "--all", "--cols", 1, "--dtype", "float64", "--sharded", "--out", tmp_path)
+    files = json.loads((tmp_path / "manifest.json").read_text())["files"].values()
+    functions = {entry["problem"]["function"] for entry in files}
+    assert {"softmax", "log_softmax_lse", "logsumexp", "entropy", "partial"} <= functions
+    assert "softmax_backward" not in functions
+    assert {entry["strategy"] for entry in files} <= {"block", "cluster"}
+
+
+def test_what_is_refused() -> None:
+    told = refused(2, "show", PLAIN, "--sharded")
+    assert "is for rows on one device, and --sharded was given" in told
+    told = refused(2, "list", "--cols", 100, "--sharded", "--strided", 1)
+    assert "give sharded alone" in told
+    told = refused(2, "run", "--variant", NAME, "--device", "cpu")
+    assert f"`softgen verify --device cpu --variant {NAME}` runs it on three" in told
