@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -179,9 +180,10 @@ class Strategy(abc.ABC):
         return capability_name(self.oldest)
 
     @classmethod
-    def fields(cls) -> list[dataclasses.Field[Any]]:
+    @functools.cache
+    def fields(cls) -> tuple[dataclasses.Field[Any], ...]:
         """The knobs in the order of names: those that all strategies have come last."""
-        return sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True)
+        return tuple(sorted(dataclasses.fields(cls), key=lambda field: field.kw_only is True))
 
     @property
     def knobs(self) -> dict[str, int | bool]:

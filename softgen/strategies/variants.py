@@ -34,7 +34,7 @@ class Variant:
         """Readable and unique; the stem of the emitted file."""
         return f"{self.problem.label}_{self.strategy.label}"
 
-    @property
+    @functools.cached_property
     def launch(self) -> Launch:
         """The launch shape, and whether it may start before the launch before has ended."""
         shape = self.strategy.launch(self.problem)
@@ -53,24 +53,29 @@ class Variant:
 
         Where a grid is sized for a number of SMs, a device of any architecture may have them.
         """
-        for name, arch in KNOWN.items():
-            if self._fits(arch):
-                return name
-        return capability_name(max(self.strategy.oldest, self.problem.needs))
+        needs = capability_name(max(self.strategy.oldest, self.problem.needs))
+        return next((name for name, fits in self._fits.items() if fits), needs)
 
     @property
     def arch_rule(self) -> str:
         """The architectures that it is for, in words: the oldest, and newer ones without room."""
-        fits = {name: self._fits(arch) for name, arch in KNOWN.items()}
-        newer = itertools.dropwhile(lambda name: not fits[name], fits)
-        without = [name for name in newer if not fits[name]]
+        newer = itertools.dropwhile(lambda name: not self._fits[name], self._fits)
+        without = [name for name in newer if not self._fits[name]]
         return f"any from {self.oldest_arch} " + (f"but {', '.join(without)}" if without else "on")
 
-    def _fits(self, arch: Arch) -> bool:
-        needed = max(arch.multiprocessors, self.launch.multiprocessors)
-        return self.strategy.is_legal(
-            self.problem, dataclasses.replace(arch, multiprocessors=needed)
-        )
+    @functools.cached_property
+    def _fits(self) -> dict[str, bool]:
+        """Whether each known architecture has the instructions and the room."""
+        needed = self.launch.multiprocessors
+        return {
+            name: self.strategy.is_legal(
+                self.problem,
+                arch
+                if arch.multiprocessors >= needed
+                else dataclasses.replace(arch, multiprocessors=needed),
+            )
+            for name, arch in KNOWN.items()
+        }
 
     def check(self, arch: Arch) -> None:
         """Raise IllegalVariantError if the strategy cannot compute the problem on `arch`."""

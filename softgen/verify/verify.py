@@ -207,7 +207,15 @@ def on_emulator(sources: Sequence[Source], seconds: int = SECONDS) -> list[list[
     except CompileError as error:
         if len(sources) == 1:
             return [[Verdict(None, str(error), compiled=False)]]
-        return [verdicts for source in sources for verdicts in on_emulator([source], seconds)]
+        # Those that the compiler names go alone; if it names none, all do.
+        named = [source.name for source in sources if f"\n{source.name}.cu:" in str(error)]
+        alone = [not named or source.name in named for source in sources]
+        others = [source for source, is_alone in zip(sources, alone, strict=True) if not is_alone]
+        together = iter(on_emulator(others, seconds) if others else ())
+        return [
+            on_emulator([source], seconds)[0] if is_alone else next(together)
+            for source, is_alone in zip(sources, alone, strict=True)
+        ]
     jobs = [[] if _is_sharded(source) else _jobs(source, seconds) for source in sources]
     flat = program.run_counted([job for some in jobs for job in some])
     return [
