@@ -227,6 +227,7 @@ def finish(
     d: Any,
     axis: int | tuple[int, ...] | None = -1,
     *,
+    log: bool = False,
     dtype: object = None,
     out: Any = None,
     tune: str | None = None,
@@ -237,12 +238,15 @@ def finish(
 ) -> Any:
     """Return exp(x - m) / d: the softmax of a piece x of rows whose pairs are (m, d).
 
+    With `log` its logarithm, (x - m) - log(d).
+
     Args:
         x: the piece, as in `softmax`.
         m: maxima of the whole rows, as `partial` or `merge` returns them; of x's shape without the
             axis, float32 (float64 if x or the result is).
         d: sums of the whole rows, likewise.
         axis: as in `softmax`; any other than the last costs a copy of x.
+        log: whether to return the logarithm.
         dtype: as in `softmax`.
         out: as in `softmax`.
         tune: as in `softmax`.
@@ -253,7 +257,7 @@ def finish(
     """
     if dim is not None:
         axis = axis_of(axis, dim)
-    calls = _finish if pdl else calls_of("finish", False)
+    calls = _finish if pdl and not log else calls_of("log_finish" if log else "finish", pdl)
     return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (m, d))
 
 

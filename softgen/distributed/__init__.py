@@ -3,20 +3,37 @@
 `softmax`, `log_softmax`, `logsumexp`, `token_log_probs` and `cross_entropy` take this process's
 shard of the columns, on `torch.distributed`'s process groups, or a DTensor that is sharded so. They
 are differentiable. Between the processes a few numbers a row travel (docs/distributed.md).
+`softgen.distributed.on_cupy` has them for CuPy arrays, and needs no PyTorch.
 """
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from softgen.errors import MissingDependencyError
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise MissingDependencyError(
-        "softgen.distributed needs PyTorch; install it with pip install 'softgen[torch]'"
-    ) from error
-
-from softgen.distributed.functional import log_softmax, logsumexp, softmax
-from softgen.distributed.losses import cross_entropy, token_log_probs
+if TYPE_CHECKING:
+    from softgen.distributed.functional import log_softmax, logsumexp, softmax
+    from softgen.distributed.losses import cross_entropy, token_log_probs
 
 __all__ = ["cross_entropy", "log_softmax", "logsumexp", "softmax", "token_log_probs"]
+
+_HOME = dict.fromkeys(__all__, "softgen.distributed.functional")
+_HOME |= dict.fromkeys(("cross_entropy", "token_log_probs"), "softgen.distributed.losses")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a function on first use: those of PyTorch need it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'softgen.distributed' has no attribute {name!r}")
+    try:
+        import torch  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "softgen.distributed needs PyTorch; install it with pip install 'softgen[torch]', or "
+            "take softgen.distributed.on_cupy"
+        ) from error
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value

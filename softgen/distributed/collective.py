@@ -33,11 +33,11 @@ class Collective:
 
     def softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the softmax; see Exchange."""
-        return self._finished(x, dtype, local.finish)
+        return self._finished(x, dtype, log=False)
 
     def log_softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the logarithm of the softmax; see Exchange."""
-        return self._finished(x, dtype, local.log_finish)
+        return self._finished(x, dtype, log=True)
 
     def logsumexp(self, x: Any) -> Any:
         """Return lse of the rows; see Exchange.
@@ -70,11 +70,11 @@ class Collective:
             dist.all_reduce(sums, group=self.group)
         return sums
 
-    def _finished(self, x: Any, dtype: Any, finish: Callable[..., Any]) -> Any:
-        """Return what `finish` makes of the elements and the pairs of their rows."""
+    def _finished(self, x: Any, dtype: Any, log: bool) -> Any:
+        """Return the softmax of this shard, or its logarithm."""
         rows, cols = x.shape[:-1].numel(), x.shape[-1]
         if self.size == 1 or not rows:
-            return finish(x, *_pair(x, None), dtype) if x.numel() else _like(x, dtype)
+            return local.finish(x, *_pair(x, None), log, dtype) if x.numel() else _like(x, dtype)
         if rows < ROWS_TO_HALVE:
             pieces = [x.reshape(rows, cols)]
         else:
@@ -84,7 +84,7 @@ class Collective:
         found = []
         for piece, every in zip(pieces, gathered, strict=True):
             m, d = _merged(every())
-            found.append(finish(piece, m, d, dtype) if cols else _like(piece, dtype))
+            found.append(local.finish(piece, m, d, log, dtype) if cols else _like(piece, dtype))
         whole = found[0] if len(found) == 1 else torch.cat(found)
         return whole.reshape(x.shape)
 

@@ -99,6 +99,8 @@ def _elements(function: Any, x_local: Any, dtype: Any, group: Any) -> Any:
     x = checked(placed.x)
     exchange = exchange_of(placed.group)
     dtype = dtype or x.dtype
+    if dtype is torch.float64:  # the pairs are then float64 as well
+        x = x.to(dtype)
     if x.requires_grad and torch.is_grad_enabled():
         return placed.elements(function.apply(x, dtype, exchange))
     run = exchange.softmax if function is Softmax else exchange.log_softmax

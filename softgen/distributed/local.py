@@ -1,4 +1,4 @@
-"""What this process computes of its own shard: the kernels, on tensors that nobody tracks.
+"""What this process computes of its own shard: the kernels, on arrays that nobody tracks.
 
 A shard may have no column, for which there is no kernel.
 """
@@ -7,12 +7,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from softgen.call import api, gradients, losses
 from softgen.call.full import calls_of
 from softgen.call.hooks import call_hooked
-from softgen.torch.dtypes import wide
+from softgen.call.tokens import arithmetic_of
 
 # A choice that each process would time for itself could differ, and with it the last bits.
 _SAME = (None, -1, None, "off", None, True)
@@ -33,14 +31,14 @@ def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
     return pair
 
 
-def finish(x: Any, m: Any, d: Any, dtype: Any) -> Any:
-    """Return exp(x - m) / d of `dtype`."""
-    return api.finish(x, m, d, dtype=dtype)
+def finish(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
+    """Return exp(x - m) / d of `dtype`, or its logarithm."""
+    return api.finish(x, m, d, log=log, dtype=dtype)
 
 
 def logsumexp(x: Any) -> Any:
     """Return log(sum(exp(x))) in the type of the arithmetic."""
-    return api.logsumexp(x, dtype=wide(x))
+    return api.logsumexp(x, dtype=arithmetic_of(x))
 
 
 def merge_lse(lses: Any) -> Any:
@@ -61,12 +59,3 @@ def cross_entropy_backward(x: Any, target: Any, lse: Any, upstream: Any, z_loss:
 def token_log_probs_backward(x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any) -> Any:
     """Return the gradient of the log-probabilities of columns of x, (..., k)."""
     return gradients.token_log_probs_backward(x, ids, lse, upstream, temperature=temperature)
-
-
-def log_finish(x: Any, m: Any, d: Any, dtype: Any) -> Any:
-    """Return (x - m) - log(d) of `dtype`, by PyTorch's operations.
-
-    Not x - (m + log(d)): where m is large that sum would round log(d) away.
-    """
-    kept = x.to(m.dtype) - m[..., None]
-    return kept.sub_(torch.log(d)[..., None]).to(dtype)

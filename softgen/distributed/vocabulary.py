@@ -8,7 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from softgen.distributed.collective import all_gather
+from softgen.distributed import collective
 from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
 
@@ -33,7 +33,7 @@ def first_column(x: Any, group: Any) -> int:
             )
         mine = torch.tensor([cols], device=x.device)
         every = mine.new_empty(dist.get_world_size(group))
-        all_gather(every, mine, group=group)
+        collective.all_gather(every, mine, group=group)
         known[cols] = int(every[: dist.get_rank(group)].sum())
     return known[cols]
 

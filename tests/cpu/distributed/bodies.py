@@ -83,8 +83,11 @@ def columns(rank: int, size: int, name: str) -> None:
             assert torch.equal(
                 getattr(sd, name)(x.detach()).nan_to_num(7), got.detach().nan_to_num(7)
             )
-    half = getattr(sd, name)(mine(rows_of(size, torch.bfloat16), rank, size), dtype=torch.float32)
-    close(half, mine(whole(rows_of(size, torch.bfloat16).double(), -1), rank, size), 3e-6)
+    for narrow, dtype in ((torch.bfloat16, torch.float32), (torch.float32, torch.float64)):
+        full = rows_of(size, narrow)
+        got = getattr(sd, name)(mine(full, rank, size), dtype=dtype)
+        assert got.dtype is dtype
+        close(got, mine(whole(full.double(), -1), rank, size), BOUND[dtype])
 
 
 def logsumexp(rank: int, size: int) -> None:
@@ -260,13 +263,13 @@ def counted(rank: int, size: int) -> None:
     sent.clear()
     for _ in range(2):  # where columns start is asked once
         sd.token_log_probs(x.detach(), ids)
-    assert [size for _, size in sent] == [36, 36]
+    assert [size for _, size in sent] == [8, 36, 36]
     sd.softmax(x.detach()[:0])  # no rows, nothing to send
-    assert len(sent) == 2
+    assert len(sent) == 3
     alone = dist.new_group([0])
     if rank == 0:
         close(sd.softmax(full, group=alone), torch.softmax(full, -1), 3e-6)
-        assert len(sent) == 2
+        assert len(sent) == 3
     else:
         with pytest.raises(InvalidValueError, match="not in the group"):
             sd.softmax(x, group=alone)

@@ -87,8 +87,8 @@ class Kernels:
         assert ds.is_contiguous()
         return tuple(self.launch("merge", ms, ds))
 
-    def finish(self, x: Any, m: Any, d: Any, dtype: Any) -> Any:
-        return self.launch("finish", x, m, d, out=dtype)[0]
+    def finish(self, x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
+        return self.launch("log_finish" if log else "finish", x, m, d, out=dtype)[0]
 
     def logsumexp(self, x: Any) -> Any:
         return self.launch("logsumexp", x, out=wide(x))[0]

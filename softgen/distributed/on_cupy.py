@@ -1,0 +1,224 @@
+"""Rows over several GPUs on CuPy arrays, without PyTorch: by NCCL, through cupyx.distributed.
+
+The functions are those of `softgen.distributed`, without gradients (docs/distributed.md).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from softgen.call.losses import REDUCTIONS
+from softgen.call.tokens import arithmetic_of
+from softgen.distributed import local
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.names import unknown
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+
+# By communicator: how many processes it has, and by the columns of this one what its first is.
+_sizes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+_firsts: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+
+
+def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
+    """Return this process's columns of the softmax of rows whose columns all processes share.
+
+    Args:
+        x_local: this process's columns, a CuPy array (..., columns) on the current device, of the
+            same rows and dtype in all processes. Columns may differ, and there may be none.
+        comm: the communicator, as cupyx.distributed.init_process_group returns it for NCCL.
+        dtype: dtype of the result; x_local's by default.
+
+    All processes call this. Raises what `softgen.softmax` raises.
+    """
+    return _finished(x_local, comm, dtype, log=False)
+
+
+def log_softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
+    """Return this process's columns of the logarithm of the softmax; see `softmax`."""
+    return _finished(x_local, comm, dtype, log=True)
+
+
+def logsumexp(x_local: Any, comm: Any, *, keepdim: bool = False) -> Any:
+    """Return log(sum(exp(x))) of whole rows, float32 (float64 for float64): one a row, everywhere.
+
+    The arguments are those of `softmax`. With `keepdim` the result keeps the last axis.
+    """
+    x = _checked(x_local)
+    if x.size:
+        lse = local.logsumexp(x)
+    else:
+        lse = _cupy().full(x.shape[:-1], -float("inf"), arithmetic_of(x))
+    if lse.size and _size(comm) > 1:
+        every = _gathered(lse.reshape(1, -1), comm)
+        pieces = _cupy().ascontiguousarray(every[:, 0].T)
+        lse = local.merge_lse(pieces).reshape(lse.shape)
+    return lse[..., None] if keepdim else lse
+
+
+def token_log_probs(
+    x_local: Any, ids: Any, comm: Any, *, return_lse: bool = False, offset: int | None = None
+) -> Any:
+    """Return log_softmax(x) at the columns `ids` of whole rows, in all processes.
+
+    Args:
+        x_local: as in `softmax`.
+        ids: numbers of columns among those of all processes, the same in each: int32 or int64, one
+            a row, or several, in one more axis.
+        comm: as in `softmax`.
+        return_lse: whether to return log(sum(exp(x))) too.
+        offset: the number of x_local's first column. By default the processes ask each other at the
+            first call with so many columns.
+
+    Returns:
+        float32 (float64 for float64), of ids' shape; or a pair of it and lse. NaN for an id that no
+        process has.
+    """
+    x = _checked(x_local)
+    several = ids.ndim == x.ndim
+    if ids.shape[: x.ndim - 1] != x.shape[:-1] or ids.ndim > x.ndim:
+        raise InvalidValueError(
+            f"ids must have the shape of the rows, {x.shape[:-1]}, or one axis more, got "
+            f"{ids.shape}"
+        )
+    m, log_sum, logits = _of_columns(x, ids if several else ids[..., None], comm, offset)
+    log_probs = (logits - m[..., None]) - log_sum[..., None]
+    log_probs = log_probs if several else log_probs[..., 0]
+    return (log_probs, m + log_sum) if return_lse else log_probs
+
+
+def cross_entropy(
+    x_local: Any,
+    target: Any,
+    comm: Any,
+    *,
+    ignore_index: int = IGNORE_INDEX,
+    reduction: str = "mean",
+    offset: int | None = None,
+) -> Any:
+    """Return the cross entropy of whole rows with class indices, in all processes.
+
+    Args:
+        x_local: logits, as in `softmax`.
+        target: the class of each row among those of all processes, the same in each: int32 or
+            int64, of the shape of the rows.
+        comm: as in `softmax`.
+        ignore_index: a target that counts for nothing: its loss is 0.
+        reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
+        offset: as in `token_log_probs`.
+
+    Returns:
+        The loss in float32 (float64 for float64). NaN for a target that no process has.
+    """
+    if reduction not in REDUCTIONS:
+        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    x = _checked(x_local)
+    if target.shape != x.shape[:-1]:
+        raise InvalidValueError(
+            f"target must have the shape of the rows, {x.shape[:-1]}, got {target.shape}"
+        )
+    m, log_sum, logits = _of_columns(x, target[..., None], comm, offset)
+    losses = log_sum - (logits[..., 0] - m)
+    losses[target == ignore_index] = 0
+    if reduction == "none":
+        return losses
+    return losses.sum() / ((target != ignore_index).sum() if reduction == "mean" else 1)
+
+
+def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
+    """Return the softmax of this shard, or its logarithm."""
+    x = _checked(x_local)
+    if dtype is not None and DType.of(dtype) is DType.FLOAT64:  # the pairs are then, too
+        x = x.astype("float64")
+    m, d = _pair(x)
+    if m.size and _size(comm) > 1:
+        both = _cupy().stack((m.ravel(), d.ravel()))
+        m, d = (each.reshape(m.shape) for each in _merged(_gathered(both, comm)))
+    if not x.size:
+        return _cupy().empty(x.shape, x.dtype if dtype is None else dtype)
+    return local.finish(x, m, d, log, dtype)
+
+
+def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, Any, Any]:
+    """Return of whole rows m, log(d), and the elements at the columns `ids`, (..., k).
+
+    Elements are NaN where no process has the column.
+    """
+    cupy, cols, infinity = _cupy(), x.shape[-1], float("inf")
+    if ids.dtype.name not in ("int32", "int64"):
+        raise InvalidTypeError(f"columns must be int32 or int64, got {ids.dtype}")
+    columns = ids - (_first(x, comm) if offset is None else offset)
+    logits = cupy.full(ids.shape, infinity, arithmetic_of(x))
+    if cols:
+        nearest = columns.clip(0, cols - 1)
+        found = cupy.take_along_axis(x, nearest, -1).astype(logits.dtype)
+        logits = cupy.where(nearest == columns, found, logits)
+    m, d = _pair(x)
+    if m.size and _size(comm) > 1:
+        rows = m.size
+        both = m.reshape(1, rows), d.reshape(1, rows)
+        every = _gathered(cupy.concatenate((*both, logits.reshape(rows, -1).T)), comm)
+        m, d = (each.reshape(m.shape) for each in _merged(every))
+        logits = every[:, 2:].min(0).T.reshape(logits.shape)
+    # What has +inf among its logits has a pair of NaN.
+    return m, cupy.log(d), cupy.where(logits == infinity, float("nan"), logits)
+
+
+def _pair(x: Any) -> tuple[Any, Any]:
+    """Return the pair of each row of the shard: (-inf, 0) where it has no column."""
+    if x.size:
+        return local.partial(x, None)
+    m = _cupy().full(x.shape[:-1], -float("inf"), arithmetic_of(x))
+    return m, _cupy().zeros_like(m)
+
+
+def _merged(every: Any) -> tuple[Any, Any]:
+    """Return the pair of each row from (processes, 2 or more, rows)."""
+    ms, ds = _cupy().ascontiguousarray(every[:, :2].transpose(1, 2, 0))
+    return local.merge(ms, ds)
+
+
+def _gathered(mine: Any, comm: Any) -> Any:
+    """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
+    cupy = _cupy()
+    mine = cupy.ascontiguousarray(mine)
+    every = cupy.empty((_size(comm), *mine.shape), mine.dtype)
+    comm.all_gather(mine, every, mine.size)
+    return every
+
+
+def _size(comm: Any) -> int:
+    """Return how many processes a communicator has, which it does not say: they count, once."""
+    if comm not in _sizes:
+        one = _cupy().ones(1, "int32")
+        count = _cupy().empty_like(one)
+        comm.all_reduce(one, count)
+        _sizes[comm] = int(count[0])
+    return _sizes[comm]
+
+
+def _first(x: Any, comm: Any) -> int:
+    """Return the number of the shard's first column, asked once for a number of columns."""
+    cols, known = x.shape[-1], _firsts.setdefault(comm, {})
+    if cols not in known:
+        every = _gathered(_cupy().array([[cols]], "int64"), comm)
+        known[cols] = int(every[: comm.rank].sum())
+    return known[cols]
+
+
+def _checked(x: Any) -> Any:
+    """Return x; raise InvalidTypeError or InvalidValueError unless it is an array of rows."""
+    if not isinstance(x, _cupy().ndarray):
+        raise InvalidTypeError(
+            f"softgen.distributed.on_cupy takes CuPy arrays, got {type(x).__qualname__}"
+        )
+    if not x.ndim:
+        raise InvalidValueError("x_local must have columns along its last axis, got no axis")
+    return x
+
+
+def _cupy() -> Any:
+    import cupy
+
+    return cupy

@@ -1,0 +1,64 @@
+"""log_finish: (x - m) - log(d), the log-softmax of a piece of rows whose pairs (m, d) are known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from softgen.spec.dtypes import DType, FloatType
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.finish import Finish
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class LogFinish(Finish):
+    """log_softmax of each row from its pair, which is given."""
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "log_finish"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "y = (x - maxima) - log(sums)"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.finish(x, m, d, log=True)"
+
+    @property
+    def like(self) -> str:
+        """finish, whose bytes it moves with the same launch."""
+        return "finish"
+
+    @property
+    def shifts(self) -> bool:
+        """Nothing takes the place of a maximum of -inf."""
+        return False
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf stays -inf"
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, maxima, sums and y."""
+        *inputs, y = super().operands(dtype, out_dtype, compute)
+        return *inputs, replace(y, measure=Measure.LOGARITHM)
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return y; NaN where the pair is NaN or is that of a row of -inf, (-inf, 0)."""
+        import numpy as np
+
+        x, m, d = inputs
+        return ((x - m[..., None]) - np.log(d)[..., None],)
+
+
+LOG_FINISH = LogFinish()
+FUNCTIONS = (LOG_FINISH,)
+
+EXHIBITS = (Exhibit("a shard of a vocabulary, logarithms", LOG_FINISH, "bfloat16", 4096, 64128),)
