@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,10 +12,6 @@ from softgen.torch.dtypes import wide
 
 # PyTorch 2.13 has another name for it.
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-# Rows from which the shard goes in two halves, so that the pairs of one travel while the other is
-# read. It counts rows alone: processes differ in columns, and must cut alike.
-ROWS_TO_HALVE = 2048
 
 
 class Collective:
@@ -50,7 +45,7 @@ class Collective:
             mine = x.new_full(x.shape[:-1], -torch.inf, dtype=wide(x))
         if self.size == 1 or not mine.numel():
             return mine
-        every = self._gather(mine.reshape(1, -1))()
+        every = self._gather(mine.reshape(1, -1))
         return local.merge_lse(every[:, 0].t().contiguous()).reshape(mine.shape)
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
@@ -60,7 +55,7 @@ class Collective:
             return m, d, chosen
         rows = m.numel()
         both = m.reshape(1, rows), d.reshape(1, rows)
-        every = self._gather(torch.cat((*both, chosen.reshape(rows, -1).t())))()
+        every = self._gather(torch.cat((*both, chosen.reshape(rows, -1).t())))
         whole = (each.reshape(m.shape) for each in _merged(every))
         return *whole, every[:, 2:].amin(0).t().reshape(chosen.shape)
 
@@ -72,36 +67,24 @@ class Collective:
 
     def _finished(self, x: Any, dtype: Any, log: bool) -> Any:
         """Return the softmax of this shard, or its logarithm."""
-        rows, cols = x.shape[:-1].numel(), x.shape[-1]
-        if self.size == 1 or not rows:
-            return local.finish(x, *_pair(x, None), log, dtype) if x.numel() else _like(x, dtype)
-        if rows < ROWS_TO_HALVE:
-            pieces = [x.reshape(rows, cols)]
-        else:
-            pieces = list(x.reshape(rows, cols).split(-(-rows // 2)))
-        # All are under way before the first is waited for.
-        gathered = [self._gather(torch.stack(_pair(piece, None))) for piece in pieces]
-        found = []
-        for piece, every in zip(pieces, gathered, strict=True):
-            m, d = _merged(every())
-            found.append(local.finish(piece, m, d, log, dtype) if cols else _like(piece, dtype))
-        whole = found[0] if len(found) == 1 else torch.cat(found)
-        return whole.reshape(x.shape)
+        m, d = _pair(x, None)
+        if self.size > 1 and m.numel():
+            whole = _merged(self._gather(torch.stack((m.reshape(-1), d.reshape(-1)))))
+            m, d = (each.reshape(m.shape) for each in whole)
+        if not x.numel():
+            return torch.empty_like(x, dtype=dtype)
+        pieces = local.pieces_of(m.numel(), x.shape[-1])
+        if pieces == 1:
+            return local.finish(x, m, d, log, dtype)
+        cut = x.reshape(-1, x.shape[-1] // pieces)
+        m, d = (each.reshape(-1, 1).expand(-1, pieces).reshape(-1) for each in (m, d))
+        return local.finish(cut, m, d, log, dtype).reshape(x.shape)
 
-    def _gather(self, mine: Any) -> Callable[[], Any]:
-        """Start to gather (n, rows) of each process; what is returned waits for all of them.
-
-        They are (processes, n, rows), in the order of the ranks. On a GPU the stream waits, and
-        not the host.
-        """
+    def _gather(self, mine: Any) -> Any:
+        """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
         every = mine.new_empty(self.size * mine.numel())
-        work = all_gather(every, mine.view(-1), group=self.group, async_op=True)
-
-        def waited() -> Any:
-            work.wait()
-            return every.view(self.size, *mine.shape)
-
-        return waited
+        all_gather(every, mine.view(-1), group=self.group)
+        return every.view(self.size, *mine.shape)
 
 
 def _pair(x: Any, scale: Any) -> tuple[Any, Any]:
@@ -116,7 +99,3 @@ def _merged(every: Any) -> tuple[Any, Any]:
     """Return the pair of each row from (processes, 2 or more, rows)."""
     ms, ds = every[:, :2].permute(1, 2, 0).contiguous()
     return local.merge(ms, ds)
-
-
-def _like(x: Any, dtype: Any) -> Any:
-    return torch.empty_like(x, dtype=dtype)

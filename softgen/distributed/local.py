@@ -5,12 +5,17 @@ A shard may have no column, for which there is no kernel.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from softgen.call import api, gradients, losses
 from softgen.call.full import calls_of
 from softgen.call.hooks import call_hooked
 from softgen.call.tokens import arithmetic_of
+
+# Eight blocks on each multiprocessor of an H200; a piece should be worth a block, in packs of 16
+# bytes and of any type.
+ENOUGH_ROWS, LEAST_PIECE, PACK = 1056, 512, 8
 
 # A choice that each process would time for itself could differ, and with it the last bits.
 _SAME = (None, -1, None, "off", None, True)
@@ -29,6 +34,18 @@ def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
     """Return the pair of each row from those of its pieces, (rows, pieces), in their order."""
     pair: tuple[Any, Any] = calls_of("merge")[type(ms)](ms, *_SAME, (ds,))
     return pair
+
+
+@functools.cache
+def pieces_of(rows: int, cols: int) -> int:
+    """Return into how many pieces `finish` had better have each row cut.
+
+    It has a block a row, where there are not enough for the GPU, and takes no part of a row from
+    another. Pieces are of one width, and start where packs do: there are none of odd widths.
+    """
+    wanted = min(-(-ENOUGH_ROWS // max(1, rows)), cols // LEAST_PIECE)
+    found = (k for k in range(max(1, wanted), 4 * wanted + 1) if not cols % (k * PACK))
+    return next(found, 1) if wanted > 1 else 1
 
 
 def finish(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:

@@ -137,7 +137,13 @@ def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
         m, d = (each.reshape(m.shape) for each in _merged(_gathered(both, comm)))
     if not x.size:
         return _cupy().empty(x.shape, x.dtype if dtype is None else dtype)
-    return local.finish(x, m, d, log, dtype)
+    pieces = local.pieces_of(m.size, x.shape[-1])
+    cut, m, d = (
+        x.reshape(-1, x.shape[-1] // pieces),
+        m.ravel().repeat(pieces),
+        d.ravel().repeat(pieces),
+    )
+    return local.finish(cut, m, d, log, dtype).reshape(x.shape)
 
 
 def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, Any, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from softgen.distributed import local
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from tests.cpu.distributed.ranks import run_ranks
 from tests.helpers.run_folder import run_folder
@@ -53,6 +54,22 @@ def test_the_page(bodies: Any, tmp_path: Path) -> None:
     train, of_dtensor, of_cupy = programs
     ast.parse(of_cupy)  # it runs on GPUs alone
     run_ranks(2, bodies.page, tmp_path, train, of_dtensor)
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "pieces"),
+    [
+        (4096, 64128, 1),
+        (64, 64128, 24),
+        (16, 2097152, 128),
+        (1, 64128, 167),
+        (64, 64127, 1),
+        (8, 500, 1),
+        (0, 1000, 1),
+    ],
+)
+def test_few_rows_are_cut_where_packs_start(rows: int, cols: int, pieces: int) -> None:
+    assert local.pieces_of(rows, cols) == pieces
 
 
 def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
