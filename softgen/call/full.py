@@ -208,9 +208,9 @@ def _has_no_kernel(along: Reduced, problem: Problem) -> bool:
     """Whether memory has no such rows, or only the oracle knows the function for them."""
     if along.moves or problem.layout is ROWS:
         return along.moves
-    from softgen.strategies.columnar import Columnar  # calls along the last axis do without
+    from softgen.strategies.strips import Strips  # calls along the last axis do without
 
-    return bool(features_of(problem) - Columnar.takes)
+    return bool(features_of(problem) - Strips.takes)
 
 
 def _placed(

@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from softgen.call.axes import axes_of
 from softgen.call.full import calls_of
 from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
@@ -83,9 +84,8 @@ def call_hooked(
 
     `others` are the function's inputs beside x.
     """
-    if not _of_any_axis(hooks):
-        require_last(library_of(x)[1].ndim, axis)
-    names, values = chosen(Function.of(function), x, dtype, hooks)
+    along = -1 if _of_any_axis(hooks) else the_axis(library_of(x)[1].ndim, axis)
+    names, values = chosen(Function.of(function), x, dtype, hooks, axis=along)
     calls = calls_of(function, pdl, names)
     values = (*others, *values)
     return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
@@ -103,14 +103,14 @@ def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
     return given.keys() <= set(OF_ANY_AXIS) and numbers
 
 
-def require_last(ndim: int, axis: object) -> None:
-    """Raise NotSupportedError for another axis than the last, where its hooks would find rows."""
-    if isinstance(axis, int) and not isinstance(axis, bool) and axis in (-1, ndim - 1):
-        return
+def the_axis(ndim: int, axis: object) -> int:
+    """Return the axis as -1 for the last one, else from 0 on; NotSupportedError for several."""
+    if isinstance(axis, int) and not isinstance(axis, bool):
+        (found,) = axes_of(axis, ndim) or (-1,)
+        return -1 if found == ndim - 1 else found
     raise NotSupportedError(
-        f"hooks are for the last axis, got axis {axis!r} of {ndim}; move it last with "
-        "moveaxis(x, axis, -1), and move the result back (a number above 0 as scale, out_scale "
-        "and empty_rows are for any axis)"
+        f"hooks are for one axis, got axis {axis!r} of {ndim}; reshape x so that it has one (a "
+        "number above 0 as scale, a number as out_scale, and empty_rows are for several too)"
     )
 
 
@@ -120,22 +120,25 @@ def chosen(
     dtype: object,
     hooks: Mapping[str, Any],
     library_of: Callable[[Any], tuple[Library, Any]] = library_of,
+    *,
+    axis: int = -1,
 ) -> tuple[tuple[str, ...], tuple[Any, ...]]:
     """Return the names of the kernel's hooks, and what they take, in their order.
 
     Args:
         function: what is computed.
-        x: as in `api.softmax`; rows are those of its last axis.
+        x: as in `api.softmax`.
         dtype: as in `api.softmax`.
         hooks: as `HookValues`.
         library_of: returns the library of an array, and the array as that has it.
+        axis: whose rows are meant: -1, or from 0 on.
 
     Raises InvalidTypeError or InvalidValueError, saying what is accepted.
     """
     for name in hooks:
         if name not in NAMES:
             raise InvalidTypeError(unknown("argument", name, NAMES))
-    found = _Finder(x, dtype, hooks, library_of)
+    found = _Finder(x, dtype, hooks, library_of, axis)
     if found.rows > MOST_ROWS:
         raise InvalidValueError(
             f"hooks take at most 2**31 - 1 rows, got {found.rows}; call for a part of them"
@@ -158,6 +161,7 @@ class _Finder:
         dtype: object,
         hooks: Mapping[str, Any],
         library_of: Callable[[Any], tuple[Library, Any]],
+        axis: int,
     ) -> None:
         library, array = library_of(x)
         self.library, self.library_of = library, library_of
@@ -166,8 +170,11 @@ class _Finder:
         self.dtype = library.dtype(array)
         y_type = self.dtype if dtype is None else result_type(dtype)
         self.compute = compute_type(self.dtype, y_type)
-        self.shape = tuple(array.shape[:-1])
-        self.cols = int(array.shape[-1]) if array.ndim else 1
+        self.whole = tuple(array.shape)
+        self.axis = axis if array.ndim else -1
+        behind = self.whole[self.axis + 1 :] if self.axis != -1 else ()
+        self.shape = (*self.whole[: self.axis], *behind)
+        self.cols = int(self.whole[self.axis]) if array.ndim else 1
         self.rows = math.prod(self.shape)
         self.names: list[str] = []
         self.values: list[Any] = []
@@ -284,16 +291,19 @@ class _Finder:
     def _lines(self, name: str, array: Any, kind: str) -> tuple[Any, ...]:
         """Return the hook of an array with an element a column, and what it takes."""
         library, size = self.library, self.library.element_type(array).itemsize
+        given, whole = tuple(array.shape), (*self.shape, self.cols)
+        if self.axis != -1:
+            array, whole = self._moved(array), self.whole
         shape = tuple(array.shape)
         if self.cols != 1 and (not shape or shape[-1] == 1):
             advice = "lengths= hides whole rows" if name == "mask" else "it would move no result"
             raise InvalidValueError(
-                f"{name} must have an element a column, got shape {shape}: a number a row is no "
+                f"{name} must have an element a column, got shape {given}: a number a row is no "
                 f"{name} ({advice})"
             )
-        self._require_broadcast(name, shape[:-1] if shape else (), (*self.shape, self.cols), shape)
+        self._require_broadcast(name, shape[:-1] if shape else (), whole, given)
         if shape and shape[-1] != self.cols:
-            raise self._misfit(name, shape, (*self.shape, self.cols))
+            raise self._misfit(name, given, whole)
         steps = library.byte_strides(array)
         if any(step < 0 or step % size for step in steps) or (self.cols > 1 and steps[-1] != size):
             array = library.copy(array)
@@ -301,8 +311,18 @@ class _Finder:
         place = self._place(name, shape[:-1], [step // size for step in steps[:-1]])
         wanted = min(MAX_PACK_BYTES, natural_alignment(self.dtype, max(1, self.cols)) * size)
         starts = (library.pointer(array), place.stride * size, place.step * size)
-        packs = all(start % wanted == 0 for start in starts)
+        packs = self.axis == -1 and all(start % wanted == 0 for start in starts)
         return (kind if packs else f"{kind}any", array, *place.whole)
+
+    def _moved(self, array: Any) -> Any:
+        """Return a view with as many axes as x has, that which is reduced last."""
+        ndim = len(self.whole)
+        missing = max(0, ndim - len(array.shape))
+        if len(array.shape) <= ndim:
+            array = array[(None,) * missing] if missing else array
+            order = [i for i in range(ndim) if i != self.axis]
+            array = self.library.permuted(array, [*order, self.axis])
+        return array
 
     def _by_row(self, name: str, array: Any) -> tuple[Any, ...]:
         """Return an array that is broadcast over the rows, and where they find their element."""

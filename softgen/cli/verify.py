@@ -56,12 +56,18 @@ def verify(
             help="Only this function; may be repeated.",
         ),
     ] = None,
+    only_list: Annotated[
+        bool, typer.Option("--list", help="Print the names of those variants, and run none.")
+    ] = False,
     json: options.JsonOption = False,
 ) -> None:
     """Compute hard rows with the variants of every strategy and compare them with float64.
 
     Exits with 4 if a result is farther from float64 than its bound.
     """
+    if only_list:
+        _list(every, variant or [], dtype or [], function or [], json)
+        return
     where = options.resolve_device(device)
     try:
         report = _verify(where.value, every, variant or [], dtype or [], function or [])
@@ -79,6 +85,21 @@ def verify(
         _print(report)
     if report.failed:
         raise typer.Exit(WRONG_RESULT)
+
+
+def _list(
+    every: bool, variants: list[str], dtypes: list[DType], functions: list[Function], json: bool
+) -> None:
+    """Print the names of what is verified, one a line, and how many they are."""
+    from softgen.verify.matrix import matrix
+
+    names = [each.name for each in matrix(every, variants or None, dtypes or None, functions)]
+    if json:
+        output.document({"variants": names})
+        return
+    for name in names:
+        typer.echo(name)
+    output.note(output.count(len(names), "kernel"))
 
 
 def summary(report: Report) -> dict[str, Any]:

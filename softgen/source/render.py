@@ -378,6 +378,8 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         "hook_parameters": parameters,
         "hook_arguments": "".join(f", {name}" for name in arguments),
         "row_hooks": functools.partial(_call, "hooks_of", ["row", *arguments]),
+        "hooks_of_row": lambda row, *where: _call("hooks_of", [row, *arguments], *where),
+        "rowwise": any(hook.by_row or hook.leaves for hook in problem.hooks),
         "row_results": ", ".join(written),
         "row_parameters": declared,
     }

@@ -121,7 +121,7 @@ class Problem:
                 anywhere.
             fixed_order: whether a row must be summed in the same order wherever it lies.
             hooks: what is done to elements on their way in and out, by name, for example
-                ["scale", "causal"]; in any order. Of rows on the last axis alone.
+                ["scale", "causal"]; in any order.
             layout: where the elements of a row lie: a Layout, for example Columns(1024), or its
                 label.
 
@@ -184,13 +184,6 @@ class Problem:
                 f"{function.name} takes no hooks, got {names}; softmax takes all, "
                 "and docs/hooks.md says which function takes which"
             )
-        for hook in self.hooks if self.layout.step > 1 else ():
-            if hook.placed or hook.by_row or hook.leaves:
-                raise InvalidValueError(
-                    f"{hook} is of rows on the last axis, not with {self.layout.step} elements "
-                    "behind it: it asks for the place of an element, which those along another "
-                    "axis do not know; leave it out, or move the axis last"
-                )
         if self.zero_rows and not self.writes_elements:
             raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
         for hook in self.hooks:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8
+from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
 from softgen.spec.parts import MAX_SUM_DOT, SUM
 from softgen.spec.problem import Problem
@@ -64,6 +65,9 @@ class Feature(Enum):
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
+    PLACES = (
+        "along another axis than the last hooks ask for the place of an element, or for its row"
+    )
     FLOAT8 = "results have 8 bits"
     PICKS = "an element is read by its column before any result is written"
 
@@ -77,6 +81,7 @@ def features_of(problem: Problem) -> set[Feature]:
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),
+        (Feature.PLACES, problem.layout.step > 1 and any(map(_asks_place, problem.hooks))),
         (Feature.FLOAT8, isinstance(problem.out_dtype, Float8)),
         # Columns know nothing of what a function does itself to elements of a row, as by its ids.
         (
@@ -86,6 +91,10 @@ def features_of(problem: Problem) -> set[Feature]:
         ),
     )
     return {feature for feature, is_asked in asked if is_asked}
+
+
+def _asks_place(hook: Hook) -> bool:
+    return hook.placed or hook.by_row or hook.leaves
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,13 @@ MOST_PARTS_OF_A_THREAD = 16
 INPUT_REGISTERS = 8  # what the addresses of one more input take
 
 
-def hook_registers(problem: Problem) -> int:
-    """Return the registers of a thread that hooks take."""
-    return sum(hook.registers(problem.compute_dtype) for hook in problem.hooks)
+def hook_registers(problem: Problem, rows: int = 1) -> int:
+    """Return the registers of a thread that hooks take, which has so many rows."""
+    compute = problem.compute_dtype
+    return sum(
+        hook.registers(compute) * (rows if hook.by_row or hook.leaves else 1)
+        for hook in problem.hooks
+    )
 
 
 def inputs_of(problem: Problem) -> int:
@@ -174,6 +178,11 @@ class Columnar(Strategy):
 
     @staticmethod
     def packs_worth_trying(problem: Problem) -> list[int]:
-        """Return the widest packs that rows allow, and half of that where it is 4 bytes or more."""
+        """Return the widest packs that rows allow, and half of that where it is 4 bytes or more.
+
+        Hooks of rows take registers for each row of a pack: then single elements too.
+        """
         widest = min(problem.alignment, problem.dtype.max_pack)
-        return [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]
+        found = [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]
+        single = 1 not in found and hook_registers(problem, 2) > hook_registers(problem)
+        return [*found, 1] if single else found

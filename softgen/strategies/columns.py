@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob, most_blocks
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.columnar import (
     ACROSS,
     BLOCKS,
@@ -52,6 +52,8 @@ class ColumnsInRegisters(Columnar):
     name = "columns"
     summary = "columns of memory in registers: packs along inner, one exchange along the axis"
 
+    takes = Columnar.takes | {Feature.PLACES, Feature.ENDS}
+
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     cluster_size: int = knob("k", "blocks that share a row", default=1)
@@ -77,6 +79,7 @@ class ColumnsInRegisters(Columnar):
         self.check_grid(problem, arch)
         if self.packed:
             require_packable(self, self.pack_size, problem, arch)
+            self.require(not problem.hooks, "elements of columns stay packed without hooks alone")
         wanted = -(-problem.cols // self.stride)
         self.require(
             self.cols_per_thread == wanted,
@@ -122,7 +125,7 @@ class ColumnsInRegisters(Columnar):
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
         more = 0 if self.packed else self.element_registers(problem) // 16
-        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
+        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem, self.pack_size)
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod

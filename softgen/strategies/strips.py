@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy, knob
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.columnar import (
     ACROSS,
     CLUSTERS,
@@ -44,6 +44,8 @@ class Strips(Columnar):
     name = "strips"
     summary = "columns of memory in two passes over a strip of rows, the second from L2; any length"
 
+    takes = Columnar.takes | {Feature.PLACES, Feature.ENDS}
+
     unroll: int = knob("u", "columns that a thread loads before it uses the first")
     cluster_size: int = knob("k", "blocks that share a row", default=1)
 
@@ -66,7 +68,7 @@ class Strips(Columnar):
         inputs = inputs_of(problem)
         held = inputs * self.pack_size * self.unroll * compute.itemsize // 4
         others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
-        others += INPUT_REGISTERS * (inputs - 1) + hook_registers(problem)
+        others += INPUT_REGISTERS * (inputs - 1) + hook_registers(problem, self.pack_size)
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod

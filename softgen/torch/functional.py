@@ -48,8 +48,8 @@ def softmax(
             with a warning, as in PyTorch.
         dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
             for 16-bit inputs.
-        hooks: as in `softgen.softmax`, along the last dimension: scale, softcap, bias, mask,
-            lengths, causal, sink, dropout with its seed, and so on (docs/pytorch.md). scale, bias
+        hooks: as in `softgen.softmax`: scale, softcap, bias, mask, lengths, causal, sink, dropout
+            with its seed, and so on (docs/pytorch.md). scale, bias
             and sink get gradients where they are tensors. With hooks the gradient is not
             differentiable again.
 

@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 import torch
 
 from softgen.call import api, gradients
-from softgen.call.hooks import require_last
+from softgen.call.hooks import the_axis
+from softgen.errors import NotSupportedError
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.torch.dtypes import wide
 from softgen.torch.gradients import Function, applied
@@ -35,11 +36,17 @@ Softmax = Callable[..., tuple[Any, Any]]
 
 
 def softmax(x: Any, dim: int, dtype: Any, hooks: Mapping[str, Any]) -> Any:
-    """Return softmax with hooks along the last dimension, with autograd and under torch.compile."""
-    require_last(x.dim(), dim)
+    """Return softmax with hooks along a dimension, with autograd and under torch.compile."""
+    axis = the_axis(x.dim(), dim)
     tensors, rest = separated(hooks)
+    if axis != -1:
+        rest["axis"] = axis
     wants_lse = _differentiated(tensors[2])
     if torch.compiler.is_compiling():
+        if isinstance(rest.get("out_scale"), torch.Tensor):
+            raise NotSupportedError(
+                "out_scale is a number under torch.compile; multiply the result by a tensor"
+            )
         from softgen.torch.hooked_operators import softmax as compiled
 
         return compiled(x, tensors, dtype, rest, wants_lse)
@@ -61,7 +68,7 @@ def separated(hooks: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
 def computed(x: Any, tensors: Any, dtype: Any, rest: Mapping[str, Any], wants_lse: bool) -> Any:
     """Return y, and lse or None, by the kernel."""
     given = {name: each for name, each in zip(TENSORS, tensors, strict=True) if each is not None}
-    found = api.softmax(x, -1, dtype=dtype, return_lse=wants_lse, **{**rest, **given})
+    found = api.softmax(x, dtype=dtype, return_lse=wants_lse, **{**rest, **given})
     return found if wants_lse else (found, None)
 
 
@@ -69,7 +76,7 @@ class Kept(NamedTuple):
     """What a gradient asks for beside tensors.
 
     Attributes:
-        rest: the hooks that are no tensors.
+        rest: the hooks that are no tensors, and the axis if it is not the last.
         dtype: of x.
         bias_shape: of the bias, None without one.
         bias_dtype: likewise.
@@ -160,23 +167,24 @@ def gradients_of(
     """
     x, y, lse, scale, sink, bias, mask, lengths = saved
     rest, dtype = kept.rest, kept.dtype
+    axis = rest.get("axis", -1)
     p = y
     if leaving(rest):
         entering = {name: each for name, each in rest.items() if name not in LEAVING}
         p, _ = softmax(x, (scale, bias, sink, mask, lengths), y.dtype, entering, False)
         dropped = threshold_of(rest.get("dropout", 0.0))
         given = rest.get("out_scale")
-        weight = kept_scale_of(dropped) * (1.0 if given is None else given)
+        weight = kept_scale_of(dropped) * (1.0 if given is None else _of_rows(given, y, axis))
         dy = torch.where(y == 0, 0, dy * weight)
-    dz = softmax_backward(dy, p, -1, dtype=dtype)
+    dz = softmax_backward(dy, p, axis, dtype=dtype)
     dbias = dsink = dscale = None
     if needs[2]:
         dbias = dz.sum_to_size(kept.bias_shape).to(kept.bias_dtype)
     if needs[3]:
-        total = (dy * p).sum(-1, dtype=wide(y))
+        total = (dy * p).sum(axis, dtype=wide(y))
         share = torch.where(lse == -torch.inf, 0, torch.exp(sink - lse))  # of no row at all
         dsink = -(share * total).sum_to_size(sink.shape).to(sink.dtype)
-    factor = rest.get("scale") if scale is None else scale[..., None]
+    factor = rest.get("scale") if scale is None else _of_rows(scale, y, axis)
     if rest.get("softcap") is not None:
         c = rest["softcap"]
         scaled = x if factor is None else x * factor
@@ -184,11 +192,20 @@ def gradients_of(
     if needs[1]:
         # What is hidden may be no number, and has no part in it.
         parts = torch.where(dz == 0, 0, dz * x)
-        dscale = parts.sum(-1, dtype=scale.dtype).sum_to_size(scale.shape)
+        dscale = parts.sum(axis, dtype=scale.dtype).sum_to_size(scale.shape)
     dx = None
     if needs[0]:
         dx = dz if factor is None else (dz * factor).to(dtype)
     return dx, dscale, dbias, dsink
+
+
+def _of_rows(given: Any, y: Any, axis: int) -> Any:
+    """Return a number, or what broadcasts over the rows of y as what broadcasts to y."""
+    if not isinstance(given, torch.Tensor):
+        return given
+    behind = y.dim() - 1 - axis % y.dim() if y.dim() else 0
+    at = given.dim() - behind
+    return given.unsqueeze(at) if at >= 0 else given
 
 
 def _differentiated(sink: Any) -> bool:

@@ -15,13 +15,14 @@ from softgen.torch.registered import differentiate, operator
 # Behind the tensors and dtype; None where one is not given.
 NUMBERS = (
     *("scale", "softcap", "causal", "causal_offset", "empty_rows", "out_scale"),
-    *("dropout", "seed", "seed_offset"),
+    *("dropout", "seed", "seed_offset", "axis"),
 )
 
 
 def _fake(x: Any, *request: Any) -> tuple[Any, Any]:
     y = torch.empty(x.shape, dtype=request[len(request) - len(NUMBERS) - 2], device=x.device)
-    rows = x.shape[:-1] if request[-1] else (0,)
+    axis = -1 if request[-2] is None else request[-2]
+    rows = [n for i, n in enumerate(x.shape) if i != axis % x.dim()] if request[-1] else (0,)
     return y, torch.empty(rows, dtype=wide(x), device=x.device)
 
 
@@ -43,11 +44,12 @@ def hooked_softmax(
     dropout: float | None,
     seed: int | None,
     seed_offset: int | None,
+    axis: int | None,
     wants_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return y, and lse (of no element where it is not wanted)."""
     numbers = (scale, softcap, causal, causal_offset, empty_rows, out_scale)
-    rest = _rest((*numbers, dropout, seed, seed_offset))
+    rest = _rest((*numbers, dropout, seed, seed_offset, axis))
     y, lse = computed(x, (scale_rows, bias, sink, mask, lengths), dtype, rest, wants_lse)
     return y, x.new_empty(0, dtype=wide(x)) if lse is None else lse
 

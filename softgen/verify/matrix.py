@@ -84,7 +84,7 @@ HOOK_SETS = (
     ("scale", "biasf16", "mask", "causal", "sinkf16", "zeroempty", "outscale", "dropout"),
 )
 HOOK_SETS_WIDE = (("mask", "sinkf32"), ("scalerow", "biasbf16"), ("lengthsi64",), ("dropout",))
-DRAWN_SETS, DRAWN_SEED = 20, 0  # more sets, for --all: of hooks that go together
+DRAWN_SETS, DRAWN_SEED = 20, 0  # more sets, of hooks that go together
 OF_LOGARITHMS = (("scale", "causal"), ("softcap", "biasf32", "sinkf32"), ("maskany", "zeroempty"))
 
 # Columns of memory: (columns, inner, type), with inner whole packs, less than a pack and odd, and
@@ -106,6 +106,7 @@ COLUMNS = (
     (20001, 4, DType.FLOAT16),
 )
 HOOKED_COLUMNS = ((21, 3, DType.BFLOAT16), (5000, 16, DType.FLOAT32))
+HOOKED_PLACES = ((21, 3), (300, 8), (97, 24))  # with hooks that ask for the place of an element
 # What starts anywhere, and results of other types.
 OTHER_COLUMNS = (300, 24)
 
@@ -322,6 +323,10 @@ def hooked_problems() -> list[Problem]:
         for i, hooks in enumerate(sets)
     ]
     found += [
+        Problem.of("softmax", types[i % len(types)], HOOK_WIDTHS[i // 4 % 2], hooks=hooks)
+        for i, hooks in enumerate(drawn_sets())
+    ]
+    found += [
         Problem.of("softmax", types[i % len(types)], cols, hooks=hooks)
         for i, hooks in enumerate(HOOK_SETS_WIDE)
         for cols in HOOK_WIDE_WIDTHS
@@ -357,6 +362,10 @@ def _products() -> list[Problem]:
         for i, hook in enumerate(HOOKS)
         for cols in HOOK_WIDE_WIDTHS
     ]
+    found += [_hooked_columns(i, hooks) for i, hooks in enumerate(drawn_sets())]
+    found += [
+        _hooked_columns(i + 2 * j, (hook.name,)) for i, hook in enumerate(HOOKS) for j in range(4)
+    ]
     for i, function in enumerate(all_functions()):
         for j, dtype in enumerate(DType):
             layout = Strided(1 + (i + j) % 3)
@@ -386,6 +395,8 @@ def _columns_problems() -> list[Problem]:
         Problem.of("softmax", dtype, cols, hooks=hooks, layout=Columns(inner))
         for cols, inner, dtype in HOOKED_COLUMNS
     ]
+    sets = [*({hook.kind: (hook.name,) for hook in HOOKS}.values()), *HOOK_SETS]
+    found += [_hooked_columns(i, hooks) for i, hooks in enumerate(sets)]
     cols, inner = OTHER_COLUMNS
     for dtype in DType:
         found.append(Problem.of("log_softmax", dtype, cols, layout=Columns(inner), alignment=1))
@@ -395,6 +406,16 @@ def _columns_problems() -> list[Problem]:
         if function.name not in WIDELY and not function.twin:
             found.append(Problem.of(function, DType.FLOAT32, 96, layout=Columns(8)))
     return found
+
+
+def _hooked_columns(number: int, hooks: Sequence[str]) -> Problem:
+    """Return a problem of columns with hooks; types, sizes and functions take turns."""
+    types = list(DType)
+    cols, inner = HOOKED_PLACES[number % len(HOOKED_PLACES)]
+    leaves = {"outscale", "outscalerow", "dropout"} & {*hooks}
+    function = "softmax" if leaves or number % 2 else "log_softmax_lse"
+    dtype = types[number // 2 % len(types)]
+    return Problem.of(function, dtype, cols, hooks=hooks, layout=Columns(inner))
 
 
 def exchanges(variants: list[Variant]) -> list[Variant]:

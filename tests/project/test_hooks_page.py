@@ -12,7 +12,7 @@ import softgen
 from softgen.errors import InvalidValueError
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Rows
+from softgen.spec.layouts import Columns, Rows
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 
@@ -94,3 +94,17 @@ def test_the_table_of_strategies_is_what_they_say() -> None:
             for strategy, cell in zip(strategies, cells, strict=True):
                 assert kept[strategy].computes(problem) is (cell == "yes"), (said, strategy)
     assert seen == {*kinds}
+
+
+def test_the_table_of_strategies_along_another_axis_is_what_they_say() -> None:
+    title, _, *lines = PAGE[PAGE.index("| along another axis") :].partition("\n\n")[0].splitlines()
+    strategies = re.findall(r"`(\w+)`", title)
+    kept = {kind.name: kind for kind in all_strategies()}
+    assert {*strategies} == {n for n, k in kept.items() if k.tuned and Columns in k.layouts}
+    free = ("scale", "outscale", "zeroempty")  # of the first line; all others are of the second
+    for hook in HOOKS:
+        cells = lines[0 if hook.name in free else 1].strip("|").split("|")[1:]
+        problem = Problem.of("softmax", "float32", 300, hooks=[hook], layout=Columns(8))
+        for strategy, cell in zip(strategies, cells, strict=True):
+            said = re.sub(r" \(\d\)$", "", cell.strip())
+            assert kept[strategy].computes(problem) is (said == "yes"), (hook.name, strategy)

@@ -47,6 +47,9 @@ class Host:
     def copy(self, x: Array) -> Array:
         return x.copy(order="C")
 
+    def permuted(self, x: Array, order: list[int]) -> Array:
+        return x.transpose(order)
+
 
 HOST = Host()
 
@@ -73,18 +76,22 @@ def aligned(shape: tuple[int, ...], dtype: str = "float32", off: int = 0) -> Arr
     return memory[start + off :][:size].reshape(shape)
 
 
-def call(x: Array, **hooks: Any) -> Array:
+def call(x: Array, axis: int = -1, **hooks: Any) -> Array:
     """Return softmax of `x` by the emulator, as the call chooses hooks and values."""
-    names, values = chosen(SOFTMAX, x, None, hooks)
-    source = generate("softmax", x.dtype, x.shape[-1], variant="block", hooks=names)
+    names, values = chosen(SOFTMAX, x, None, hooks, axis=axis)
+    inner = int(np.prod(x.shape[axis + 1 :])) if axis != -1 else 1
+    variant = "block" if axis == -1 else ("columns", "strips")[len(names) % 2]
+    cols = x.shape[axis]
+    source = generate("softmax", x.dtype, cols, inner=inner, variant=variant, hooks=names)
     operands = source.variant.problem.hook_operands
     given = []
     for operand, value in zip(operands, values, strict=True):
         if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
             value = value.base  # the emulator takes whole arrays: the slices here start at 0
         given.append(np.asarray(value, operand.dtype.value))
-    rows = np.ascontiguousarray(x).reshape(-1, x.shape[-1])
-    return run_each(source, rows, others=tuple(given))[0].reshape(x.shape)
+    last = np.ascontiguousarray(np.moveaxis(x, axis, -1))
+    rows = run_each(source, last.reshape(-1, cols), others=tuple(given))[0]
+    return np.moveaxis(rows.reshape(last.shape), -1, axis)
 
 
 def softmax(x: Array) -> Array:
@@ -166,10 +173,57 @@ def test_a_row_finds_its_element_by_few_numbers() -> None:
         chosen(SOFTMAX, X, None, {"scale": np.full((2, 1, 4), half)})
 
 
-@pytest.mark.parametrize("axis", [0, 2, -2, None, (3,), True])
-def test_another_axis_is_refused(axis: Any) -> None:
+def test_arguments_along_another_axis() -> None:
+    """As along the last one of the array with that axis last: axis 1 of (2, 40, 3, 4)."""
+    random = np.random.default_rng(7)
+    x = np.ascontiguousarray(np.moveaxis(X, -1, 1))
+    keys = random.standard_normal((40, 1, 1)).astype(np.float32)  # read where it is
+    whole = random.standard_normal((2, 40, 1, 4)).astype(np.float16)  # copied
+    mask = random.random((2, 40, 1, 1)) < 0.7
+    lengths = np.array([[7], [40], [0]])  # (3, 1)
+    sink = np.array([0.5, 2.0, -1.0, -np.inf], np.float32)
+    scale = np.array([1.5, -0.5], np.float32).reshape(2, 1, 1)
+    every = np.float32(0.25) * np.arange(1, 13, dtype=np.float32).reshape(3, 4)
+    biased = X * scale[..., None] + keys[:, 0, 0]
+    with_sink = np.concatenate((biased, np.broadcast_to(sink[:, None], (2, 3, 4, 1))), -1)
+    lasting = np.where(lengths[..., None] > COLS, X + np.moveaxis(whole, 1, -1), -np.inf)
+    seen = np.where(np.moveaxis(mask, 1, -1) & (COLS <= QUERIES + 3), X * np.float32(-2), -np.inf)
+    cases: list[tuple[dict[str, Any], Array]] = [
+        ({"scale": scale, "bias": keys, "sink": sink}, softmax(with_sink)[..., :40]),
+        (
+            {"bias": whole, "lengths": lengths, "empty_rows": "zero"},
+            np.nan_to_num(softmax(lasting)),
+        ),
+        (
+            {"scale": -2, "mask": mask, "causal": True, "causal_offset": 3, "out_scale": every},
+            softmax(seen) * every[..., None],
+        ),
+    ]
+    for hooks, wanted in cases:
+        found = np.moveaxis(call(x, 1, **hooks), 1, -1)
+        np.testing.assert_allclose(found, wanted, 3e-6, 1e-9, err_msg=str([*hooks]))
+    # Elements are counted as if the axis were the last.
+    dropped = np.moveaxis(call(x, 1, dropout=0.25, seed=7), 1, -1) == 0
+    kept = bits_of(np.arange(X.size, dtype=np.uint64), 7, 0) >= 2**14
+    np.testing.assert_array_equal(dropped, ~kept.reshape(X.shape))
+
+
+def test_what_does_not_fit_another_axis() -> None:
+    for hooks, message in (
+        ({"bias": np.ones((5, 1), np.float32)}, r"broadcast to \(2, 3, 4, 40\), got shape \(5"),
+        ({"mask": np.ones((1, 40), bool)}, r"an element a column, got shape \(1, 40\)"),
+        ({"sink": np.ones((4, 40), np.float32)}, r"sink must broadcast to \(2, 3, 40\), got shape"),
+    ):
+        with pytest.raises(InvalidValueError, match=message):
+            chosen(SOFTMAX, X, None, hooks, axis=2)
+    (_, (bias, *_)) = chosen(SOFTMAX, X, None, {"bias": (keys := np.ones((4, 1), "f4"))}, axis=2)
+    assert np.shares_memory(bias, keys)
+
+
+@pytest.mark.parametrize("axis", [None, (3,), (0, 1), True])
+def test_several_axes_are_refused(axis: Any) -> None:
     request = (X, None, axis, None, None, None, None, True)
-    with pytest.raises(NotSupportedError, match="hooks are for the last axis, got axis"):
+    with pytest.raises(NotSupportedError, match="hooks are for one axis, got axis"):
         call_hooked("softmax", *request, {"scale": -2})
 
 
@@ -183,9 +237,8 @@ def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch)
     request = (X, None, 0, None, None, None, None, True)
     call_hooked("softmax", *request, {"scale": 2, "out_scale": 3, "empty_rows": "zero"})
     assert asked == [(("scale", "zeroempty", "outscale"), 0, (2, 3))]
-    for hooks in ({"softcap": 5}, {"scale": 2, "dropout": 0.5}, {"scale": np.ones(4)}):
-        with pytest.raises(NotSupportedError, match="hooks are for the last axis"):
-            call_hooked("softmax", *request, hooks)
+    call_hooked("softmax", X, None, (0, 1), None, None, None, None, True, {"scale": 2})
+    assert asked[1:] == [(("scale",), (0, 1), (2,))]
 
 
 @pytest.mark.parametrize(

@@ -184,3 +184,15 @@ def test_ctrl_c_ends_compilers_too(json: bool, tmp_path: Path) -> None:
 )
 def test_durations_are_rounded(seconds: float, words: str) -> None:
     assert verify_command.duration(seconds) == words
+
+
+def test_list_names_what_would_run() -> None:
+    """As many as would be verified, none of which is built."""
+    options = ("--list", "--variant", "block", "--dtype", "float16", "--function", "logsumexp")
+    result = ok("verify", *options)
+    names = result.stdout.split()
+    assert all(name.startswith("logsumexp_f16_") for name in names)
+    assert len(set(names)) == len(names) > 5
+    assert f"{len(names)} kernels" in result.stderr
+    assert document(ok("verify", *options, "--json")) == {"variants": names}
+    assert len(ok("verify", *options, "--all").stdout.split()) >= len(names)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 
 from softgen.devices.emulator import Job, build
@@ -16,6 +17,7 @@ from softgen.errors import (
 )
 from softgen.source.render import render
 from softgen.spec.layouts import ROWS, Columns, layout_behind, layout_of
+from softgen.spec.numerics import check, encode, hook_examples
 from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.columns import ColumnsInRegisters
@@ -23,7 +25,7 @@ from softgen.strategies.select import select
 from softgen.strategies.spread import Spread
 from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
-from softgen.strategies.variants import Variant, candidates, parse_name
+from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.verify.verify import on_emulator
 from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
 
@@ -234,10 +236,56 @@ def test_what_cannot_be_is_refused(label: str, message: str) -> None:
         select(problem_of(128, 1024), 65536, ARCH, label)
 
 
-@pytest.mark.parametrize("hook", ["scaleany", "scalerow", "mask", "causal", "dropout", "softcap"])
-def test_what_asks_for_a_place_is_refused(hook: str) -> None:
-    with pytest.raises(InvalidValueError, match=f"{hook} is of rows on the last axis, not with 16"):
-        Problem.of("softmax", "float32", 100, hooks=[hook], layout=Columns(16))
+# Every hook that asks for a place, alone or with others: in packs and one by one, in the lanes of a
+# warp and in a cluster, where a thread has a column less than others, and read twice.
+HOOKED = (
+    "softmax_f32_97_in24_scaleany_mask_causal_columns_p4_w2_b64_c4_m1",
+    "softmax_f32_97_in3_scalerow_biasf32any_sinkf32_columns_p1_w1_b32_c4_m1",
+    "softmax_bf16_300_in8_softcap_lengthsi64_sinkbf16_zeroempty_columns_p1_w8_b64_c19_m1_k2",
+    "softmax_f64_97_in2_outscalerow_dropout_columns_p1_w2_b32_c7_m1",
+    "logsumexp_f16_300_in16_biasf16_lengthsi32_sinkf16_strips_p2_w8_b128_u2",
+    "softmax_f32_300_in24_scale_mask_dropout_strips_p4_w2_b64_u4",
+    "log_softmax_f64_97_in3_softcap_causal_zeroempty_strips_p1_w1_b32_u1_k2",
+    "softmax_f32_to_e4m3_97_in8_scalerow_biasf64any_outscalerow_strips_p2_w4_b64_u2",
+)
+
+
+def test_hooks_that_ask_for_a_place() -> None:
+    """Against float64, with empty rows, NaN and rows that hide their maximum."""
+    jobs = []
+    for name in HOOKED:
+        variant = parse_name(name)
+        variant.check(ARCH)
+        problem = variant.problem
+        rows = problem.layout.step * (12 // problem.layout.step + 1)
+        x = np.random.default_rng(problem.cols).standard_normal((rows, problem.cols)) * 4
+        x[1, 5], x[3], x[2, ::2] = np.nan, -np.inf, -np.inf
+        jobs.append(Job(render(variant), encode(x, problem.dtype), hook_examples(problem, rows)))
+    for job, found in zip(jobs, build([j.source for j in jobs]).run_counted(jobs), strict=True):
+        assert not isinstance(found, EmulationError), f"{job.source.name}: {found}"
+        accuracy = check(found[0], job.inputs, job.source.variant.problem)
+        assert accuracy.ok, f"{job.source.name}: {accuracy.message}"
+    wrong = broken(
+        jobs[0].source,
+        "hooks.enter<1>(values + c, col + c * kStride)",
+        "hooks.enter<1>(values + c, col + c)",
+    )
+    y = build([wrong]).run_each(wrong, jobs[0].x, others=jobs[0].others)
+    assert not check(y, jobs[0].inputs, wrong.variant.problem).ok
+
+
+@pytest.mark.parametrize("strategy", ["tiles", "spread", "bands"])
+def test_what_asks_for_a_place_is_refused(strategy: str) -> None:
+    problem = Problem.of("softmax", "float32", 300, hooks=["mask"], layout=Columns(3))
+    with pytest.raises(InvalidValueError, match=rf"strategy '{strategy}' has no setting"):
+        best_guess(problem, 3000, ARCH, strategy)
+    assert best_guess(problem, 3000, ARCH).strategy.name in ("columns", "strips")
+
+
+def test_elements_with_hooks_do_not_stay_packed() -> None:
+    name = "softmax_bf16_8192_in8192_scale_columns_p4_w16_b256_c32_m2_k16_pk"
+    with pytest.raises(IllegalVariantError, match="stay packed without hooks alone"):
+        parse_name(name).check(ARCH)
 
 
 def test_a_winner_of_rows_is_none_of_columns(monkeypatch: pytest.MonkeyPatch) -> None:
