@@ -115,8 +115,15 @@ class FakeLaunch:
         kind, size = numpy_dtype(operand.dtype), operand.dtype.itemsize
         if operand.extent is Extent.NUMBER:
             return np.array([word], "uint64").view("uint8")[:size].view(kind)[0]
-        if operand.extent is Extent.BROADCAST:  # of an element a place; no bias, no mask
+        if operand.extent is Extent.BROADCAST:
             shape: tuple[int, ...] = (given[f"{operand.name}_count"],)
+            if f"{operand.name}_stride" in given:  # up to the end of the last line
+                terms = (("count", "stride"), ("inner", "step"))
+                last = [
+                    (given[f"{operand.name}_{n}"] - 1) * given[f"{operand.name}_{s}"]
+                    for n, s in terms
+                ]
+                shape = (sum(last) + problem.cols,)
         else:
             shape = operand.shape(rows, problem.cols)
         steps = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]

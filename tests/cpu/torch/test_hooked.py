@@ -1,0 +1,81 @@
+"""softgen.torch.softmax with hooks along any dimension, against PyTorch's operations in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
+
+import softgen.torch as mine  # noqa: E402
+from softgen.errors import NotSupportedError  # noqa: E402
+
+KEYS, CAP = 5, 4.0
+
+
+def drawn(*shape: int) -> Any:
+    return (torch.randn(*shape, dtype=torch.float64) * 2).requires_grad_()
+
+
+def theirs(x: Any, dim: int, scale: Any, bias: Any, sink: Any, mask: Any) -> Any:
+    """Return softmax of x with a column more, by the definitions."""
+    behind = x.dim() - 1 - dim % x.dim()
+    sink = sink.expand(scale.shape)
+    of_rows = [each.unsqueeze(each.dim() - behind) for each in (scale, sink)]
+    z = CAP * torch.tanh(x * of_rows[0] / CAP) + bias
+    z = torch.where(mask, z, -torch.inf)
+    shape = list(x.shape)
+    shape[dim] = 1
+    y = torch.softmax(torch.cat((z, of_rows[1].expand(shape)), dim), dim)
+    return y.narrow(dim, 0, x.shape[dim]) * 0.5
+
+
+@pytest.mark.parametrize(("dim", "compiled"), [(0, False), (1, False), (-1, False), (0, True)])
+def test_values_and_gradients_along_any_dimension(dim: int, compiled: bool) -> None:
+    torch.manual_seed(dim)
+    shape = [2, 3, 4]
+    shape[dim] = KEYS
+    rows = [n for i, n in enumerate(shape) if i != dim % 3]
+    lines = [1, 1, 1]
+    lines[dim] = KEYS
+    given = (drawn(*rows), drawn(*lines), drawn(rows[1]))
+    x, mask = drawn(*shape), torch.rand(shape) < 0.8
+    dy = torch.randn(shape, dtype=torch.float64)
+
+    def ours(x: Any, scale: Any, bias: Any, sink: Any) -> Any:
+        hooks = {"scale": scale, "bias": bias, "sink": sink, "mask": mask}
+        return mine.softmax(x, dim, **hooks, softcap=CAP, out_scale=0.5)
+
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    y, wanted = run(x, *given), theirs(x, dim, *given, mask)
+    torch.testing.assert_close(y, wanted, rtol=1e-12, atol=1e-14)
+    found = torch.autograd.grad(y, (x, *given), dy)
+    for got, right in zip(found, torch.autograd.grad(wanted, (x, *given), dy), strict=True):
+        torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+
+
+def test_causal_and_dropout_along_the_first_dimension() -> None:
+    x = drawn(6, 4)
+    y = mine.softmax(x, 0, causal=True, causal_offset=1, dropout=0.25, seed=3)
+    shown = torch.arange(6)[:, None] <= torch.arange(4) + 1
+    p = torch.softmax(torch.where(shown, x, -torch.inf), 0)
+    kept = y != 0
+    torch.testing.assert_close(y, torch.where(kept, p / 0.75, 0))
+    assert 0 < int((~kept & shown).sum()) < int(shown.sum())
+    dy = torch.randn(6, 4, dtype=torch.float64)
+    (found,) = torch.autograd.grad(y, x, dy)
+    (right,) = torch.autograd.grad(torch.where(kept, p / 0.75, 0), x, dy)
+    torch.testing.assert_close(found, right)
+
+
+def test_a_scale_of_each_row_on_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, out = drawn(5, 3), torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
+    y = mine.softmax(x, 0, out_scale=out)
+    torch.testing.assert_close(y, torch.softmax(x, 0) * out)
+    (found,) = torch.autograd.grad(y, x, dy := torch.randn(5, 3, dtype=torch.float64))
+    (right,) = torch.autograd.grad(torch.softmax(x, 0) * out, x, dy)
+    torch.testing.assert_close(found, right)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    with pytest.raises(NotSupportedError, match="out_scale is a number under torch.compile"):
+        mine.softmax(x, 0, out_scale=out)
