@@ -77,5 +77,5 @@ def test_a_scale_of_each_row_on_the_way_out(monkeypatch: pytest.MonkeyPatch) -> 
     (right,) = torch.autograd.grad(torch.softmax(x, 0) * out, x, dy)
     torch.testing.assert_close(found, right)
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    with pytest.raises(NotSupportedError, match="out_scale is a number under torch.compile"):
+    with pytest.raises(NotSupportedError, match=r"out_scale is a number under torch\.compile"):
         mine.softmax(x, 0, out_scale=out)
