@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import socket
 import weakref
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,6 +27,9 @@ from softgen.torch.dtypes import wide
 
 # As long as NCCL waits where nobody says otherwise.
 SECONDS = 600.0
+
+# A mailbox has 128 bytes a row and process: of 8 processes 64 MiB.
+MOST_ROWS = 65536
 
 _MOST_LAUNCHES = 256
 
@@ -92,15 +97,13 @@ class Direct:
 
     def _takes(self, function: str, x: Any, dtype: Any) -> bool:
         """Return whether all processes have a kernel for their shards."""
-        if self.size == 1 or not x.shape[:-1].numel():
+        if self.size == 1 or not 1 <= x.shape[:-1].numel() <= MOST_ROWS:
             return False
         key = (function, x.dtype, dtype, x.shape[-1])
         if key not in self._agreed:
             self._require_no_capture("which exchange the processes take is not agreed on yet")
             with torch.cuda.device(x.device):
-                mine = torch.tensor([self._kernel(key, x) is not None], dtype=torch.int32).cuda()
-            dist.all_reduce(mine, op=dist.ReduceOp.MIN, group=self.group)
-            self._agreed[key] = bool(mine.item())
+                self._agreed[key] = _agree(self._kernel(key, x) is not None, self.group)
         return self._agreed[key]
 
     def _launch(self, function: str, x: Any, dtype: Any, shape: Any) -> Any:
@@ -153,6 +156,7 @@ class Direct:
             self._require_no_capture("there are no mailboxes for so many rows yet")
             room = rows_bucket(max(rows, 1024))
             self._mailboxes = Mailboxes(self.group, x.device, room, self._seconds)
+            dist.barrier(self.group)  # nobody writes into a mailbox that is not clear yet
         return self._mailboxes
 
     @staticmethod
@@ -167,27 +171,38 @@ class Direct:
 def usable(group: Any) -> bool:
     """Return whether the processes of a group can exchange directly; all of them have to ask.
 
-    They can on GPUs of one host, one each, that access each other's memory, with PyTorch 2.6 or
-    later, whose symmetric memory makes the mailboxes.
+    They can on GPUs of one host, one each, that access each other's memory, where PyTorch has
+    symmetric memory and the system lets it share memory between processes.
     """
-    mine = (_host(), torch.cuda.current_device() if torch.cuda.is_available() else -1)
+    mine = (_host(), torch.cuda.current_device())
     every: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(every, mine, group=group)
     gpus = [gpu for _, gpu in every]
-    together = len(every) <= MOST_SHARDS and len({host for host, _ in every}) == 1
-    apart = -1 not in gpus and len(set(gpus)) == len(gpus)
-    reach = together and apart and Mailboxes.are_possible() and _reaches(mine[1], gpus)
-    can = torch.tensor([reach], dtype=torch.int32)
-    can = can.cuda() if apart else can
-    dist.all_reduce(can, op=dist.ReduceOp.MIN, group=group)
-    return bool(can.item())
+    if len({host for host, _ in every}) > 1 or len(set(gpus)) < len(gpus):
+        return False
+    if not 1 < len(gpus) <= MOST_SHARDS:
+        return False
+    reach = all(mine[1] == gpu or torch.cuda.can_device_access_peer(mine[1], gpu) for gpu in gpus)
+    if not _agree(reach and Mailboxes.are_possible(), group):
+        return False
+    try:
+        Mailboxes(group, torch.device("cuda", mine[1]), 1, 1.0)
+    except RuntimeError:  # as where a container forbids what shares memory between processes
+        return _agree(False, group)
+    return _agree(True, group)
+
+
+def _agree(mine: bool, group: Any) -> bool:
+    """Return whether it is so in all processes of a group of GPUs."""
+    found = torch.tensor([mine], dtype=torch.int32).cuda()
+    dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
+    return bool(found.item())
 
 
 def _host() -> str:
-    import socket
-
-    return socket.gethostname()
-
-
-def _reaches(mine: int, gpus: list[int]) -> bool:
-    return all(mine == gpu or torch.cuda.can_device_access_peer(mine, gpu) for gpu in gpus)
+    """Return what tells this boot of this host from others."""
+    name = socket.gethostname()
+    try:
+        return f"{name} {Path('/proc/sys/kernel/random/boot_id').read_text()}"
+    except OSError:
+        return name

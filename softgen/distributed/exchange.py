@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 
 from softgen.distributed.collective import Collective
 from softgen.errors import InvalidValueError, NotSupportedError
+
+if TYPE_CHECKING:
+    from softgen.distributed.direct import Direct
+
+# By process group, what its GPUs were found to be able to do; None for a Collective.
+_exchanges: WeakKeyDictionary[Any, Direct | None] = WeakKeyDictionary()
 
 
 class Exchange(Protocol):
@@ -16,11 +24,11 @@ class Exchange(Protocol):
     x is this process's shard, (..., columns), and may have no column. All processes call the same
     methods in the same order, with the same rows; what is returned a row has the same bits on all.
 
-    Attributes:
-        group: the process group.
     """
 
-    group: Any
+    @property
+    def group(self) -> Any:
+        """The process group."""
 
     def softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the softmax of the rows, of `dtype`."""
@@ -45,8 +53,8 @@ class Exchange(Protocol):
         """Return what a number a row adds up to over the processes."""
 
 
-def exchange_of(group: Any) -> Exchange:
-    """Return the exchange of a process group; None is the group of all processes.
+def exchange_of(group: Any, x: Any) -> Exchange:
+    """Return the exchange of a process group, for shards like x; None is that of all processes.
 
     Raises NotSupportedError before torch.distributed is initialised, and InvalidValueError for a
     group that this process is not in.
@@ -59,4 +67,11 @@ def exchange_of(group: Any) -> Exchange:
     group = dist.group.WORLD if group is None else group
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")
-    return Collective(group)
+    if x.is_cuda and group not in _exchanges:
+        if torch.cuda.is_current_stream_capturing():  # they cannot ask each other
+            return Collective(group)
+        from softgen.distributed.direct import Direct, usable
+
+        with torch.cuda.device(x.device):
+            _exchanges[group] = Direct(group) if usable(group) else None
+    return (_exchanges.get(group) if x.is_cuda else None) or Collective(group)

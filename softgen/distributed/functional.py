@@ -73,7 +73,7 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    exchange = exchange_of(placed.group)
+    exchange = exchange_of(placed.group, x)
     if x.requires_grad and torch.is_grad_enabled():
         lse = LogSumExp.apply(x, exchange)
     else:
@@ -97,7 +97,7 @@ def _elements(function: Any, x_local: Any, dtype: Any, group: Any) -> Any:
     """Return what a class of `gradients` gives for the elements of a shard."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    exchange = exchange_of(placed.group)
+    exchange = exchange_of(placed.group, x)
     dtype = dtype or x.dtype
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)

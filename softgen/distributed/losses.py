@@ -62,7 +62,7 @@ def token_log_probs(
         raise InvalidValueError(f"a row has 1 to {MOST_IDS} ids, got {ids.shape[-1]}")
     temperature = _temperature(temperature, x)
     scale = None if temperature is None else 1 / temperature
-    exchange = exchange_of(placed.group)
+    exchange = exchange_of(placed.group, x)
     start = _start(offset, placed, x, exchange.group)
     found = chosen(x.detach(), ids if several else ids[..., None], start, scale)
     m, d, logits = exchange.pairs(x.detach(), scale, found.logits)
@@ -123,7 +123,7 @@ def cross_entropy(
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    exchange = exchange_of(placed.group)
+    exchange = exchange_of(placed.group, x)
     start = _start(offset, placed, x, exchange.group)
     found = chosen(x.detach(), target[..., None], start, None)
     m, d, logits = exchange.pairs(x.detach(), None, found.logits)

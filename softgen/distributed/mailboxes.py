@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 from typing import Any
 
@@ -11,8 +11,6 @@ import torch.distributed as dist
 
 from softgen.errors import ExchangeError
 from softgen.spec.shards import mailbox_bytes
-
-_MODULE = "torch.distributed._symmetric_memory"
 
 
 class Mailboxes:
@@ -24,7 +22,10 @@ class Mailboxes:
     """
 
     def __init__(self, group: Any, device: Any, room: int, seconds: float) -> None:
-        """Make mailboxes for `room` rows; a kernel waits so many seconds for another process."""
+        """Make mailboxes for `room` rows; a kernel waits so many seconds for another process.
+
+        They are clear when all processes have come back from here.
+        """
         # NVLink's multicast is not needed, and can put GPUs out of service where it fails.
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         import torch.distributed._symmetric_memory as symmetric
@@ -45,7 +46,6 @@ class Mailboxes:
             *(rank, size, room, int(seconds * 1e9)),
         )
         torch.cuda.synchronize()
-        dist.barrier(group)  # nobody writes into a mailbox that is not clear yet
 
     def require_all(self) -> None:
         """Raise ExchangeError if a launch before waited for a process in vain."""
@@ -67,4 +67,8 @@ class Mailboxes:
     @staticmethod
     def are_possible() -> bool:
         """Whether this PyTorch has symmetric memory."""
-        return importlib.util.find_spec(_MODULE) is not None
+        try:
+            module = importlib.import_module("torch.distributed._symmetric_memory")
+        except ImportError:
+            return False
+        return hasattr(module, "empty") and hasattr(module, "rendezvous")
