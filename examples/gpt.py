@@ -5,8 +5,9 @@
 The text is the source of Python's standard library, cut into words; the head has 50304 columns.
 Three runs start from the same seed: with PyTorch's functions, with softgen's, and with PyTorch's
 in two halves of a batch, which add up in another order. Prints time and peak memory of a step, the
-share of softmax and loss in the time of its kernels, how far the curves are apart, and some text
-from the model. Writes the curves to OUT/losses.csv and, with Matplotlib, to OUT/losses.png.
+share of softmax and loss in the time of its kernels, those kernels, how far the curves are apart,
+and some text from the model. Writes the curves to OUT/losses.csv and, with Matplotlib, to
+OUT/losses.png, and the time of every kernel of a step to OUT/kernels.csv.
 """
 
 from __future__ import annotations
@@ -126,14 +127,23 @@ class Model(nn.Module):
 
 @dataclass
 class Result:
-    """What a run gave: a loss a step, and figures of a step."""
+    """What a run gave: a loss a step, and figures of a step.
+
+    Attributes:
+        kernels: microseconds of each kernel in a step, by its name, the longest first.
+    """
 
     losses: list[float]
     milliseconds: float
     gigabytes: float
-    share: float
-    kernels: list[str]
+    kernels: dict[str, float]
     text: str
+
+    @property
+    def share(self) -> float:
+        """Return the share of softmax and loss in the time of all kernels."""
+        counted = (time for name, time in self.kernels.items() if of_softmax_or_loss(name))
+        return sum(counted) / sum(self.kernels.values())
 
 
 def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, Any]:
@@ -164,16 +174,19 @@ def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, An
     return model, step
 
 
-def profiled(step: Callable[[], Any]) -> tuple[float, list[str]]:
-    """Return the share of softmax and loss in the time of a step's kernels, and their names."""
+def profiled(step: Callable[[], Any]) -> dict[str, float]:
+    """Return the microseconds of each kernel in a step, the longest first."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
         for _ in range(PROFILED):
             step()
         torch.cuda.synchronize()
-    times = {event.key: event.self_device_time_total for event in seen.key_averages()}
-    pattern = re.compile("softmax|cross_entropy|nll_loss|logsumexp", re.IGNORECASE)
-    mine = [name for name in times if pattern.search(name)]
-    return sum(map(times.__getitem__, mine)) / sum(times.values()), sorted(mine)
+    times = {event.key: event.self_device_time_total / PROFILED for event in seen.key_averages()}
+    return dict(sorted(((k, t) for k, t in times.items() if t), key=lambda each: -each[1]))
+
+
+def of_softmax_or_loss(kernel: str) -> bool:
+    """Whether a kernel computes softmax, the loss or a gradient of them, by its name."""
+    return bool(re.search("softmax|cross_entropy|nll_loss|logsumexp", kernel, re.IGNORECASE))
 
 
 @torch.no_grad()
@@ -206,9 +219,9 @@ def run(
     torch.cuda.synchronize()
     milliseconds = (time.perf_counter() - start) / (steps - steps // 4) * 1e3
     gigabytes = torch.cuda.max_memory_allocated() / 1e9
-    share, kernels = profiled(step)
+    kernels = profiled(step)
     curve = torch.stack(losses).tolist()
-    return Result(curve, milliseconds, gigabytes, share, kernels, sampled(model, size, words))
+    return Result(curve, milliseconds, gigabytes, kernels, sampled(model, size, words))
 
 
 def apart(one: list[float], other: list[float]) -> tuple[float, float]:
@@ -218,13 +231,19 @@ def apart(one: list[float], other: list[float]) -> tuple[float, float]:
 
 
 def write(folder: Path, results: dict[str, Result]) -> None:
-    """Write the curves as a table and, where Matplotlib is installed, as a plot."""
+    """Write the curves and the kernels as tables and, with Matplotlib, the curves as a plot."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "losses.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["step", *results])
         curves = zip(*(result.losses for result in results.values()), strict=True)
         writer.writerows([i, *(f"{loss:.6f}" for loss in row)] for i, row in enumerate(curves))
+    with (folder / "kernels.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["run", "kernel", "us_a_step", "softmax_or_loss"])
+        for run_name, result in results.items():
+            for kernel, time_of in result.kernels.items():
+                writer.writerow([run_name, kernel, f"{time_of:.2f}", of_softmax_or_loss(kernel)])
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -261,7 +280,11 @@ def main() -> None:
     for name in ("softgen", "torch in halves"):
         mean, largest = apart(results["torch"].losses, results[name].losses)
         print(f"{name} is {mean:.4f} from torch's curve in the mean, {largest:.4f} at most")
-    print("softgen's kernels:", *results["softgen"].kernels)
+    for name in ("torch", "softgen"):
+        print(f"kernels of softmax and loss, us a step, {name}:")
+        for kernel, time_of in results[name].kernels.items():
+            if of_softmax_or_loss(kernel):
+                print(f"{time_of:10.1f}  {kernel[:100]}")
     print(f"the model of softgen writes:\n{results['softgen'].text}")
     write(options.out, results)
 

@@ -37,9 +37,13 @@ def test_a_gpt_learns_as_with_pytorchs_functions(
         assert float(row["torch in halves"]) == pytest.approx(float(row["torch"]), abs=0.01)
     assert float(rows[0]["torch"]) == pytest.approx(10.83, abs=0.1)  # log(50304), nothing learned
     assert float(rows[-1]["softgen"]) < float(rows[0]["softgen"])
-    (kernels,) = re.findall("^softgen's kernels: (.*)$", printed, re.MULTILINE)
+    assert re.search(r"^ +[\d.]+  softmax_", printed, re.MULTILINE), printed
+    with (tmp_path / "curves" / "kernels.csv").open(newline="") as file:
+        kernels = [row for row in csv.DictReader(file) if row["run"] == "softgen"]
+    counted = " ".join(row["kernel"] for row in kernels if row["softmax_or_loss"] == "True")
     for name in ("softmax_bf16", "softmax_backward_f32", "cross_entropy"):
-        assert name in kernels, printed
+        assert name in counted, counted
+    assert all(float(row["us_a_step"]) > 0 for row in kernels)
 
 
 def test_a_policy_gradient_step_makes_no_second_tensor_of_all_tokens(
