@@ -109,6 +109,27 @@ def test_hooks_give_what_pytorch_gives(name: str, dtype: str, library: str) -> N
         assert (off <= STEPS[dtype] * wanted + 1e-7).all(), float(off.max())
 
 
+def moved(each: Any) -> Any:
+    """Return a bias or a mask of (batch, head, query, key) as of (batch, key, head, query)."""
+    return each.reshape((1,) * (4 - each.dim()) + tuple(each.shape)).movedim(-1, 1)
+
+
+@pytest.mark.parametrize("variant", ["columns", "strips", None])
+@pytest.mark.parametrize("name", CASES)
+def test_hooks_along_another_axis(name: str, variant: str | None) -> None:
+    hooks, on_logits = CASES[name]
+    x = made(*SHAPE) * 3
+    given = {k: moved(v) if k in ("bias", "mask") else v for k, v in hooks().items()}
+    wanted = torch.softmax(on_logits(x.double()), -1).nan_to_num(0).movedim(-1, 1)
+    across = x.movedim(-1, 1).contiguous()
+    for _ in range(3):  # the later ones are warm
+        y = softgen.softmax(across, 1, variant=variant, **given)
+        off = (y.double().nan_to_num(0) - wanted).abs()
+        assert (off <= STEPS["float32"] * wanted + 1e-7).all(), float(off.max())
+    dropped = softgen.softmax(across, 1, dropout=0.4, seed=11, variant=variant).movedim(1, -1)
+    assert torch.equal(dropped != 0, softgen.softmax(x, dropout=0.4, seed=11) != 0)
+
+
 def test_a_sink_takes_part_and_dropout_is_the_references() -> None:
     x = made(*SHAPE)
     with_sink = torch.cat(

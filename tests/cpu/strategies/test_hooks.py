@@ -308,3 +308,19 @@ def test_hooks_that_take_arithmetic_or_hide_elements_take_no_setting_of_kernels_
     for hook in ("softcap", "dropout", "causal", "lengthsi64", "mask"):
         assert taken(hook) is None
     assert Problem.of("softmax", "float32", 8, hooks=["scale", "causal"]).hook_instructions == 4
+
+
+def test_dropout_of_a_pack_that_begins_before_the_first_row() -> None:
+    """Its first elements are numbered below 0, those of the row from 0 on."""
+    source = render(parse_name("softmax_f32_33_dropout_block_p4_c4_g64_b64_m10"))
+    problem = source.variant.problem
+    given = hook_examples(problem, ROWS)
+    x = encode(np.random.default_rng(0).standard_normal((ROWS, 33)), problem.dtype)
+    jobs = [
+        Job(source, x, (given[0], np.asarray(seed), *given[2:]), x_offset=offset, y_offset=offset)
+        for seed in range(4)
+        for offset in (1, 2, 3)
+    ]
+    for job, found in zip(jobs, build([source]).run_counted(jobs), strict=True):
+        assert not isinstance(found, EmulationError)
+        assert check(found[0], job.inputs, problem).ok, (job.others[1], job.x_offset)
