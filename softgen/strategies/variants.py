@@ -16,7 +16,14 @@ from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions
 from softgen.spec.layouts import LABEL, Columns
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PDL_NEEDS, WAITS, Strategy, features_of
+from softgen.strategies.base import (
+    PDL_NEEDS,
+    TRIGGERS,
+    TRIGGERS_FIRST,
+    WAITS,
+    Strategy,
+    features_of,
+)
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import strategy_named, tuned_strategies
@@ -124,21 +131,32 @@ def candidates(
                 if is_own(kind):
                     _require_own_check(setting, problem, arch)
                 if setting.launch(problem).reaches(rows):
-                    yield Variant(problem, _dependent(setting, arch))
+                    yield Variant(problem, _dependent(setting, problem, rows, arch))
         except Exception as error:
             raise_own_fault(kind, error)
             raise
 
 
-def _dependent(setting: Strategy, arch: Arch) -> Strategy:
+# Up to how many bytes read and written a launch lets the next go at once, and before its stores. On
+# an H200 float32 128 x 1024, 1 MB, took 1.76 us at once and 2.17 before its stores; 128 x 4096 took
+# 2.80 and 2.77. Of its shipped winners 17 of 19 up to 32 MB do one of both, 7 of 63 above 64 MB.
+AT_ONCE_BYTES = 2 << 20
+BEFORE_STORES_BYTES = 32 << 20
+
+
+def _dependent(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> Strategy:
     """Return a candidate that waits for the launch before it, where GPUs can launch it so.
 
-    Lessons stay as their authors wrote them, and a strategy that was added says it itself.
+    A short one also lets the next go, if its strategy can. Lessons stay as their authors wrote
+    them, and a strategy that was added says it itself.
     """
     kind = type(setting)
     if setting.pdl or not kind.tuned or is_own(kind) or arch.compute_capability < PDL_NEEDS:
         return setting
-    return dataclasses.replace(setting, pdl=WAITS)
+    moved = rows * problem.bytes_per_row
+    early = moved <= BEFORE_STORES_BYTES and kind.triggers
+    pdl = TRIGGERS_FIRST if moved <= AT_ONCE_BYTES else TRIGGERS
+    return dataclasses.replace(setting, pdl=pdl if early else WAITS)
 
 
 def _require_own_check(setting: Strategy, problem: Problem, arch: Arch) -> None:

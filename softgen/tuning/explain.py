@@ -113,7 +113,7 @@ def explain(
     # As the tuner looked at them; a guess is made for the bucket.
     sized = entry.rows if entry else rows_bucket(max(1, rows))
     table = candidate_table(problem, sized, arch, entry)
-    # The tuner tries more than the candidates: its fastest with pdl=2 and pdl=3.
+    # The tuner tries more than the candidates: its fastest with other values of pdl.
     every = [*candidates(problem, sized, arch), *(each.variant for each in table), winner]
     found = list(dict.fromkeys(every))
     kinds = list(dict.fromkeys(type(variant.strategy) for variant in found))

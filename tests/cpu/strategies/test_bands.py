@@ -137,8 +137,8 @@ def test_what_cannot_be_is_refused(dtype: str, label: str, message: str) -> None
 @pytest.mark.parametrize(
     ("dtype", "label"),
     [
-        ("float32", "bands_p4_w308_b320_c16_m2_k16_pdl1"),
-        ("bfloat16", "bands_p8_w308_b320_c8_m2_k16_pdl1"),
+        ("float32", "bands_p4_w308_b320_c16_m2_k16_pdl2"),
+        ("bfloat16", "bands_p8_w308_b320_c8_m2_k16_pdl2"),
     ],
 )
 def test_a_long_axis_before_an_odd_inner_is_theirs(dtype: str, label: str) -> None:

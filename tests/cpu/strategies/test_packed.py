@@ -169,7 +169,7 @@ def test_the_name_says_it() -> None:
     assert variant.name == "softmax_bf16_128256_cluster_p8_c64_b128_k16_m9_pk"
     assert parse_name(variant.name) == variant
     chosen = next(candidates(WIDE, 64, H200))
-    assert chosen.name == f"{variant.name}_pdl1"
+    assert chosen.name == f"{variant.name}_pdl2"
 
 
 def test_only_16_bit_results_are_timed_packed() -> None:
