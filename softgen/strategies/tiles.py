@@ -47,7 +47,6 @@ class Tiles(Strategy):
     threads_per_row: int = knob("t", "threads that share a row")
     outers: int = knob("o", "outer indices of a block")
     block_size: int = knob("b", "threads in a block")
-    rows_per_thread: int = knob("r", "rows of a thread, one after another", default=1)
 
     def describe(self, problem: Problem) -> str:
         """Return what a block has, for the header of a file."""
@@ -83,13 +82,9 @@ class Tiles(Strategy):
         )
         require(self.outers >= 1, "outers must be at least 1")
         require(
-            self.outers * inner * self.threads_per_row <= self.block_size * self.rows_per_thread,
+            self.outers * inner * self.threads_per_row <= self.block_size,
             f"{self.outers} x {inner} rows of {self.threads_per_row} threads are more than "
-            f"{self.rows_per_thread} x {self.block_size}",
-        )
-        require(
-            self.rows_per_thread == 1 or self.rows_per_thread > 1 == self.threads_per_row,
-            "rows_per_thread must be 1, or a thread must have a row to itself",
+            f"{self.block_size}",
         )
         tile = self.tile_bytes(problem)
         require(
@@ -135,14 +130,11 @@ class Tiles(Strategy):
         unit = MAX_PACK_BYTES // math.gcd(
             MAX_PACK_BYTES, inner * problem.cols * problem.dtype.itemsize
         )
-        # Rows that have no thread at once are those of a second wave, unless threads have two.
-        several = rows > arch.multiprocessors * arch.threads_per_multiprocessor
         found = [
-            cls(pack, -(-problem.cols // sharers), sharers, outers, block, turns)
+            cls(pack, -(-problem.cols // sharers), sharers, outers, block)
             for sharers in SHARERS
             for block in BLOCKS
-            for turns in ((1, 2) if several and sharers == 1 else (1,))
-            if (outers := block * turns // (inner * sharers) // unit * unit)
+            if (outers := block // (inner * sharers) // unit * unit)
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
         held = [s for s in legal if s.held(problem) <= MOST_HELD]
@@ -159,10 +151,8 @@ class Tiles(Strategy):
         bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads on an H200, 11.4 by 128 of
         which 8 are idle, 12.8 by 64 of which 16 are, and 13.5 by 96 of which two share a row.
         """
-        threads = self.block_size * self.rows_per_thread
-        used = self.outers * problem.layout.step * self.threads_per_row / threads
-        score = 0.1 * (self.rows_per_thread - 1)
-        score += 2.5 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
+        used = self.outers * problem.layout.step * self.threads_per_row / self.block_size
+        score = 2.5 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
         score += 0.3 * abs(math.log2(self.block_size / 128))
         return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
 
