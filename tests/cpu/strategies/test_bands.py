@@ -42,7 +42,7 @@ BLOCK = source_of("softmax", "float32", 60, 7, 4, 28, 32, 4, 1)
 CLUSTER = source_of("softmax", "float32", 64, 7, 4, 14, 32, 2, 4)
 TAIL = source_of("softmax", "bfloat16", 61, 7, 8, 14, 32, 4, 1)  # 3 elements behind whole packs
 ALL_LANES = source_of("softmax", "float32", 64, 32, 4, 32, 32, 8, 2)  # none without packs or a row
-ROW_RESULTS = source_of("softmax_lse", "float32", 64, 9, 4, 18, 32, 4, 2)
+ROW_RESULTS = source_of("softmax_lse", "float32", 64, 9, 4, 18, 32, 3, 3)
 SOURCES = (
     *(BLOCK, CLUSTER, TAIL, ALL_LANES, ROW_RESULTS),
     source_of("softmax", "float32", 1, 6, 4, 3, 32, 1, 1),
@@ -122,7 +122,7 @@ def test_a_band_is_whole_packs_whatever_inner() -> None:
             "bands_p8_w308_b320_c8_m1_k16",
             "a pack is at most 16 bytes: 4 elements of float32",
         ),
-        ("float32", "bands_p4_w308_b320_c86_m1_k3", "cluster_size must be one of"),
+        ("float32", "bands_p4_w308_b320_c15_m1_k17", "cluster_size must be from 1 to 16"),
         ("float32", "bands_p4_w308_b320_c256_m1", "a thread would hold 1024 registers of elements"),
         ("float32", "bands_p4_w77_b96_c64_m1_k16", "registers of elements; min_blocks=1 leaves it"),
         ("bfloat16", "bands_p8_w616_b640_c4_m1_k16", "bytes of shared memory, of 49152"),
@@ -135,16 +135,19 @@ def test_what_cannot_be_is_refused(dtype: str, label: str, message: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("dtype", "label"),
+    ("dtype", "outer", "cols", "label"),
     [
-        ("float32", "bands_p4_w308_b320_c16_m2_k16_pdl2"),
-        ("bfloat16", "bands_p8_w308_b320_c8_m2_k16_pdl2"),
+        ("float32", 400, 1000, "bands_p4_w154_b160_c16_m4_k8_pdl1"),
+        ("bfloat16", 100, 512, "bands_p8_w154_b160_c8_m4_k4_pdl2"),
+        ("float32", 8, 4096, "columns_p1_w32_b256_c32_m3_k16_pdl2"),  # too long for clusters of 8
     ],
 )
-def test_a_long_axis_before_an_odd_inner_is_theirs(dtype: str, label: str) -> None:
-    problem = Problem.of("softmax", dtype, 4096, layout=Columns(77))
-    assert best_guess(problem, 616, ARCH).strategy.label == label
-    for variant in candidates(problem, 616, ARCH, "bands"):
+def test_an_axis_before_an_odd_inner_is_theirs(
+    dtype: str, outer: int, cols: int, label: str
+) -> None:
+    problem = Problem.of("softmax", dtype, cols, layout=Columns(77))
+    assert best_guess(problem, outer * 77, ARCH).strategy.label == label
+    for variant in candidates(problem, outer * 77, ARCH, "bands"):
         assert parse_name(variant.name) == variant
 
 
