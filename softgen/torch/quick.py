@@ -31,8 +31,9 @@ class Quick:
     Attributes:
         recent: the last few of them, each as `last`.
         last: of the last request, what `Again.alike` is, the dimension, the dtype that the caller
-            gave, whether the tensor is tracked, and what returns the result for one like it. Who
-            calls compares it before anything else.
+            gave, and what returns the result for a tensor like it: where that requires grad, a
+            function of autograd, which asks whether grad is enabled. Who calls compares it before
+            anything else.
     """
 
     __slots__ = ("function", "known", "last", "recent")
@@ -45,7 +46,7 @@ class Quick:
     def forget(self) -> None:
         """Forget all of them."""
         self.known.clear()
-        self.last: tuple[Any, ...] = (never, None, None, True, None)
+        self.last: tuple[Any, ...] = (never, None, None, None)
         self.recent: tuple[tuple[Any, ...], ...] = ()
 
     def _make_last(self, found: tuple[Any, ...]) -> None:
@@ -62,9 +63,8 @@ class Quick:
             dtype: that of the result.
         """
         for found in self.recent:
-            alike, was_dim, was_given, tracked, run = found
-            same = dim is was_dim and given is was_given and alike(x)
-            if same and (not tracked or is_grad_enabled()):
+            alike, was_dim, was_given, run = found
+            if dim is was_dim and given is was_given and alike(x):
                 self.last = found
                 return run(x)
         function = self.function
@@ -108,7 +108,7 @@ class Quick:
             run = _class_of(self.function, dim, x.dtype, warm.run)
         else:
             run = functools.partial(warm.run, None)
-        self.known[key] = found = (warm.alike, dim, given, tracked, run)
+        self.known[key] = found = (warm.alike, dim, given, run)
         self._make_last(found)
 
 
