@@ -25,6 +25,8 @@ PACK_BYTES = 16
 UNROLLS = (1, 2, 4, 8)  # few in flight win where there are few bytes, many where there are many
 STRIDED_UNROLLS = (4, 8)
 BLOCK_SIZES = (128, 256, 512, 1024)
+# Of a join: 8 packs of each array in flight are more than the 64 registers that 1024 threads get.
+MOST_JOINED = 4096
 
 # A step is kUnroll packs a thread, all of whose loads come before its stores, so that many are in
 # flight; only the last step of the grid has to look where the data ends.
@@ -167,6 +169,8 @@ def settings(writes: bool, joins: bool = False) -> Iterator[Sweep]:
     """Yield every setting that is tried, of copies, of reads or of joins."""
     for unroll in UNROLLS:
         for block_size in BLOCK_SIZES:
+            if joins and unroll * block_size > MOST_JOINED:
+                continue
             for evict_first in (False, True):
                 yield Sweep(unroll, block_size, evict_first, 0, writes, joins)
                 if unroll in STRIDED_UNROLLS:

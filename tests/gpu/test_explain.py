@@ -28,9 +28,10 @@ def test_a_shape_is_tuned_and_explained() -> None:
     names = {each["variant"] for each in line["table"]}
     worth = {variant.name for variant in worth_timing(problem, 1000, arch_of(0))}
     assert worth <= names
-    assert all(
-        name.endswith(("_pdl2", "_pdl3")) for name in names - worth
-    )  # what the tuner tries beside
+    # What the tuner tries beside: settings of them, launched otherwise.
+    assert {name.rpartition("_pdl")[0] for name in names - worth} <= {
+        name.rpartition("_pdl")[0] for name in worth
+    }
     timed = [each for each in line["table"] if each["microseconds"]]
     assert len(timed) == line["candidates"] >= 8
     (winner,) = (each for each in timed if each["winner"])
