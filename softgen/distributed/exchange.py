@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from softgen.distributed.collective import Collective
 from softgen.errors import InvalidValueError, NotSupportedError
+from softgen.switches import is_on
 
 if TYPE_CHECKING:
     from softgen.distributed.direct import Direct
@@ -67,11 +68,13 @@ def exchange_of(group: Any, x: Any) -> Exchange:
     group = dist.group.WORLD if group is None else group
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")
-    if x.is_cuda and group not in _exchanges:
+    if not (x.is_cuda and is_on("SOFTGEN_DIRECT")):
+        return Collective(group)
+    if group not in _exchanges:
         if torch.cuda.is_current_stream_capturing():  # they cannot ask each other
             return Collective(group)
         from softgen.distributed.direct import Direct, usable
 
         with torch.cuda.device(x.device):
             _exchanges[group] = Direct(group) if usable(group) else None
-    return (_exchanges.get(group) if x.is_cuda else None) or Collective(group)
+    return _exchanges[group] or Collective(group)
