@@ -8,7 +8,7 @@ from collections.abc import Iterable
 LIKENESS = 0.6
 
 
-def unknown(kind: str, given: str, known: Iterable[str], more: str = "") -> str:
+def unknown(kind: str, given: str, known: Iterable[str], more: str = "", meant: str = "") -> str:
     """Return the message for the unknown name `given`, of which `known` are the choices.
 
     Args:
@@ -16,11 +16,11 @@ def unknown(kind: str, given: str, known: Iterable[str], more: str = "") -> str:
         given: the name as it was given.
         known: the accepted names.
         more: what else is accepted, after the names.
+        meant: the name that was probably meant; by default the known one that is most like it.
     """
     names = list(known)
-    return (
-        f"unknown {kind} {given!r};{likely(given, names)} softgen knows: {', '.join(names)}{more}"
-    )
+    hint = f" did you mean {meant!r}?" if meant else likely(given, names)
+    return f"unknown {kind} {given!r};{hint} softgen knows: {', '.join(names)}{more}"
 
 
 def likely(given: str, known: Iterable[str]) -> str:

@@ -191,11 +191,17 @@ class Selection:
                 )
                 found += matching(problem, self.rows, self.arch, self.variant)
         if not found:
-            raise InvalidValueError(
-                f"no setting of {self.variant} is legal for {cols} columns on {self.arch.label}, "
-                "so nothing is emitted; `softgen list` without --variant prints what is legal"
-            )
+            raise InvalidValueError(self._none_legal(cols))
         return [render(variant, self.arch) for variant in found]
+
+    def _none_legal(self, cols: int) -> str:
+        """Return what to say where no problem has a legal setting."""
+        where = f"{cols} columns on {self.arch.label}, so nothing is emitted"
+        if self.variant is not None:
+            advice = "`softgen list` without --variant prints what is legal"
+            return f"no setting of {self.variant} is legal for {where}; {advice}"
+        narrower = "; take more GPUs, so that a shard is narrower" if self.layout.sharded else ""
+        return f"no strategy has a setting for {where}{narrower}"
 
     def set_name(self) -> str:
         """Return what the sources are all of: the manifest says it of each file."""

@@ -11,7 +11,7 @@ from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import describe, select, untimed
-from softgen.strategies.variants import Variant, candidates, is_full_name
+from softgen.strategies.variants import Variant, candidates, is_full_name, none_legal
 
 EXAMPLE_COLS = 1000
 # Columns that a narrow terminal does not get, the first first: a name holds the knobs.
@@ -69,7 +69,7 @@ def list_variants(
         f"{describe(problem)}, {rows} rows, {known.label}: {output.count(len(found), 'candidate')}"
     )
     if not found:
-        output.note(f"no setting of {variant} is legal there; `softgen list` without --variant")
+        output.note(none_legal(problem, rows, known, variant))
         return
     _print(found)
     if first:

@@ -87,7 +87,9 @@ def run(
     ] = None,
     target: Annotated[
         Path | None,
-        typer.Option("--output", help="Where to write the result as .npy; bfloat16 as float32."),
+        typer.Option(
+            "--output", help="Where to write the result as .npy; bfloat16 and 8 bits as float32."
+        ),
     ] = None,
     results: Annotated[
         list[str] | None,
@@ -250,7 +252,7 @@ def _run(
             report["files"][operand.name] = str(path)
     if files.results[0] is not None:
         report["output"] = str(files.results[0])
-    report["widened"] = [each.name for each in operands if _widens(each.dtype)]
+    report["widened"] = {o.name: o.dtype.value for o in operands if _widens(o.dtype)}
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
@@ -362,8 +364,8 @@ def spell_error(report: dict[str, Any]) -> str:
     )
 
 
-def _print(report: dict[str, Any], widened: list[str]) -> None:
-    """Print a report, and each file that was written; `widened` are the results of bfloat16."""
+def _print(report: dict[str, Any], widened: dict[str, str]) -> None:
+    """Print a report, and each file that was written; `widened`: types that .npy does not know."""
     types = report["dtype"]
     if report["out_dtype"] != types:
         types += f" to {report['out_dtype']}"
@@ -383,7 +385,7 @@ def _print(report: dict[str, Any], widened: list[str]) -> None:
         rate = report["gigabytes_per_second"]
         output.result(f"time        {report['microseconds']:.2f} us, {rate:.0f} GB/s")
     for name, path in report["files"].items():
-        saved = " (bfloat16 saved as float32)" if name in widened else ""
+        saved = f" ({widened[name]} saved as float32)" if name in widened else ""
         if path == report.get("output"):
             output.result(f"output      {path}{saved}")
         else:

@@ -70,6 +70,9 @@ def load(
     arguments = dict(_argument(text, compute) for text in given)
     if len(arguments) < len(given):
         raise InvalidValueError(f"each --hook at most once, got {', '.join(given)}")
+    for name in ("seed", "seed_offset"):
+        if name in arguments and "dropout" not in arguments:
+            raise InvalidValueError(f"--hook {name}= needs --hook dropout=0.1")
     host = cast(Library, _Host(x, x_type))
     names, values = chosen(
         *(function, x, y_type, arguments), library_of=lambda array: (host, array)
@@ -84,7 +87,9 @@ def _argument(text: str, compute: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if name not in NAMES:
         raise InvalidValueError(f"--hook {text}: {unknown('argument', name, NAMES)}")
-    if name == "causal" and not equals:
+    if name == "causal":
+        if equals:
+            raise InvalidValueError(f"--hook {text}: causal takes no value: give --hook causal")
         return name, True
     if name == "empty_rows":
         return name, value

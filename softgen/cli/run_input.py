@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -117,9 +117,9 @@ class Files:
     ) -> Files:
         """Return the files of the command line; raise InvalidValueError before anything is read."""
         problem = Problem.of(function, "float32", 1)
-        inputs = _by_name("--operand", operands, [o.name for o in problem.inputs[1:]], function)
+        inputs = _by_name("--operand", operands, problem.inputs[1:], function)
         first, *rest = [operand.name for operand in problem.results]
-        written = _by_name("--result", results, [first, *rest], function)
+        written = _by_name("--result", results, problem.results, function)
         if target is not None and first in written:
             raise InvalidValueError(f"--output and --result {first}= name the same result")
         if target is not None:
@@ -140,16 +140,13 @@ class Files:
 
         if not any(self.inputs) and random:
             return other_inputs(x, problem)
+        self._require_all(problem)
         found: dict[str, NDArray[Any]] = {}
         for operand, path in zip(problem.inputs[1:], self.inputs, strict=True):
             if operand.extent is Extent.NUMBER:
                 found[operand.name] = encode(_number(operand, path, found), operand.dtype)
                 continue
-            if path is None:
-                raise InvalidValueError(
-                    f"{problem.function.name} takes {operand.name} too; give --operand "
-                    f"{operand.name}=FILE.npy"
-                )
+            assert path is not None
             option, integers = f"--operand {operand.name}", isinstance(operand.dtype, Integer)
             values = read_npy(path, MAX_ELEMENTS, option=option, integers=integers)
             free = operand.extent is Extent.BROADCAST
@@ -162,17 +159,44 @@ class Files:
             found[operand.name] = encode(values.reshape(shape), operand.dtype)
         return tuple(found.values())
 
+    def _require_all(self, problem: Problem) -> None:
+        """Raise InvalidValueError that names all inputs that are missing."""
+        others = problem.inputs[1:]
+        names = {operand.name for operand in others}
+        missing = [
+            operand
+            for operand, path in zip(others, self.inputs, strict=True)
+            if path is None and operand.default is None and _place(operand, names) is None
+        ]
+        if missing:
+            options = " ".join(_spelled("--operand", operand) for operand in missing)
+            words = " and ".join(operand.name for operand in missing)
+            raise InvalidValueError(f"{problem.function.name} takes {words} too; give {options}")
+
+
+def _place(operand: Operand, arrays: Container[str]) -> str | None:
+    """Return what a number says of the place of one of `arrays`: count, every or nothing."""
+    name, _, place = operand.name.rpartition("_")
+    if operand.extent is Extent.NUMBER and place in ("count", "every") and name in arrays:
+        return place
+    return None
+
+
+def _spelled(option: str, operand: Operand) -> str:
+    """Return an option for an operand, for example --operand maxima=FILE.npy."""
+    if operand.extent is Extent.NUMBER:
+        return f"{option} {operand.name}={operand.default or 1}"
+    return f"{option} {operand.name}=FILE.npy"
+
 
 def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[Any]]) -> float:
     """Return a number of --operand, or its default: of a broadcast array's place, an element a row.
 
     `arrays` are the inputs before it.
     """
-    name, _, place = operand.name.rpartition("_")
-    if given is None and place == "count" and name in arrays:
-        return arrays[name].size
-    if given is None and place == "every" and name in arrays:
-        return 1
+    place = _place(operand, arrays)
+    if given is None and place is not None:
+        return arrays[operand.name.removesuffix("_count")].size if place == "count" else 1
     if given is None and operand.default is not None:
         return operand.default
     try:
@@ -185,14 +209,15 @@ def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[A
 
 
 def _by_name(
-    option: str, given: list[str], names: list[str], function: Function
+    option: str, given: list[str], operands: Sequence[Operand], function: Function
 ) -> dict[str, Path]:
-    """Return the files of NAME=FILE options."""
+    """Return the files of NAME=FILE options, and the numbers of those that are one."""
+    names = [operand.name for operand in operands]
     found: dict[str, Path] = {}
     for text in given:
         name, _, path = text.partition("=")
         if not path or name not in names:
-            known = " and ".join(f"{option} {each}=FILE.npy" for each in names)
+            known = " and ".join(_spelled(option, operand) for operand in operands)
             raise InvalidValueError(
                 f"{option} {text}: {function.name} takes {known or f'no {option}'}"
             )

@@ -70,6 +70,11 @@ class Layout(abc.ABC):
     def label(self) -> str:
         """As in names of kernels, behind the columns; empty for the usual layout."""
 
+    @property
+    def command_options(self) -> str:
+        """The options of the command line that ask for it; empty for the usual layout."""
+        return ""
+
     def accepts(self, number: str) -> str:
         """Return what one of those numbers may be, in words."""
         return ""
@@ -147,6 +152,11 @@ class Strided(Layout):
     def label(self) -> str:
         """For example strided1."""
         return f"strided{self.outer}"
+
+    @property
+    def command_options(self) -> str:
+        """For example --strided 1."""
+        return f"--strided {self.outer}"
 
     @property
     def like(self) -> Layout:
@@ -234,6 +244,11 @@ class Columns(Layout):
     def label(self) -> str:
         """For example in1024."""
         return f"in{self.inner}"
+
+    @property
+    def command_options(self) -> str:
+        """For example --inner 1024."""
+        return f"--inner {self.inner}"
 
     @property
     def step(self) -> int:

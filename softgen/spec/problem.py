@@ -388,6 +388,21 @@ class Problem:
             types += f"_to_{self.out_dtype.short}"
         return f"{self.function.name}_{types}"
 
+    @property
+    def command_options(self) -> str:
+        """The options of the command line that ask for it, as --dtype float32 --cols 1000."""
+        found = [f"--dtype {self.dtype.value} --cols {self.cols}"]
+        if self.function.name != "softmax":
+            found.insert(0, f"--function {self.function.name}")
+        if self.out_dtype is not self.dtype:
+            found.append(f"--out-dtype {self.out_dtype.value}")
+        if self.alignment != natural_alignment(self.dtype, self.cols, self.layout):
+            found.append(f"--alignment {self.alignment}")
+        found += ["--batch-invariant"] * self.fixed_order
+        found += [f"--hook {hook.name}" for hook in self.hooks]
+        found += [self.layout.command_options] * bool(self.layout.command_options)
+        return " ".join(found)
+
     @cached_property
     def label(self) -> str:
         """Readable and unique: the first part of a variant's name."""

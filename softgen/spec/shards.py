@@ -41,6 +41,11 @@ class Shards(Layout):
         return "sharded"
 
     @property
+    def command_options(self) -> str:
+        """They have a flag."""
+        return "--sharded"
+
+    @property
     def like(self) -> Layout:
         """Rows on one device: the same kernel but for the exchange."""
         return ROWS

@@ -7,7 +7,7 @@ import re
 from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
 from softgen.spec.dtypes import DType, Float8
-from softgen.spec.functions import all_functions
+from softgen.spec.functions import all_functions, function_named, unknown_function
 from softgen.spec.layouts import LABEL
 from softgen.strategies.registry import all_strategies, require_sound
 from softgen.strategies.variants import parse_label
@@ -31,8 +31,8 @@ def slip(name: str) -> str:
         function = max(begun, key=len, default=parts[0])
         of_type = function.count("_") + 1
     function = "_".join(parts[:of_type])
-    if function not in functions:
-        return unknown("function", function, functions)
+    if function_named(function) is None:
+        return unknown_function(function)
     rest = parts[of_type:]
     wanted = [rest[:1], rest[2:3]] if rest[1:2] == ["to"] else [rest[:1]]
     for given, known in zip(wanted, (types, results), strict=False):

@@ -202,11 +202,18 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
     """Return the first candidate: the choice without any timing."""
     for variant in candidates(problem, rows, arch, strategy):
         return variant
-    inner = f" --inner {problem.layout.step}" if problem.layout.step > 1 else ""
-    raise InvalidValueError(
-        f"strategy {strategy!r} has no setting worth running for {problem.label} on "
-        f"{arch.label}{_objection(problem, rows, arch, strategy)}; `softgen list --dtype "
-        f"{problem.dtype.value} --cols {problem.cols}{inner} {arch.command_options}` shows what has"
+    raise InvalidValueError(none_legal(problem, rows, arch, strategy))
+
+
+def none_legal(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> str:
+    """Return what to say where there is no candidate: why, and what to do."""
+    why = f"{problem.label} on {arch.label}{_objection(problem, rows, arch, strategy)}"
+    narrower = "; take more GPUs, so that a shard is narrower" if problem.sharded else ""
+    if strategy is None:
+        return f"no strategy has a setting for {why}{narrower}"
+    return (
+        f"strategy {strategy!r} has no setting worth running for {why}; `softgen list "
+        f"{problem.command_options} {arch.command_options}` shows what has{narrower}"
     )
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import re
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from softgen.names import LIKENESS, unknown
 from softgen.spec.functions.base import Function
 
 if TYPE_CHECKING:
@@ -33,6 +35,38 @@ def function_named(name: str) -> Function | None:
             if named is not None and (function := named(name)) is not None:
                 return cast("Function", function)
     return {function.name: function for function in all_functions()}.get(name)
+
+
+# In the order in which they stand in a name.
+_SUFFIX = re.compile(r"lse|entropy|i32|k\d{1,2}")
+_ORDER = ("l", "e", "i", "k")
+
+
+def unknown_function(name: str) -> str:
+    """Return the message for a name that no function has, with the likely one."""
+    known = [function.name for function in all_functions()]
+    more = "; token_log_probs and its gradient also end in _k2 to _k16, for so many ids a row"
+    return unknown("function", name, known, more, meant=_meant(name, known))
+
+
+def _meant(name: str, known: list[str]) -> str:
+    """Return the function whose suffixes stand in another order, or whose stem has a slip."""
+    words = name.split("_")
+    count = len(words)
+    while count > 1 and _SUFFIX.fullmatch(words[count - 1]):
+        count -= 1
+    suffixes = sorted(words[count:], key=lambda word: _ORDER.index(word[0]))
+    stem = "_".join(words[:count])
+    if not suffixes:
+        return ""
+    import difflib  # milliseconds, which a process that fails anyway may spend
+
+    near = difflib.get_close_matches(stem, known, n=1, cutoff=LIKENESS)
+    for likely in (stem, *near):
+        found = "_".join([likely, *suffixes])
+        if function_named(found) is not None:
+            return found
+    return ""
 
 
 @functools.cache

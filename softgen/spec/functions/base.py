@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidValueError
-from softgen.names import unknown
 from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.hooks.base import Hook
 from softgen.spec.operands import Extent, Measure, Operand
@@ -158,12 +157,11 @@ class Function(abc.ABC):
         """Return the function called `value`; InvalidValueError names the choices."""
         if isinstance(value, Function):
             return value
-        from softgen.spec.functions import all_functions, function_named
+        from softgen.spec.functions import function_named, unknown_function
 
         found = function_named(value) if isinstance(value, str) else None
         if found is None:
-            known = [function.name for function in all_functions()]
-            raise InvalidValueError(unknown("function", str(value), known))
+            raise InvalidValueError(unknown_function(str(value)))
         return found
 
     def __str__(self) -> str:

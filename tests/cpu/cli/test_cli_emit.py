@@ -333,7 +333,14 @@ def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:
 def test_list_of_nothing_is_empty() -> None:
     words = ("list", "--cols", 100_000, "--variant", "warp")
     assert document(ok(*words, "--json")) == []
-    assert "no setting of warp is legal" in ok(*words).stderr
+    assert (
+        "strategy 'warp' has no setting worth running for softmax_f32_100000" in ok(*words).stderr
+    )
+    hooked = ("--function", "log_softmax", "--hook", "scale", "--out-dtype", "float16")
+    assert (
+        "`softgen list --function log_softmax --dtype float32 --cols 100000 --out-dtype float16 "
+        "--hook scale --arch sm_90` shows what has"
+    ) in ok(*words, *hooked).stderr
 
 
 WIDE = ("--cols", 2097152, "--dtype", "float32")

@@ -68,6 +68,10 @@ def test_run_refuses_what_no_call_takes() -> None:
         ("softcap", "softcap is a number, as softcap=2"),
         ("baias=b.npy", "did you mean 'bias'"),
         ("dropout=0.5", "dropout needs seed="),
+        ("seed=7", "--hook seed= needs --hook dropout="),
+        ("seed_offset=7", "--hook seed_offset= needs --hook dropout="),
+        ("causal=1", "--hook causal=1: causal takes no value: give --hook causal"),
+        ("causal=", "causal takes no value: give --hook causal"),
     ):
         arguments = ("run", "--rows", 2, "--cols", 8, "--device", "cpu", "--hook", given)
         assert message in refused(2, *arguments)

@@ -47,3 +47,10 @@ def test_random_rows_need_no_files_and_wrong_numbers_are_told(tmp_path: Path) ->
     message = refused(2, *asked, *target, "--operand", "z_loss=much")
     assert "--operand z_loss is a number, as z_loss=1, got much" in message
     assert "give --operand target=FILE.npy" in refused(2, *asked)
+    message = refused(2, *asked, "--operand", "targets=3")
+    assert "--operand target=FILE.npy and --operand ignore_index=-100 and" in message
+    backward = ("run", "--function", "cross_entropy_backward", "--input", tmp_path / "x.npy", *CPU)
+    assert refused(2, *backward, *target) == (
+        "cross_entropy_backward takes lse and upstream too; give --operand lse=FILE.npy --operand "
+        "upstream=FILE.npy"
+    )

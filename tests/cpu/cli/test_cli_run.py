@@ -136,6 +136,18 @@ def test_bfloat16_is_read_from_float32_and_saved_as_float32(tmp_path: Path) -> N
     np.testing.assert_allclose(y, softmax(x), rtol=0.03)
 
 
+def test_eight_bits_are_saved_as_float32(tmp_path: Path, cache: Path) -> None:
+    y = tmp_path / "y.npy"
+    shape = ("--rows", 2, "--cols", 8, "--out-dtype", "float8_e4m3fn", "--variant", "safe")
+    lines = ok(*CPU, *shape, "--output", y).stdout.splitlines()
+    assert lines[-1] == f"output      {y} (float8_e4m3fn saved as float32)"
+    saved_as = np.load(y)
+    assert saved_as.dtype == np.float32
+    mantissa, _ = np.frexp(saved_as[saved_as >= 2.0**-6])
+    assert (mantissa * 16 % 1 == 0).all()  # 4 significant bits
+    np.testing.assert_allclose(saved_as.sum(axis=1), 1, rtol=0.1)
+
+
 def test_each_file_that_is_written_is_told(tmp_path: Path, cache: Path) -> None:
     y, lse = tmp_path / "y.npy", tmp_path / "lse.npy"
     shape = ("--rows", 2, "--cols", 8, "--dtype", "bfloat16", "--variant", "safe")

@@ -34,6 +34,16 @@ def test_every_candidate_is_of_functions_that_have_one(tmp_path: Path) -> None:
 
 
 def test_what_is_refused() -> None:
+    wide = ("--cols", 4_000_000, "--sharded")
+    narrower = "; take more GPUs, so that a shard is narrower"
+    printed = ok("list", *wide).stderr
+    assert (
+        f"no strategy has a setting for softmax_f32_4000000_sharded on sm_90{narrower}" in printed
+    )
+    told = refused(2, "emit", "--all", *wide, "--out", "kernels")
+    assert told == (
+        f"no strategy has a setting for 4000000 columns on sm_90, so nothing is emitted{narrower}"
+    )
     told = refused(2, "show", PLAIN, "--sharded")
     assert "is for rows on one device, and --sharded was given" in told
     told = refused(2, "list", "--cols", 100, "--sharded", "--strided", 1)

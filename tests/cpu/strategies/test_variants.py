@@ -195,7 +195,52 @@ def test_a_best_guess_of_a_strategy_that_has_none() -> None:
     assert "'warp'" in message
     assert "softmax_f32_100000" in message
     assert "sm_90" in message
-    assert "softgen list" in message
+    assert "`softgen list --dtype float32 --cols 100000 --arch sm_90` shows what has" in message
+
+
+def test_a_best_guess_where_nothing_has_a_setting() -> None:
+    wide = Problem.of("softmax", "float32", 4_000_000, layout="sharded")
+    with pytest.raises(InvalidValueError) as caught:
+        best_guess(wide, 1, H200)
+    assert str(caught.value) == (
+        "no strategy has a setting for softmax_f32_4000000_sharded on sm_90; take more GPUs, so "
+        "that a shard is narrower"
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "options"),
+    [
+        ("softmax_f32_1000", "--dtype float32 --cols 1000"),
+        ("entropy_f32_1000_sharded", "--function entropy --dtype float32 --cols 1000 --sharded"),
+        ("softmax_f32_99_in64_scale", "--dtype float32 --cols 99 --hook scale --inner 64"),
+        (
+            "softmax_f16_to_f32_99_strided2",
+            "--dtype float16 --cols 99 --out-dtype float32 --strided 2",
+        ),
+        ("softmax_f32_1000_align1", "--dtype float32 --cols 1000 --alignment 1"),
+        ("softmax_f32_99_fixed", "--dtype float32 --cols 99 --batch-invariant"),
+    ],
+)
+def test_the_options_that_ask_for_a_problem(label: str, options: str) -> None:
+    assert parse_name(f"{label}_safe_b128").problem.command_options == options
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("token_log_probs_k2_i32", "token_log_probs_i32_k2"),
+        ("token_log_prob_lse_k4", "token_log_probs_lse_k4"),
+        ("cross_entropy_grd_i32", "cross_entropy_grad_i32"),
+        ("sofmax", "softmax"),
+    ],
+)
+def test_the_function_that_was_meant(given: str, meant: str) -> None:
+    message = rf"unknown function '{given}'; did you mean '{meant}'\?"
+    with pytest.raises(InvalidValueError, match=message):
+        Problem.of(given, "float32", 8)
+    with pytest.raises(InvalidValueError, match=message):
+        parse_name(f"{given}_f32_8_safe_b128")
 
 
 def test_check_is_the_strategys() -> None:
