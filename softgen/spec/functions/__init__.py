@@ -61,7 +61,7 @@ def _meant(name: str, known: list[str]) -> str:
         return ""
     import difflib  # milliseconds, which a process that fails anyway may spend
 
-    near = difflib.get_close_matches(stem, known, n=1, cutoff=LIKENESS)
+    near = difflib.get_close_matches(stem[:80], known, n=1, cutoff=LIKENESS)
     for likely in (stem, *near):
         found = "_".join([likely, *suffixes])
         if function_named(found) is not None:
