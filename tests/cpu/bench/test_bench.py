@@ -400,7 +400,9 @@ def test_sweeps_cover_the_data(kind: str) -> None:
         assert (sweep.writes, sweep.joins) == SWEEPS[kind]
         assert sweep.label.startswith(f"{kind} u")
     labels = {sweep.label for sweep in limit.settings(*SWEEPS[kind])}
-    assert len(labels) == len(list(limit.settings(*SWEEPS[kind]))) == 48
+    # 1024 threads of a join have no registers for 8 packs of each array.
+    expected = 44 if kind == "join" else 48
+    assert len(labels) == len(list(limit.settings(*SWEEPS[kind]))) == expected
 
 
 @pytest.mark.parametrize("kind", SWEEPS)

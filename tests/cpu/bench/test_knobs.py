@@ -58,7 +58,7 @@ def test_of_other_strategies_every_candidate_is_timed(strategy: str) -> None:
 
 def test_every_strategy_has_a_grid() -> None:
     problems = [Problem.of("softmax", "float32", cols) for cols in (1024, 131072)]
-    columns = ((1024, 4), (50257, 16))
+    columns = ((1024, 4), (50257, 16), (4096, 77))
     problems += [Problem.of("softmax", "float32", n, layout=Columns(inner)) for n, inner in columns]
     for kind in all_strategies():
         assert any(every_variant(kind.name, each, 4096, ARCH) for each in problems), kind.name
