@@ -90,14 +90,7 @@ class Bands(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the threads hold whole bands, and an outer index."""
         require, inner = self.require, problem.layout.step
-        require(
-            self.cluster_size == 1 or arch.compute_capability >= (9, 0),
-            f"thread block clusters need sm_90, {arch.name} has none",
-        )
-        require(
-            self.cluster_size <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
-            f"a cluster of {self.cluster_size} does not fit a GPC of {arch.device}",
-        )
+        self.require_cluster(self.cluster_size, arch)
         require(
             1 <= self.cluster_size <= max(CLUSTERS),
             f"cluster_size must be from 1 to {max(CLUSTERS)}",

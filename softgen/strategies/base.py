@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, ClassVar
 
 from softgen.errors import IllegalVariantError
-from softgen.spec.arch import MOST_REGISTERS, WARP_SIZE, Arch, capability_name
+from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
@@ -256,6 +256,17 @@ class Strategy(abc.ABC):
             arch.compute_capability >= problem.needs,
             f"results of {problem.out_dtype.value} need {capability_name(problem.needs)} or later, "
             f"this is {arch.name}",
+        )
+
+    def require_cluster(self, blocks: int, arch: Arch) -> None:
+        """Raise IllegalVariantError unless `arch` has clusters of so many blocks."""
+        self.require(
+            blocks == 1 or arch.compute_capability >= (9, 0),
+            f"thread block clusters need sm_90, {arch.name} has none",
+        )
+        self.require(
+            blocks <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
+            f"a cluster of {blocks} does not fit a GPC of {arch.device}",
         )
 
     def require_block(self, block_size: int) -> None:

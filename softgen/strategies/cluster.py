@@ -61,18 +61,11 @@ class Cluster(Sliced):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""
         require = self.require
-        require(
-            arch.compute_capability >= self.needs,
-            f"thread block clusters need sm_90, {arch.name} has none",
-        )
+        self.require_cluster(self.cluster_size, arch)
         self.require_pack(self.pack_size, problem)
         self.require_alike(self.pack_size, problem)
         self.require_block(self.block_size)
         require(self.cluster_size in CLUSTER_SIZES, f"cluster_size must be one of {CLUSTER_SIZES}")
-        require(
-            self.cluster_size <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
-            f"a cluster of {self.cluster_size} does not fit a GPC of {arch.device}",
-        )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_packable(problem, arch)
         # 20 and 40 spilled 16 bytes at 40001 columns, however many registers there were.

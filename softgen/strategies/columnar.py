@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
@@ -136,14 +136,7 @@ class Columnar(Strategy):
     def check_grid(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless blocks, packs and clusters are possible."""
         require = self.require
-        require(
-            self.blocks_of_a_row == 1 or arch.compute_capability >= (9, 0),
-            f"thread block clusters need sm_90, {arch.name} has none",
-        )
-        require(
-            self.blocks_of_a_row <= PORTABLE_CLUSTER or arch.multiprocessors >= 100,
-            f"a cluster of {self.blocks_of_a_row} does not fit a GPC of {arch.device}",
-        )
+        self.require_cluster(self.blocks_of_a_row, arch)
         require(self.blocks_of_a_row in CLUSTERS, f"cluster_size must be one of {CLUSTERS}")
         require(self.pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
         require(
