@@ -37,8 +37,8 @@ def function_named(name: str) -> Function | None:
     return {function.name: function for function in all_functions()}.get(name)
 
 
-# In the order in which they stand in a name.
-_SUFFIX = re.compile(r"lse|entropy|i32|k\d{1,2}")
+# In the order in which they stand in a name. Compiled at its first use.
+_SUFFIX = r"lse|entropy|i32|k\d{1,2}"
 _ORDER = ("l", "e", "i", "k")
 
 
@@ -53,7 +53,7 @@ def _meant(name: str, known: list[str]) -> str:
     """Return the function whose suffixes stand in another order, or whose stem has a slip."""
     words = name.split("_")
     count = len(words)
-    while count > 1 and _SUFFIX.fullmatch(words[count - 1]):
+    while count > 1 and re.fullmatch(_SUFFIX, words[count - 1]):
         count -= 1
     suffixes = sorted(words[count:], key=lambda word: _ORDER.index(word[0]))
     stem = "_".join(words[:count])
