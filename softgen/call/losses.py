@@ -88,7 +88,7 @@ def cross_entropy(
         hooks=hooks,
     )
     target = library_of(target)[1]
-    loss = _reduced(loss, target, weight, ignore_index, reduction, int(x.shape[-1]))
+    loss = reduced(loss, target, ignore_index, reduction, weight, int(x.shape[-1]))
     return (loss, lse) if return_lse else loss
 
 
@@ -144,8 +144,10 @@ def weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
     return weight[target.clip(0, cols - 1)] * (target != ignored)
 
 
-def _reduced(loss: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int) -> Any:
-    """Return what is made of the losses of rows."""
+def reduced(
+    loss: Any, target: Any, ignored: int, reduction: str, weight: Any = None, cols: int = 0
+) -> Any:
+    """Return what is made of the losses of rows; `cols` are the classes that have a weight."""
     weights = None if weight is None else weights_of(weight, target, ignored, cols)
     if weights is not None:
         loss = loss * weights

@@ -6,14 +6,13 @@ from typing import Any
 
 import torch
 
-from softgen.call.losses import REDUCTIONS
+from softgen.call.losses import reduced, require_reduction
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
 from softgen.distributed.functional import checked, eager
 from softgen.distributed.gradients import CrossEntropy, TokenLogProbs
 from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.names import unknown
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.spec.functions.token_log_probs import MOST_IDS
 from softgen.torch.dtypes import HALVES, wide
@@ -110,8 +109,7 @@ def cross_entropy(
     the same in all processes, and sends nothing. Raises what `softmax` and `softgen.cross_entropy`
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
-    if reduction not in REDUCTIONS:
-        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    require_reduction(None, reduction, 0, z_loss)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), _integers("target", placed.like_rows(target))
     if target.shape != x.shape[:-1]:
@@ -137,9 +135,7 @@ def cross_entropy(
         columns = found.columns[..., 0].masked_fill(ignored, -1)
         mine = found.mine[..., 0]
         losses = CrossEntropy.apply(x, losses, sure, columns, mine, z_loss)
-    loss = losses if reduction == "none" else losses.sum()
-    if reduction == "mean":
-        loss = loss / (~ignored).sum(dtype=loss.dtype)
+    loss = reduced(losses, target, ignore_index, reduction)
     if not (x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)):
         loss = loss.to(x.dtype)
     loss = placed.rows(loss)

@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from softgen.call.losses import REDUCTIONS
+from softgen.call.losses import reduced, require_reduction
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed import local
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.names import unknown
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
@@ -111,8 +110,7 @@ def cross_entropy(
     Returns:
         The loss in float32 (float64 for float64). NaN for a target that no process has.
     """
-    if reduction not in REDUCTIONS:
-        raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
+    require_reduction(None, reduction, 0, 0)
     x = _checked(x_local)
     if target.shape != x.shape[:-1]:
         raise InvalidValueError(
@@ -121,9 +119,7 @@ def cross_entropy(
     m, log_sum, logits = _of_columns(x, target[..., None], comm, offset)
     losses = log_sum - (logits[..., 0] - m)
     losses[target == ignore_index] = 0
-    if reduction == "none":
-        return losses
-    return losses.sum() / ((target != ignore_index).sum() if reduction == "mean" else 1)
+    return reduced(losses, target, ignore_index, reduction)
 
 
 def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:

@@ -153,6 +153,7 @@ def test_each_function_is_that_of_whole_rows() -> None:
         run = functools.partial(losses_of, target[of], reduction)
         for each in on_all(run, x[of]):
             close(each, exact, 3e-6, 3e-6)
+            assert each.dtype == "float32", reduction
 
 
 @pytest.mark.usefixtures("numpys")
