@@ -59,13 +59,6 @@ class Spread(Columnar):
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     unroll: int = knob("u", "columns that a thread loads again before it uses the first", default=1)
 
-    kept: bool = knob(
-        "kt",
-        "whether threads keep terms, and not elements whose terms they take again",
-        constant=False,
-        default=False,
-    )
-
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
@@ -105,12 +98,6 @@ class Spread(Columnar):
     def walks(self, problem: Problem) -> bool:
         """Whether registers do not hold all columns, so that some are loaded again."""
         return problem.cols > self.cols_per_thread * self.stride
-
-    def may_keep(self, problem: Problem) -> bool:
-        """Whether terms can take the place of the elements that threads hold."""
-        one = inputs_of(problem) == 1 and problem.function.part.has_maximum
-        alike = problem.dtype is problem.compute_dtype
-        return one and alike and problem.writes_elements and not self.walks(problem)
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
@@ -154,11 +141,6 @@ class Spread(Columnar):
             1 <= self.cols_per_thread <= wanted,
             f"cols_per_thread must be from 1 to {wanted}, what {self.stride} threads have of "
             f"{problem.cols} columns",
-        )
-        require(
-            not self.kept or self.may_keep(problem),
-            "terms are kept in the place of elements: of one input with a maximum and elements of "
-            "the type of all arithmetic, all of them in registers, whose results are written",
         )
         require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
         require(
@@ -274,8 +256,6 @@ class Spread(Columnar):
         whole = replace(one, cols_per_thread=wanted)
         if whole.is_legal(problem, arch):
             yield whole
-            if whole.may_keep(problem):
-                yield replace(whole, kept=True)
             return
         for unroll in (8, 4):
             for held in MOST_HELD:
@@ -307,7 +287,7 @@ class Spread(Columnar):
         rounds = -(-tiles // groups)
         score += 2 * (1 - busy) + 0.3 * (rounds * groups / tiles - 1) + 0.6 * math.log2(rounds)
         score += 0.1 * abs(math.log2(self.block_size / 256)) + 0.1 * (self.min_blocks - 1)
-        return score + 0.01 * self.kept
+        return score
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

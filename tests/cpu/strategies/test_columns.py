@@ -56,8 +56,6 @@ PACKED_ALONE = Variant(
     problem_of(48, 16, "float16"), ColumnsInRegisters(8, 2, 32, 3, 1, packed=True)
 )
 SPREAD = Variant(problem_of(200, 16), Spread(4, 4, 64, 4, 4, 1, 1))
-SPREAD_KEPT = Variant(problem_of(200, 16), Spread(4, 4, 64, 4, 4, 1, 1, kept=True))
-SPREAD_KEPT_ODD = Variant(problem_of(310, 7), Spread(1, 7, 64, 9, 4, 2, 1, kept=True))
 SPREAD_AGAIN = Variant(problem_of(200, 16), Spread(4, 2, 64, 1, 2, 2, 1, unroll=2))
 SPREAD_ODD = Variant(problem_of(310, 7, "bfloat16"), Spread(1, 7, 64, 9, 4, 2, 1, pdl=2))
 SPREAD_ODD_AGAIN = Variant(problem_of(310, 7, "float64"), Spread(1, 7, 32, 4, 3, 3, 1))
@@ -83,7 +81,6 @@ ALL = (
     *(PACKED, PACKED_ALONE, SPREAD, SPREAD_AGAIN, SPREAD_ODD, SPREAD_ODD_AGAIN),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
-    *(SPREAD_KEPT, SPREAD_KEPT_ODD),
 )
 
 
@@ -134,8 +131,7 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
         (SPREAD, "  __syncthreads();\n", "", "race on shared memory"),
         (SPREAD, "there = there && is_there(found[i])", "there = true", "elements are off"),
-        (SPREAD_KEPT, "factor_of(parts[i].m, ", "factor_of(parts[0].m, ", "elements are off"),
-        (SPREAD_KEPT_ODD, "if (thread < kUsed) ", "", "out of bounds"),
+        (SPREAD_ODD, "if (thread < kUsed) ", "", "out of bounds"),
         (SPREAD, "*at = {};", ";", "workspace"),
         (SPREAD_AGAIN, "if (thread == 0) readers[tile] = 0;", "", "workspace"),
         (SPREAD_AGAIN, "behind - kStep; at >= col", "behind - kStep; at > col", "written"),
@@ -221,7 +217,6 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
         ("spread_p4_w8_b128_c5_k2_n1_m1", "cols_per_thread must be from 1 to 4, what 32 threads"),
         ("spread_p4_w8_b128_c1_k2_n99_m1", "holds 132 such blocks at once"),
         ("spread_p4_w8_b128_c4_k2_n1_m1_u2", "unroll must be 1, as nothing is loaded again"),
-        ("spread_p4_w8_b128_c3_k2_n1_m1_kt", "all of them in registers, whose results"),
         ("spread_p4_w64_b1024_c1_k16_n1_m1", "256 threads along an axis of 128"),
         ("spread_p4_w256_b1024_c1_k2_n1_m2", "elements; min_blocks=2 leaves it"),
         ("tiles_p4_c1_t128_o1_b128", "1 x 1024 rows of 128 threads are more than 128"),
