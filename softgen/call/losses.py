@@ -15,7 +15,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from typing_extensions import Unpack
 
@@ -139,24 +139,40 @@ def losses_of_rows(
     return loss, lse
 
 
-def weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
-    """Return the weight of each row's class, 0 where it is ignored. `target` may be no class."""
-    return weight[target.clip(0, cols - 1)] * (target != ignored)
-
-
 def reduced(
     loss: Any, target: Any, ignored: int, reduction: str, weight: Any = None, cols: int = 0
 ) -> Any:
     """Return what is made of the losses of rows; `cols` are the classes that have a weight."""
-    weights = None if weight is None else weights_of(weight, target, ignored, cols)
-    if weights is not None:
-        loss = loss * weights
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
+    return reduction_of(loss, target, ignored, reduction, weight, cols)[0]
+
+
+def mean_of(loss: Any, target: Any, ignored: int, weights: Any) -> tuple[Any, Any]:
+    """Return the mean of losses that are times their weights, and what divided their sum."""
     counted = (target != ignored).sum(dtype=loss.dtype) if weights is None else weights.sum()
-    return loss.sum() / counted
+    return loss.sum() / counted, counted
+
+
+def reduction_of(
+    loss: Any,
+    target: Any,
+    ignored: int,
+    reduction: str,
+    weight: Any,
+    cols: int,
+    mean: Callable[..., tuple[Any, Any]] = mean_of,
+) -> tuple[Any, Any, Any]:
+    """Return what `reduced` does, the weights of rows or None, and what divided the sum, or None.
+
+    A weight is 0 where a row is ignored. `mean` does what `mean_of` does.
+    """
+    weights = None
+    if weight is not None:
+        weights = weight[target.clip(0, cols - 1)] * (target != ignored)  # it may be no class
+        loss = loss * weights
+    if reduction == "mean":
+        loss, counted = mean(loss, target, ignored, weights)
+        return loss, weights, counted
+    return (loss.sum() if reduction == "sum" else loss), weights, None
 
 
 def cross_entropy_grad(
