@@ -20,7 +20,7 @@ from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, untimed
-from softgen.strategies.variants import is_full_name
+from softgen.strategies.variants import is_full_name, no_setting
 
 if TYPE_CHECKING:
     from softgen.source.render import Source
@@ -200,8 +200,7 @@ class Selection:
         if self.variant is not None:
             advice = "`softgen list` without --variant prints what is legal"
             return f"no setting of {self.variant} is legal for {where}; {advice}"
-        narrower = "; take more GPUs, so that a shard is narrower" if self.layout.sharded else ""
-        return f"no strategy has a setting for {where}{narrower}"
+        return no_setting(where, self.layout)
 
     def set_name(self) -> str:
         """Return what the sources are all of: the manifest says it of each file."""

@@ -14,7 +14,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions
-from softgen.spec.layouts import LABEL, Columns
+from softgen.spec.layouts import LABEL, Columns, Layout
 from softgen.spec.problem import Problem
 from softgen.strategies.base import (
     PDL_NEEDS,
@@ -208,13 +208,22 @@ def best_guess(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
 def none_legal(problem: Problem, rows: int, arch: Arch, strategy: str | None = None) -> str:
     """Return what to say where there is no candidate: why, and what to do."""
     why = f"{problem.label} on {arch.label}{_objection(problem, rows, arch, strategy)}"
-    narrower = "; take more GPUs, so that a shard is narrower" if problem.sharded else ""
     if strategy is None:
-        return f"no strategy has a setting for {why}{narrower}"
+        return no_setting(why, problem.layout)
     return (
         f"strategy {strategy!r} has no setting worth running for {why}; `softgen list "
-        f"{problem.command_options} {arch.command_options}` shows what has{narrower}"
+        f"{problem.command_options} {arch.command_options}` shows what has"
+        f"{_narrower(problem.layout)}"
     )
+
+
+def no_setting(why: str, layout: Layout) -> str:
+    """Return what to say where no strategy has a setting for what `why` names."""
+    return f"no strategy has a setting for {why}{_narrower(layout)}"
+
+
+def _narrower(layout: Layout) -> str:
+    return "; take more GPUs, so that a shard is narrower" if layout.sharded else ""
 
 
 def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) -> str:
