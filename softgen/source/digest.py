@@ -20,7 +20,7 @@ from softgen.strategies.faults import PACKAGES, SHIPPED
 from softgen.strategies.variants import Variant
 
 # The rooms whose modules may decide a text; the names and errors below them do not.
-ROOMS = ("spec", "strategies")
+ROOMS = ("source", "spec", "strategies")
 
 # The words of tags that name a template, and those that may follow the name.
 NAMING = ("include", "extends", "import", "from")

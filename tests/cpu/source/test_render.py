@@ -17,16 +17,9 @@ from hypothesis import given, settings
 from softgen.call.library import usable_alignment
 from softgen.errors import SoftgenError
 from softgen.source import render as rendering
-from softgen.source.render import (
-    COMPILE_OPTIONS,
-    _spell,
-    aligned_bytes,
-    alignment_rule,
-    constant_lines,
-    environment,
-    flush_rule,
-    render,
-)
+from softgen.source.cpp import constant_lines, spell
+from softgen.source.header import aligned_bytes, alignment_rule, flush_rule
+from softgen.source.render import COMPILE_OPTIONS, environment, render
 from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.problem import MAX_INT32_COLS, Problem, natural_alignment
@@ -356,7 +349,7 @@ def test_the_text_names_no_path_date_or_person() -> None:
 @pytest.mark.parametrize("value", [None, float("inf"), float("-inf"), float("nan")])
 def test_values_without_a_spelling_are_refused(value: object) -> None:
     with pytest.raises(SoftgenError, match=f"a template tried to print {value!r}"):
-        _spell(value)
+        spell(value)
     with pytest.raises(SoftgenError, match="a template tried to print"):
         environment().from_string("${ value }").render(value=value)
 

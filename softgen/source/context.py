@@ -1,0 +1,200 @@
+"""What templates know of a variant, by the names that they call it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from softgen.source.cpp import (
+    broken,
+    call,
+    constant_lines,
+    declaration,
+    fill,
+    fills,
+    narrowed,
+    signature,
+    widened,
+)
+from softgen.source.header import alignment_rule, flush_rule, shape_rule
+from softgen.spec.arch import Arch
+from softgen.spec.dtypes import Float8
+from softgen.spec.layouts import Strided
+from softgen.spec.operands import Extent
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+
+
+def context(variant: Variant, arch: Arch | None) -> dict[str, Any]:
+    """Return what the template of `variant` is rendered with; `arch` as in `render`."""
+    problem = variant.problem
+    return {
+        "float8": isinstance(problem.out_dtype, Float8),
+        "problem": problem,
+        "strategy": variant.strategy,
+        "launch": variant.launch,
+        "alignment_rule": alignment_rule(problem),
+        "hooks_rule": "".join(f", with {hook.formula}" for hook in problem.hooks),
+        "shape_rule": functools.partial(shape_rule, problem),
+        "col_offset": problem.layout.col_offset(),
+        "results_have_a_type": any(operand.cuda == "Y" for operand in problem.operands),
+        "writes": problem.writes_elements,
+        "reduces": problem.function.reduces,
+        "flush_rule": flush_rule(problem),
+        "compile_arch": arch.name if arch else variant.oldest_arch,
+        "arch_rule": variant.arch_rule,
+        "constants": constant_lines(variant),
+        "symbol": variant.name,
+        "name": variant.name,
+        "signature": functools.partial(signature, variant),
+        "declaration": declaration,
+        "widened": functools.partial(widened, problem),
+        "narrowed": functools.partial(narrowed, problem),
+        "fill": fill(problem),
+        "fills": functools.partial(fills, problem),
+        **_part_names(problem),
+        **_given_names(problem),
+        **_row_names(problem),
+        **_hook_names(variant),
+        **_dependent_names(variant),
+    }
+
+
+def _row_names(problem: Problem) -> dict[str, Any]:
+    """Return how templates spell where rows are."""
+    strided = isinstance(problem.layout, Strided)
+    types = {operand.name: operand.cuda for operand in problem.whole_rows}
+    results = {operand.name for operand in problem.results}
+
+    def array(name: str) -> str:
+        return f"{name}_rows" if strided else name
+
+    def array_of(name: str) -> str:
+        const = "" if name in results else "const "
+        element = f"{const}{types.get(name, 'X')}"
+        return f"StridedRows<{element}> {array(name)}" if strided else f"{element}* {name}"
+
+    def row_of(name: str, row: str = "row") -> str:
+        if problem.layout.step > 1:
+            return f"{name} + {row} / kInner * (kInner * kCols) + {row} % kInner"
+        return f"{array(name)}.at({row})" if strided else f"{name} + {row} * kCols"
+
+    return {
+        "strided": strided,
+        "array": array,
+        "array_of": array_of,
+        "row_of": row_of,
+        # Between the rows of a view lies what is nobody's.
+        "inner_row": "false" if strided else "row > 0 && row + 1 < rows",
+        "more_arrays": [array_of(operand.name) for operand in problem.element_inputs[1:]],
+        "more_names": "".join(f", {array(o.name)}" for o in problem.element_inputs[1:]),
+    }
+
+
+def _part_names(problem: Problem) -> dict[str, Any]:
+    """Return what templates call the first input, the others, a part and a row's result."""
+    part = problem.function.part
+    has_maximum = part.has_maximum
+    first, *more = problem.element_inputs
+    written = [o.name for o in problem.results if o.extent is Extent.ELEMENT]
+
+    def more_elements(index: str) -> str:
+        return "".join(f"{operand.name}_values[{index}], " for operand in more)
+
+    def more_at(index: str) -> str:
+        return "".join(f", {operand.name}_values[{index}]" for operand in more)
+
+    def more_parameters(count: str) -> list[str]:
+        return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
+
+    def weighed(factor: str) -> str:
+        return f"hooks.weigh({factor})" if problem.weighs else factor
+
+    return {
+        "x": first.name,
+        "more_inputs": more,
+        "more_filled": [f"Compute (&{operand.name}_values)[kColsPerThread]" for operand in more],
+        "more_declared": "".join(f", {operand.name}_values[kColsPerThread]" for operand in more),
+        "more_row_parameters": "".join(f"const X* row_{operand.name}, " for operand in more),
+        "more_rows": "".join(f", row_{operand.name}" for operand in more),
+        "more_values": "".join(f", {operand.name}_values" for operand in more),
+        "more_visited": "".join(f", auto& {operand.name}_values" for operand in more),
+        "more_elements": more_elements,
+        "more_at": more_at,
+        "more_from": "".join(f", from_{operand.name}" for operand in more),
+        "more_from_parameters": "".join(f", const X* from_{operand.name}" for operand in more),
+        "more_parameters": more_parameters,
+        "hook_types": {operand.name: operand.dtype for operand in problem.hook_operands},
+        "hooks_parameter": ["const Hooks& hooks"] if problem.modifiers else [],
+        "hooks_argument": ", hooks" if problem.modifiers else "",
+        "weighed": weighed,
+        "result": written[0] if written else "",
+        "has_maximum": has_maximum,
+        "absent": "negative_infinity()" if has_maximum else "0",
+        "part": part.cuda,
+        "long_part": part.long_cuda,
+        "noun": part.noun,
+        "arguments": part.arguments,
+        "of_sink": part.of_element("hooks.sink"),
+    }
+
+
+def _given_names(problem: Problem) -> dict[str, Any]:
+    """Return how templates spell what is given of a row, where its part is."""
+    if problem.function.reduces:
+        return {}
+    if problem.function.modifiers:
+        names = {"given_base": "hooks.base", "given_factor": "1", "given_type": "Compute"}
+        return {**names, "given_parameters": [], "given_arguments": ""}
+    kind = problem.compute_dtype
+    given = [o for o in problem.inputs if o.extent is Extent.ROW and o.dtype is kind]
+    first, *others = (f"{operand.name}[row]" for operand in given)
+    return {
+        "given_base": first,
+        "given_factor": ", ".join(others),
+        "given_type": "Compute" if len(others) == 1 else "Factor",
+        "given_parameters": [operand.parameter for operand in given],
+        "given_arguments": "".join(f", {operand.name}" for operand in given),
+    }
+
+
+def _hook_names(variant: Variant) -> dict[str, Any]:
+    """Return what finding the hooks of a row takes, and what the results of a row take of them."""
+    problem, rows = variant.problem, _row_names(variant.problem)
+    first = problem.element_inputs[0].name
+    picks = any(hook.picks for hook in problem.modifiers)
+    parameters = [operand.parameter for operand in problem.row_operands]
+    arguments = [operand.name for operand in problem.row_operands]
+    if picks:
+        parameters.insert(0, rows["array_of"](first))
+        arguments.insert(0, rows["array"](first))
+    if problem.function.modifiers and variant.strategy.past_rows:  # whose arrays end with the rows
+        parameters.insert(0, "long long rows")
+        arguments.insert(0, "rows")
+    written = [operand.name for operand in problem.row_results]
+    declared = [operand.parameter for operand in problem.row_results]
+    if written and problem.function.modifiers:
+        written = ["hooks", *([] if picks else [rows["array"](first)]), *written]
+        of_x = [] if picks else [rows["array_of"](first)]
+        declared = ["const Hooks& hooks", *of_x, *declared]
+    return {
+        "hook_parameters": parameters,
+        "hook_arguments": "".join(f", {name}" for name in arguments),
+        "row_hooks": functools.partial(call, "hooks_of", ["row", *arguments]),
+        "hooks_of_row": lambda row, *where: call("hooks_of", [row, *arguments], *where),
+        "rowwise": any(hook.by_row or hook.leaves for hook in problem.hooks),
+        "row_results": ", ".join(written),
+        "row_parameters": declared,
+    }
+
+
+def _dependent_names(variant: Variant) -> dict[str, Any]:
+    """Return what a dependent launch's wait takes: the kernel's arrays, by reference."""
+    arrays = [parameter for parameter in variant.parameters if "*" in parameter]
+    names = [array.rpartition("* ")[2] for array in arrays]
+    return {
+        "dependent_arrays": [array.replace("* ", "*& ") for array in arrays],
+        "dependent_operands": ", ".join(f'"+l"({name})' for name in names),
+        "dependent_lines": broken(" " * 17, [f'"+l"({name})' for name in names]),
+        "dependent_names": ", ".join(names),
+    }

@@ -1,0 +1,157 @@
+"""How C++ is spelled, in lines broken where clang-format breaks them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from softgen.errors import SoftgenError
+from softgen.spec.dtypes import DType, Float8
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+
+LINE = 100  # columns of an emitted line at most, as in .clang-format
+
+
+def spell(value: Any) -> Any:
+    """Spell a value as C++ would; refuse what has no spelling (None, inf, nan)."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        raise SoftgenError(f"a template tried to print {value!r}")
+    if isinstance(value, float):
+        return f"{value!r}f"
+    return value
+
+
+def constant_lines(variant: Variant) -> list[str]:
+    """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
+    problem = variant.problem
+    rows = [("Col kCols", problem.cols, "elements in a row")]
+    if problem.layout.step > 1:
+        rows.append(("long long kInner", problem.layout.step, "from one of them to the next"))
+    for field in variant.strategy.fields():
+        value = getattr(variant.strategy, field.name)
+        named = field.metadata["constant"] and field.name not in variant.strategy.unnamed
+        if not named or value == field.default:
+            continue
+        kind = "bool" if isinstance(value, bool) else "int"
+        constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
+        rows.append((f"{kind} {constant}", value, field.metadata["meaning"]))
+    declared = [f"constexpr {name} = {spell(value)};" for name, value, _ in rows]
+    width = max(map(len, declared))
+    return [f"{code:<{width}}  // {row[2]}" for code, row in zip(declared, rows, strict=True)]
+
+
+def signature(variant: Variant, symbol: str) -> str:
+    """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
+    opening, parameters = f"    {symbol}(", variant.parameters
+    behind = _filled(opening, " " * len(opening), parameters)
+    below = [opening, *_filled(" " * 8, " " * 8, parameters)]
+    # clang-format breaks before the first parameter where that takes three lines less.
+    fits = max(map(len, behind)) <= LINE and len(behind) < len(below) + 3
+    return "\n".join(behind if fits else below)
+
+
+def _filled(first: str, indent: str, parameters: Sequence[str]) -> list[str]:
+    """Return parameters in lines as full as can be, the last of which opens a body."""
+    lines = [first + parameters[0]]
+    for parameter in parameters[1:]:
+        end = ", " if parameter is not parameters[-1] else ") {"
+        if len(f"{lines[-1]}, {parameter}{end.rstrip()}") <= LINE:
+            lines[-1] += f", {parameter}"
+        else:
+            lines[-1] += ","
+            lines.append(indent + parameter)
+    lines[-1] += ") {"
+    return lines
+
+
+def declaration(opening: str, parameters: list[str]) -> str:
+    """Return a function's head, broken where clang-format breaks it; a parameter "" is left out.
+
+    For functions that have other parameters in other files.
+    """
+    some = [parameter for parameter in parameters if parameter]
+    lines = [f"{opening}({some[0]}"]
+    for parameter in some[1:]:
+        end = "," if parameter is not some[-1] else ") {"
+        if len(f"{lines[-1]}, {parameter}{end}") <= LINE:
+            lines[-1] += f", {parameter}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * (len(opening) + 1) + parameter)
+    return "\n".join(lines) + ") {"
+
+
+def call(
+    name: str, arguments: Sequence[str], indent: int, before: str = "const Hooks hooks = "
+) -> str:
+    """Return a statement's call without its `;`, broken where clang-format breaks it."""
+    lines = [f"{before}{name}({arguments[0]}"]
+    for argument in arguments[1:]:
+        end = "," if argument is not arguments[-1] else ");"
+        if indent + len(f"{lines[-1]}, {argument}{end}") <= LINE:
+            lines[-1] += f", {argument}"
+        else:
+            lines[-1] += ","
+            lines.append(" " * (indent + len(before) + len(name) + 1) + argument)
+    return "\n".join(lines) + ")"
+
+
+def broken(indent: str, words: Sequence[str]) -> str:
+    """Return words in lines as full as can be, the first of which has its indentation already."""
+    lines = [indent]
+    for word in words:
+        if len(f"{lines[-1]}{word},") > LINE:
+            lines[-1] = lines[-1].rstrip()
+            lines.append(indent)
+        lines[-1] += f"{word}, "
+    return "\n".join(lines)[len(indent) : -2]
+
+
+def widened(problem: Problem, element: str) -> str:
+    """Return the number that an element of x is, in the type of all arithmetic."""
+    conversions = {DType.FLOAT16: "__half2float", DType.BFLOAT16: "__bfloat162float"}
+    if problem.dtype in conversions:
+        return f"{conversions[problem.dtype]}({element})"
+    return element
+
+
+def narrowed(problem: Problem, number: str) -> str:
+    """Return a result as an element of its type, to which it is rounded once."""
+    double = problem.compute_dtype is DType.FLOAT64
+    conversions = {
+        DType.FLOAT16: "__double2half" if double else "__float2half_rn",
+        DType.BFLOAT16: "__double2bfloat16" if double else "__float2bfloat16_rn",
+    }
+    if isinstance(problem.out_dtype, DType) and problem.out_dtype in conversions:
+        return f"{conversions[problem.out_dtype]}({number})"
+    if isinstance(problem.out_dtype, Float8):
+        return f"to_float8({number})"
+    return number if problem.out_dtype is problem.compute_dtype else f"static_cast<Y>({number})"
+
+
+def fill(problem: Problem) -> str:
+    """Return what stands for an element that is not there."""
+    if problem.function.part.fill == 0:
+        return "X(0)"
+    bits = {
+        DType.FLOAT16: "__ushort_as_half(0xfc00)",
+        DType.BFLOAT16: "__ushort_as_bfloat16(0xff80)",
+    }
+    return bits.get(problem.dtype, "negative_infinity()")
+
+
+def fills(problem: Problem, count: int) -> str:
+    """Return a pack of so many of `fill`, as the words of an access."""
+    if problem.function.part.fill == 0:
+        return "{}"
+    half = {DType.FLOAT16: "fc00", DType.BFLOAT16: "ff80"}.get(problem.dtype)
+    if half is not None:
+        return (
+            f"{{0x{half}}}" if count == 1 else f"{{{', '.join(['0x' + half * 2] * (count // 2))}}}"
+        )
+    words = ["0xff800000"] if problem.dtype is DType.FLOAT32 else ["0", "0xfff00000"]
+    return f"{{{', '.join(words * count)}}}"

@@ -1,0 +1,56 @@
+"""What the comment at the head of a file says, in words."""
+
+from __future__ import annotations
+
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, FloatType
+from softgen.spec.layouts import Strided
+from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.problem import Problem
+
+
+def aligned_bytes(problem: Problem, dtype: FloatType) -> int:
+    """Return what the address of an array of `dtype` has to be a multiple of."""
+    return min(problem.alignment * dtype.itemsize, MAX_PACK_BYTES)
+
+
+def alignment_rule(problem: Problem) -> str:
+    """Return what addresses have to be multiples of, in words."""
+    sizes = {o.name: aligned_bytes(problem, o.float_type) for o in problem.whole_rows}
+    rows = "then every row is" if problem.alignment > 1 else "an element: rows may start anywhere"
+    if isinstance(problem.layout, Strided) and problem.alignment > 1:
+        rows = "bases and strides"
+    if len(set(sizes.values())) == 1:
+        *names, last = sizes
+        listed = f"{', '.join(names)} and {last}" if names else last
+        return f"{listed} to {next(iter(sizes.values()))} bytes ({rows})"
+    return f"{' and '.join(f'{name} to {size}' for name, size in sizes.items())} bytes ({rows})"
+
+
+def shape_rule(problem: Problem, operand: Operand) -> str:
+    """Return the shape of an operand, in words, and of a number what it may be."""
+    number = operand.accepts or problem.layout.accepts(operand.name)
+    return {
+        Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
+        Extent.ROW: f"[rows]{''.join(f'[{n}]' for n in operand.behind)}, contiguous",
+        Extent.NUMBER: f"number, {number}",
+        Extent.BROADCAST: problem.layout.accepts(operand.name)
+        if operand in problem.layout_numbers
+        else "[elements], of which a row finds its own by the numbers behind it",
+    }[operand.extent]
+
+
+def flush_rule(problem: Problem) -> str:
+    """Return what -ftz=true does to a kernel, in words.
+
+    It is for float32 alone. log_softmax has no result between 0 and the last place of its
+    logarithm, no float16 is so small that it could be flushed, and float64's narrowing to bfloat16
+    does not flush.
+    """
+    single = problem.compute_dtype is DType.FLOAT32
+    flushing = (DType.FLOAT32, DType.BFLOAT16) if single else (DType.FLOAT32,)
+    flushed = any(
+        operand.measure in (Measure.VALUE, Measure.TERMS) and operand.dtype in flushing
+        for operand in problem.results
+    )
+    effect = "makes 0 of results below 1.2e-38" if flushed else "changes no result"
+    return f"{effect}, and saves instructions" if single else effect
