@@ -1,146 +1,29 @@
-"""Which variants `softgen verify` runs: a spread over problems, strategies and knobs."""
+"""Which variants `softgen verify` runs of its problems: a spread over strategies and knobs."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from random import Random
 from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.functions import all_functions
+from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Columns, Strided
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
-from softgen.spec.shards import SHARDS
-from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, is_full_name, parse_name
-
-# One column, less than a pack, a warp and one more, no power of two, odd, more than OneFlow's 1024.
-WIDTHS = (1, 7, 32, 33, 100, 256, 1000, 1001, 1500)
-
-# Rows that start anywhere.
-MISALIGNED_WIDTHS = (33, 1000)
-
-# The same, summed in an order that does not depend on where they start.
-FIXED_WIDTHS = (33, 1001)
-
-# Rows for many threads, by the strategies that are there for them. Odd ones start anywhere.
-WIDE_WIDTHS = {
-    2049: ("block", "shared"),
-    5000: ("block", "shared"),
-    8193: ("cluster", "shared"),
-    20000: ("cluster", "shared", "split"),
-    32768: ("cooperative",),
-}
-WIDEST = 50257
-WIDEST_STRATEGIES = ("cluster", "split")
-WIDEST_DTYPES = (DType.FLOAT32, DType.BFLOAT16)
-
-# The functions that are verified at all of these, and what suffices for the others, whose kernels
-# differ from theirs in what they write.
-WIDELY = ("softmax", "log_softmax")
-FEW_WIDTHS = (33, 1000)
-FEW_WIDE_WIDTHS = (5000, 20000, 32768)
+from softgen.verify.problems import WIDELY, problems, wanted_strategies
 
 # Where a best guess is not enough: blocks of two rows, the last half empty, several rows an access,
 # and rings that refill.
 LAYOUT_WIDTHS = (100, 1001, 5000)
 
-MIXED_WIDTHS = (33, 1000)
-MIXED = (
-    (DType.BFLOAT16, DType.FLOAT32),
-    (DType.FLOAT16, DType.FLOAT32),
-    (DType.FLOAT32, DType.FLOAT16),
-    (DType.FLOAT32, DType.BFLOAT16),
-    (DType.FLOAT32, DType.FLOAT64),
-)
-
-# Results of 8 bits: of rows for one thread to those for many, and of columns.
-FLOAT8 = (
-    ("softmax", DType.BFLOAT16, Float8.E4M3),
-    ("softmax", DType.FLOAT32, Float8.E5M2),
-    ("log_softmax_lse", DType.FLOAT16, Float8.E5M2),
-    ("log_softmax", DType.FLOAT32, Float8.E4M3),
-)
-FLOAT8_WIDTHS = (33, 1000)
-
-# Hooks, each alone and some together, at widths that start on packs and that do not. Wide ones
-# have rows for many threads.
-HOOK_WIDTHS = (1000, 33)
-HOOK_WIDE_WIDTHS = (20000, 32768)
-HOOK_SETS = (
-    ("scale", "causal"),
-    ("scaleany", "maskany", "zeroempty"),
-    ("scalerow", "softcap", "biasbf16", "dropout"),
-    ("softcap", "causal", "sinkbf16"),
-    ("biasf32any", "lengthsi32", "causal"),
-    ("mask", "lengthsi64", "sinkf32", "zeroempty", "outscale"),
-    ("scale", "biasf16", "mask", "causal", "sinkf16", "zeroempty", "outscale", "dropout"),
-)
-HOOK_SETS_WIDE = (("mask", "sinkf32"), ("scalerow", "biasbf16"), ("lengthsi64",), ("dropout",))
-DRAWN_SETS, DRAWN_SEED = 20, 0  # more sets, of hooks that go together
-OF_LOGARITHMS = (("scale", "causal"), ("softcap", "biasf32", "sinkf32"), ("maskany", "zeroempty"))
-
-# Columns of memory: (columns, inner, type), with inner whole packs, less than a pack and odd, and
-# rows that one thread, one warp, a block and a cluster hold.
-COLUMNS = (
-    (1, 16, DType.FLOAT32),
-    (3, 4, DType.FLOAT32),
-    (21, 2, DType.BFLOAT16),
-    (21, 3, DType.FLOAT64),
-    (21, 1024, DType.FLOAT16),
-    (128, 77, DType.FLOAT32),
-    (128, 1024, DType.BFLOAT16),
-    (1001, 3, DType.FLOAT16),
-    (1001, 16, DType.FLOAT64),
-    (5000, 2, DType.FLOAT64),
-    (5000, 16, DType.FLOAT32),
-    (5000, 77, DType.BFLOAT16),
-    (20001, 3, DType.BFLOAT16),
-    (20001, 4, DType.FLOAT16),
-)
-HOOKED_COLUMNS = ((21, 3, DType.BFLOAT16), (5000, 16, DType.FLOAT32))
-HOOKED_PLACES = ((21, 3), (300, 8), (97, 24))  # with hooks that ask for the place of an element
-# What starts anywhere, and results of other types.
-OTHER_COLUMNS = (300, 24)
-
 # A variant costs 0.1 to 0.2 s to compile and run on the emulator, a wide one 0.5 s: 6000 take about
 # 18 minutes on 2 cores. Where the candidates are more, every strategy and problem gives up its last
 # ones alike.
 MOST_VARIANTS = 6000
-
-# Rows of views, by the number of outer axes, each at two alignments.
-STRIDED = (
-    ("softmax", DType.FLOAT32, 1000, 1),
-    ("softmax", DType.BFLOAT16, 33, 1),
-    ("log_softmax_lse", DType.FLOAT16, 1001, 2),
-    ("softmax", DType.FLOAT64, 1000, 3),
-    ("logsumexp", DType.BFLOAT16, 1000, 2),
-    ("finish", DType.FLOAT32, 33, 2),
-    ("softmax", DType.BFLOAT16, 5000, 2),
-    ("softmax", DType.FLOAT32, 20000, 1),
-    ("log_softmax", DType.BFLOAT16, 32768, 3),
-)
-
-# Rows on several devices: those of a block, of several blocks, and of rows side by side in one.
-SHARDED = (
-    ("softmax", DType.FLOAT32, 1000),
-    ("softmax", DType.BFLOAT16, 33),
-    ("log_softmax_lse", DType.FLOAT16, 1001),
-    ("log_softmax", DType.FLOAT64, 33),
-    ("softmax_lse", DType.BFLOAT16, 2049),
-    ("softmax", DType.FLOAT32, 1),
-    ("logsumexp", DType.BFLOAT16, 1000),
-    ("partial", DType.FLOAT32, 33),
-    ("entropy", DType.FLOAT32, 1000),
-    ("softmax", DType.BFLOAT16, 8193),
-)
 
 _ROWS = 64  # moves the best guess only
 
@@ -191,7 +74,7 @@ def matrix(
     for problem in problems(every=all_variants):
         if not kept.has(problem):
             continue
-        wanted = _wanted(problem)
+        wanted = wanted_strategies(problem)
         for kind in kinds:
             if wanted and kind.name not in wanted:
                 continue
@@ -235,187 +118,12 @@ def _chosen(choice: str, kept: _Kept, arch: Arch) -> list[Variant]:
                 variant = select(problem, _ROWS, arch, choice)
             except IllegalVariantError:
                 continue
-            wanted = _wanted(problem)
+            wanted = wanted_strategies(problem)
             if not wanted or variant.strategy.name in wanted:
                 found.append(variant)
     if not found:
         raise kept.nothing(choice)
     return found
-
-
-def _wanted(problem: Problem) -> tuple[str, ...]:
-    """Return the strategies that rows so wide are for; nothing if for all."""
-    cols = 0 if isinstance(problem.layout, Columns) else problem.cols
-    return WIDEST_STRATEGIES if cols == WIDEST else WIDE_WIDTHS.get(cols, ())
-
-
-def problems(every: bool = False) -> list[Problem]:
-    """Return the problems to verify.
-
-    With `every` all hooks and many sets of them with each type, and all functions of views.
-    """
-    found = []
-    for function in all_functions():
-        if function.twin:  # whose texts differ by the type of an integer
-            found.append(Problem.of(function, DType.FLOAT32, FEW_WIDTHS[0]))
-            continue
-        widely = function.name in WIDELY
-        for dtype in DType:
-            whole, misaligned, fixed, wide = (
-                (WIDTHS, MISALIGNED_WIDTHS, FIXED_WIDTHS, WIDE_WIDTHS)
-                if widely
-                else (
-                    FEW_WIDTHS,
-                    FEW_WIDTHS[:1],
-                    FEW_WIDTHS[:1],
-                    FEW_WIDE_WIDTHS,
-                )
-            )
-            found += [Problem.of(function, dtype, cols) for cols in whole]
-            found += [Problem.of(function, dtype, cols, alignment=1) for cols in misaligned]
-            found += [Problem.of(function, dtype, cols, fixed_order=True) for cols in fixed]
-            found += [Problem.of(function, dtype, cols) for cols in wide]
-        for x_type, y_type in MIXED:
-            cols_of_all = MIXED_WIDTHS if widely else MIXED_WIDTHS[:1]
-            found += [Problem.of(function, x_type, cols, out_dtype=y_type) for cols in cols_of_all]
-    found += _float8_problems()
-    for name, dtype, cols, outer in STRIDED:
-        layout = Strided(outer)
-        found.append(Problem.of(name, dtype, cols, layout=layout))
-        if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
-            found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
-    found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
-    found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
-    for fixed_order in (False, True):
-        found += [
-            Problem.of("softmax", dtype, WIDEST, fixed_order=fixed_order) for dtype in WIDEST_DTYPES
-        ]
-    found += hooked_problems()
-    found += _columns_problems()
-    found += _products() if every else []
-    return [
-        problem
-        for problem in dict.fromkeys(found)  # 33 columns are misaligned anyway
-        if any(kind.computes(problem) for kind in _kinds_for(problem))
-    ]
-
-
-def _float8_problems() -> list[Problem]:
-    """Return problems whose results have 8 bits: each type and width takes turns with the rest."""
-    found = []
-    for i, (function, x_type, y_type) in enumerate(FLOAT8):
-        one = functools.partial(Problem.of, function, x_type, out_dtype=y_type)
-        found += [one(cols) for cols in FLOAT8_WIDTHS]
-        found.append(one(FEW_WIDE_WIDTHS[i % len(FEW_WIDE_WIDTHS)]))
-        found.append(one(FLOAT8_WIDTHS[i % 2], alignment=1, fixed_order=i % 2 == 0))
-        found.append(one(OTHER_COLUMNS[0], layout=Columns(OTHER_COLUMNS[1])))
-        if function == "softmax":
-            found.append(one(FLOAT8_WIDTHS[i], hooks=("scale", "outscalerow")))
-    return found
-
-
-def hooked_problems() -> list[Problem]:
-    """Return problems with hooks to verify: types and widths take turns."""
-    types = list(DType)
-    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS]
-    found = [
-        Problem.of("softmax", types[i // 2 % len(types)], HOOK_WIDTHS[i % 2], hooks=hooks)
-        for i, hooks in enumerate(sets)
-    ]
-    found += [
-        Problem.of("softmax", types[i % len(types)], HOOK_WIDTHS[i // 4 % 2], hooks=hooks)
-        for i, hooks in enumerate(drawn_sets())
-    ]
-    found += [
-        Problem.of("softmax", types[i % len(types)], cols, hooks=hooks)
-        for i, hooks in enumerate(HOOK_SETS_WIDE)
-        for cols in HOOK_WIDE_WIDTHS
-    ]
-    found.append(
-        Problem.of("softmax", "bfloat16", 1000, hooks=HOOK_SETS[-1], layout=Strided(2), alignment=1)
-    )
-    for i, hooks in enumerate(OF_LOGARITHMS):
-        dtype = types[-1 - i]
-        found.append(Problem.of("log_softmax_lse", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
-        if "zeroempty" not in hooks:
-            found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
-    # Those to which the pair of a row is given, which is that of x as it is: no hook that would
-    # make larger elements of it.
-    for function in all_functions():
-        if function.hookable and not function.reduces and not function.twin:
-            for hooks in (("causal",), ("lengthsi64",)):
-                found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
-    return found
-
-
-def _products() -> list[Problem]:
-    """Return each hook and each set with each type, and each function of views with each type."""
-    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS, *drawn_sets()]
-    found = [
-        Problem.of("softmax", dtype, HOOK_WIDTHS[(i + j) % 2], hooks=hooks)
-        for i, hooks in enumerate(sets)
-        for j, dtype in enumerate(DType)
-    ]
-    types = list(DType)
-    found += [
-        Problem.of("softmax", types[i % len(types)], cols, hooks=(hook,))
-        for i, hook in enumerate(HOOKS)
-        for cols in HOOK_WIDE_WIDTHS
-    ]
-    found += [_hooked_columns(i, hooks) for i, hooks in enumerate(drawn_sets())]
-    found += [
-        _hooked_columns(i + 2 * j, (hook.name,)) for i, hook in enumerate(HOOKS) for j in range(4)
-    ]
-    for i, function in enumerate(all_functions()):
-        for j, dtype in enumerate(DType):
-            layout = Strided(1 + (i + j) % 3)
-            found.append(Problem.of(function, dtype, HOOK_WIDTHS[(i + j) % 2], layout=layout))
-    return found
-
-
-def drawn_sets() -> list[tuple[str, ...]]:
-    """Return sets of two to six hooks, of one kind each, by a seed."""
-    random = Random(DRAWN_SEED)
-    kinds: dict[str, list[str]] = {}
-    for hook in HOOKS:
-        kinds.setdefault(hook.kind, []).append(hook.name)
-    return [
-        tuple(random.choice(kinds[kind]) for kind in random.sample([*kinds], random.randint(2, 6)))
-        for _ in range(DRAWN_SETS)
-    ]
-
-
-def _columns_problems() -> list[Problem]:
-    """Return those of columns: softmax at all sizes, the other functions at one each."""
-    found = [
-        Problem.of("softmax", dtype, cols, layout=Columns(inner)) for cols, inner, dtype in COLUMNS
-    ]
-    hooks = ("scale", "outscale", "zeroempty")  # those that ask for no place
-    found += [
-        Problem.of("softmax", dtype, cols, hooks=hooks, layout=Columns(inner))
-        for cols, inner, dtype in HOOKED_COLUMNS
-    ]
-    sets = [*({hook.kind: (hook.name,) for hook in HOOKS}.values()), *HOOK_SETS]
-    found += [_hooked_columns(i, hooks) for i, hooks in enumerate(sets)]
-    cols, inner = OTHER_COLUMNS
-    for dtype in DType:
-        found.append(Problem.of("log_softmax", dtype, cols, layout=Columns(inner), alignment=1))
-    for x_type, y_type in MIXED:
-        found.append(Problem.of("softmax", x_type, cols, out_dtype=y_type, layout=Columns(inner)))
-    for function in all_functions():
-        if function.name not in WIDELY and not function.twin:
-            found.append(Problem.of(function, DType.FLOAT32, 96, layout=Columns(8)))
-    return found
-
-
-def _hooked_columns(number: int, hooks: Sequence[str]) -> Problem:
-    """Return a problem of columns with hooks; types, sizes and functions take turns."""
-    types = list(DType)
-    cols, inner = HOOKED_PLACES[number % len(HOOKED_PLACES)]
-    leaves = {"outscale", "outscalerow", "dropout"} & {*hooks}
-    function = "softmax" if leaves or number % 2 else "log_softmax_lse"
-    dtype = types[number // 2 % len(types)]
-    return Problem.of(function, dtype, cols, hooks=hooks, layout=Columns(inner))
 
 
 def exchanges(variants: list[Variant]) -> list[Variant]:
@@ -426,11 +134,6 @@ def exchanges(variants: list[Variant]) -> list[Variant]:
         way = (variant.launch.cluster_size > 1, variant.launch.static_shared_bytes == 0)
         found.setdefault((type(strategy), *way, getattr(strategy, "direct", False)), variant)
     return list(found.values())
-
-
-def _kinds_for(problem: Problem) -> list[type[Strategy]]:
-    wanted = _wanted(problem)
-    return [kind for kind in all_strategies() if not wanted or kind.name in wanted]
 
 
 def layouts(variants: list[Variant]) -> list[Variant]:

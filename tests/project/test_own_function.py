@@ -53,7 +53,7 @@ def test_the_example_works(checkout: Path) -> None:
     for strategy in ("block", "cluster", "split", "online", "safe"):
         assert re.search(rf"^logmeanexp_f32_5000_{strategy}_", listed, re.MULTILINE), strategy
     matrix = (
-        "from softgen.verify.matrix import problems; "
+        "from softgen.verify.problems import problems; "
         "print(sum(p.function.name == 'logmeanexp' for p in problems()))"
     )
     assert int(python(checkout, "-c", matrix)) > 0

@@ -19,7 +19,7 @@ from softgen.strategies.base import Lesson
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import untimed
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify.matrix import STRIDED, problems
+from softgen.verify.problems import STRIDED, problems
 from tests.helpers.cli_helpers import ok, refused
 
 ARCH = arch_named(DEFAULT_ARCH)

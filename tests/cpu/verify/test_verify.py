@@ -21,14 +21,8 @@ from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import verify as verify_module
-from softgen.verify.matrix import (
-    MOST_VARIANTS,
-    WIDE_WIDTHS,
-    covering,
-    drawn_sets,
-    matrix,
-    problems,
-)
+from softgen.verify.matrix import MOST_VARIANTS, covering, matrix
+from softgen.verify.problems import WIDE_WIDTHS, drawn_sets, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
 from tests.helpers.cover import cover
