@@ -19,7 +19,7 @@ from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
 
-OF_QUACK = ("softmax", "softmax_backward")
+OF_QUACK = ("softmax", "softmax_backward", "cross_entropy", "cross_entropy_grad")
 SOFTMAX_ONLY = ("softmax",)  # as it is called here, whatever else a library may have
 
 
@@ -190,9 +190,12 @@ def _cupyx(arena: Arena) -> Entrant:
 
 
 def _quack(arena: Arena) -> Entrant:
+    name = arena.shape.function.name
+    if name in OF_LOGITS:
+        return _quack_loss(arena, with_gradient=name == "cross_entropy_grad")
     # Not `import quack.softmax`: the package puts a function of that name before its module.
     module = importlib.import_module("quack.softmax")
-    if arena.shape.function.name == "softmax_backward":
+    if name == "softmax_backward":
         return _allocating(arena, module.softmax_bwd)
 
     # softmax() and softmax_fwd() allocate and then call this, which writes into `out`.
@@ -200,6 +203,18 @@ def _quack(arena: Arena) -> Entrant:
     if forward is None:
         return _allocating(arena, module.softmax)
     return _writing(arena, forward)
+
+
+def _quack_loss(arena: Arena, *, with_gradient: bool) -> Entrant:
+    """Return QuACK's losses and lse, or its losses and their gradient without an upstream."""
+    loss = importlib.import_module("quack.cross_entropy").cross_entropy_fwd
+    if not with_gradient:
+        losses = _allocating(
+            arena, lambda x, target, *_: loss(x, target, return_lse=True)[0], arena.torch_y[0].dtype
+        )
+        return replace(losses, first_alone=True)
+    gradients = _allocating(arena, lambda x, target, *_: loss(x, target, return_dx=True)[1])
+    return replace(gradients, computes=False, note="gradients of the losses' plain sum")
 
 
 def _liger(arena: Arena) -> Entrant:

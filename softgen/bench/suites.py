@@ -204,7 +204,12 @@ SUITES = {
             calls=gradients,
             peers=(*USUAL, "quack"),
         ),
-        Suite("losses", "logits of language models in training", calls=losses, peers=USUAL),
+        Suite(
+            "losses",
+            "logits of language models in training",
+            calls=losses,
+            peers=(*USUAL, "quack"),
+        ),
     )
 }
 

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import dataclasses
 import hashlib
+import inspect
 import math
 import re
 import sys
@@ -21,6 +22,7 @@ from softgen.bench import arena as arenas
 from softgen.bench import check, limit, runner
 from softgen.bench.arena import Arena
 from softgen.bench.chain import Chain
+from softgen.bench.libraries import OF_QUACK
 from softgen.bench.peers import (
     AbsentError,
     Entrant,
@@ -934,7 +936,7 @@ def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena
         forward = ("softmax", "log_softmax", "logsumexp")
         backward = ("softmax_backward", "log_softmax_backward")
         assert ("torch" in lacking) is (function.name not in (*forward, *backward, *OF_LOGITS))
-        assert ("quack" in lacking) is (function.name not in ("softmax", "softmax_backward"))
+        assert ("quack" in lacking) is (function.name not in OF_QUACK)
         assert ("triton" in lacking) is (function.name != "softmax")
         assert not any("softgen" in name or name == "oneflow" for name in lacking)
 
@@ -972,6 +974,36 @@ def test_torch_is_called_for_the_function_of_the_shape(
         assert called == [(name, "x", -1, out)]
     else:
         assert called == [(name, "x", -1, None), name]
+
+
+def test_quack_gives_losses_with_lse_and_gradients_that_nothing_judges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def cross_entropy_fwd(x: str, target: str, **options: bool) -> tuple[object, ...]:
+        (option,) = options
+        return (SimpleNamespace(dtype="float32", of=(x, target, option)),) * 2
+
+    module = SimpleNamespace(cross_entropy_fwd=cross_entropy_fwd)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "quack.cross_entropy", module)
+    monkeypatch.setitem(sys.modules, "quack", SimpleNamespace(cross_entropy=module))
+    x = SimpleNamespace(dtype="bfloat16")
+    found = {}
+    for name in ("cross_entropy", "cross_entropy_grad"):
+        shape = Shape("custom", DType.BFLOAT16, 4, 8, function=Function.of(name))
+        arena: Any = SimpleNamespace(shape=shape, pairs=1, torch_inputs=[(x, "target", -100, 2.0)])
+        arena.torch_y = [SimpleNamespace(dtype="float32")]
+        found[name] = all_peers()["quack"].prepare(arena)
+    losses, gradients = found.values()
+    assert isinstance(losses, Entrant)
+    assert isinstance(gradients, Entrant)
+    assert losses.computes
+    assert losses.first_alone
+    assert not gradients.computes
+    for entrant, option in ((losses, "return_lse"), (gradients, "return_dx")):
+        entrant.launch(0)
+        kept = inspect.getclosurevars(entrant.launch).nonlocals["kept"]
+        assert kept[0].of == (x, "target", option)
 
 
 def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(arena: Any) -> None:

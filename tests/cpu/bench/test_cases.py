@@ -225,6 +225,7 @@ def test_suites_of_calls_have_their_own_peers() -> None:
         more = {
             "views": ["softgen-contiguous", "softgen", *usual[2:]],
             "backward": [*usual, "quack"],
+            "losses": [*usual, "quack"],
         }
         assert names == more.get(suite, usual)
         assert not any(peer.lacking(shape) for peer in named_peers(names))
