@@ -149,66 +149,16 @@ class Problem:
             *(Function.of(function), x_type, y_type, cols),
             *(alignment, fixed_order, _in_order(hooks), lies),
         )
-        problem._require_float8()
-        problem._require_hooks()
-        problem._require_shards()
-        return problem
+        if isinstance(y_type, Float8) or problem.hooks or problem.sharded:
+            from softgen.spec.possible import require_kernel  # plain calls do without
 
-    def _require_float8(self) -> None:
-        """Raise InvalidValueError for results of 8 bits that no kernel writes."""
-        if not isinstance(self.out_dtype, Float8):
-            return
-        if not self.function.writes_float8:
-            raise InvalidValueError(
-                f"{self.function.name} has no results of {self.out_dtype.value}; softmax and "
-                "log_softmax have, with and without lse"
-            )
-        if self.dtype is DType.FLOAT64:
-            raise InvalidValueError(
-                f"results of {self.out_dtype.value} are of arithmetic in float32, not of float64; "
-                "cast x first, for example x.astype('float32')"
-            )
+            require_kernel(problem)
+        return problem
 
     @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of the types."""
         return FLOAT8_NEEDS if isinstance(self.out_dtype, Float8) else (7, 5)
-
-    def _require_hooks(self) -> None:
-        """Raise InvalidValueError for hooks that the function or the layout has no place for."""
-        if not self.hooks:
-            return
-        function, names = self.function, ", ".join(map(str, self.hooks))
-        if not function.hookable:
-            raise InvalidValueError(
-                f"{function.name} takes no hooks, got {names}; softmax takes all, "
-                "and docs/hooks.md says which function takes which"
-            )
-        if self.zero_rows and not self.writes_elements:
-            raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
-        for hook in self.hooks:
-            if hook.kind in function.barred:
-                raise InvalidValueError(f"{hook} means nothing to {function.name}; leave it out")
-            if (hook.leaves or hook.weighs) and not function.weighs:
-                raise InvalidValueError(
-                    f"{hook} is for results that sum to one, as softmax's; {function.name} has none"
-                )
-
-    def _require_shards(self) -> None:
-        """Raise InvalidValueError for sharded rows of a function or with hooks without a kernel."""
-        function = self.function
-        if not self.sharded:
-            return
-        if not function.shardable:
-            raise InvalidValueError(
-                f"{function.name} has no kernel for sharded rows; softmax, log_softmax, logsumexp, "
-                "entropy and partial have one, as they need no more of other shards than their "
-                "parts of a row"
-            )
-        if self.hooks:
-            raise InvalidValueError(
-                f"sharded rows take no hooks, got {', '.join(map(str, self.hooks))}; leave them out"
-            )
 
     @property
     def sharded(self) -> bool:
