@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from softgen.call.axes import axes_of
+from softgen.call.broadcast import Broadcast
 from softgen.call.full import calls_of
 from softgen.call.library import Library, library_of
+from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
 from softgen.spec.dtypes import (
-    MAX_PACK_BYTES,
     DType,
-    ElementType,
     Integer,
     compute_type,
     result_type,
 )
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
-from softgen.spec.hooks.places import MOST_ROWS, Place, place_of
-from softgen.spec.problem import natural_alignment
+from softgen.spec.hooks.places import MOST_ROWS
 
 if TYPE_CHECKING:
     from softgen.strategies.select import Choice
@@ -99,7 +97,7 @@ def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
     """Whether they are numbers for all rows, and a scale of them is above 0."""
     given = {name: value for name, value in hooks.items() if value is not None}
     scale, out_scale = given.get("scale", 1), given.get("out_scale", 1)
-    numbers = _is_number(scale) and _is_number(out_scale) and scale > 0
+    numbers = is_number(scale) and is_number(out_scale) and scale > 0
     return given.keys() <= set(OF_ANY_AXIS) and numbers
 
 
@@ -139,9 +137,10 @@ def chosen(
         if name not in NAMES:
             raise InvalidTypeError(unknown("argument", name, NAMES))
     found = _Finder(x, dtype, hooks, library_of, axis)
-    if found.rows > MOST_ROWS:
+    rows = math.prod(found.x.shape)
+    if rows > MOST_ROWS:
         raise InvalidValueError(
-            f"hooks take at most 2**31 - 1 rows, got {found.rows}; call for a part of them"
+            f"hooks take at most 2**31 - 1 rows, got {rows}; call for a part of them"
         )
     for find in (found.scale, found.softcap, found.bias, found.mask, found.lengths, found.causal):
         find()
@@ -163,19 +162,10 @@ class _Finder:
         library_of: Callable[[Any], tuple[Library, Any]],
         axis: int,
     ) -> None:
-        library, array = library_of(x)
-        self.library, self.library_of = library, library_of
         self.hooks = hooks
-        self.device = library.device(array)
-        self.dtype = library.dtype(array)
-        y_type = self.dtype if dtype is None else result_type(dtype)
-        self.compute = compute_type(self.dtype, y_type)
-        self.whole = tuple(array.shape)
-        self.axis = axis if array.ndim else -1
-        behind = self.whole[self.axis + 1 :] if self.axis != -1 else ()
-        self.shape = (*self.whole[: self.axis], *behind)
-        self.cols = int(self.whole[self.axis]) if array.ndim else 1
-        self.rows = math.prod(self.shape)
+        self.x = Broadcast(x, library_of, axis)
+        y_type = self.x.dtype if dtype is None else result_type(dtype)
+        self.compute = compute_type(self.x.dtype, y_type)
         self.names: list[str] = []
         self.values: list[Any] = []
 
@@ -183,18 +173,18 @@ class _Finder:
         given = self.hooks.get("scale")
         if given is None:
             return
-        if _is_number(given):
-            value = _finite("scale", given)
+        if is_number(given):
+            value = finite("scale", given)
             self._add("scale" if value > 0 else "scaleany", value)
         else:
-            array = self._array("scale", given, (self.compute,), "numbers or an array of")
-            self._add("scalerow", *self._by_row("scale", array))
+            array = self.x.array("scale", given, (self.compute,), "numbers or an array of")
+            self._add("scalerow", *self.x.by_row("scale", array))
 
     def softcap(self) -> None:
         given = self.hooks.get("softcap")
         if given is None:
             return
-        value = _finite("softcap", given)
+        value = finite("softcap", given)
         if value <= 0:
             raise InvalidValueError(f"softcap must be above 0, got {given!r}; None is without it")
         self._add("softcap", value)
@@ -202,23 +192,23 @@ class _Finder:
     def bias(self) -> None:
         given = self.hooks.get("bias")
         if given is not None:
-            array = self._array("bias", given, tuple(DType), "an array of")
-            kind = self.library.element_type(array)
-            self._add(*self._lines("bias", array, f"bias{kind.short}"))
+            array = self.x.array("bias", given, tuple(DType), "an array of")
+            kind = self.x.library.element_type(array)
+            self._add(*self.x.lines("bias", array, f"bias{kind.short}"))
 
     def mask(self) -> None:
         given = self.hooks.get("mask")
         if given is not None:
             advice = "an array (an additive mask of floats is bias=) of"
-            array = self._array("mask", given, (Integer.BOOL,), advice)
-            self._add(*self._lines("mask", array, "mask"))
+            array = self.x.array("mask", given, (Integer.BOOL,), advice)
+            self._add(*self.x.lines("mask", array, "mask"))
 
     def lengths(self) -> None:
         given = self.hooks.get("lengths")
         if given is not None:
-            array = self._array("lengths", given, (Integer.INT32, Integer.INT64), "an array of")
-            kind = self.library.element_type(array)
-            self._add(f"lengths{kind.short}", *self._by_row("lengths", array))
+            array = self.x.array("lengths", given, (Integer.INT32, Integer.INT64), "an array of")
+            kind = self.x.library.element_type(array)
+            self._add(f"lengths{kind.short}", *self.x.by_row("lengths", array))
 
     def causal(self) -> None:
         wanted, offset = self.hooks.get("causal", False), self.hooks.get("causal_offset")
@@ -228,19 +218,19 @@ class _Finder:
             if offset is not None:
                 raise InvalidValueError("causal_offset needs causal=True")
             return
-        queries = self.shape[-1] if self.shape else 1
-        shift = self.cols - queries if offset is None else _whole("causal_offset", offset)
+        queries = self.x.shape[-1] if self.x.shape else 1
+        shift = self.x.cols - queries if offset is None else whole("causal_offset", offset)
         self._add("causal", max(1, queries), shift)
 
     def sink(self) -> None:
         given = self.hooks.get("sink")
         if given is None:
             return
-        if not self.cols:
+        if not self.x.cols:
             raise InvalidValueError("rows without elements take no sink; x has no columns")
-        array = self._array("sink", given, tuple(DType), "an array of")
-        kind = self.library.element_type(array)
-        self._add(f"sink{kind.short}", *self._by_row("sink", array))
+        array = self.x.array("sink", given, tuple(DType), "an array of")
+        kind = self.x.library.element_type(array)
+        self._add(f"sink{kind.short}", *self.x.by_row("sink", array))
 
     def empty_rows(self, function: Function) -> None:
         given = self.hooks.get("empty_rows", "nan")
@@ -253,14 +243,14 @@ class _Finder:
         given = self.hooks.get("out_scale")
         if given is None:
             return
-        if _is_number(given):
-            self._add("outscale", _finite("out_scale", given))
+        if is_number(given):
+            self._add("outscale", finite("out_scale", given))
         else:
-            array = self._array("out_scale", given, (self.compute,), "a number or an array of")
-            self._add("outscalerow", *self._by_row("out_scale", array))
+            array = self.x.array("out_scale", given, (self.compute,), "a number or an array of")
+            self._add("outscalerow", *self.x.by_row("out_scale", array))
 
     def dropout(self) -> None:
-        p, seed = _finite("dropout", self.hooks.get("dropout", 0.0)), self.hooks.get("seed")
+        p, seed = finite("dropout", self.hooks.get("dropout", 0.0)), self.hooks.get("seed")
         if not 0 <= p <= 1:
             raise InvalidValueError(f"dropout must be from 0 to 1, got {p!r}")
         threshold = threshold_of(p)
@@ -268,133 +258,10 @@ class _Finder:
             return
         if seed is None:
             raise InvalidValueError("dropout needs seed=, 64 bits that are others at each call")
-        offset = _whole("seed_offset", self.hooks.get("seed_offset", 0))
-        self._add("dropout", threshold, _bits("seed", seed), _bits("seed_offset", offset))
+        offset = whole("seed_offset", self.hooks.get("seed_offset", 0))
+        self._add("dropout", threshold, bits("seed", seed), bits("seed_offset", offset))
         self.values.append(kept_scale_of(threshold))
 
     def _add(self, name: str, *values: Any) -> None:
         self.names.append(name)
         self.values += values
-
-    def _array(self, name: str, given: Any, kinds: Sequence[ElementType], words: str) -> Any:
-        """Return an array of one of the types, of x's library and on its device."""
-        library, array = self.library_of(given)
-        if library is not self.library or library.device(array) != self.device:
-            raise InvalidValueError(f"{name} must be of x's library and on its device")
-        if library.element_type(array) not in kinds:
-            accepted = " or ".join(kind.value for kind in kinds)
-            raise InvalidTypeError(
-                f"{name} must be {words} {accepted}, got {library.element_type(array).value}"
-            )
-        return array
-
-    def _lines(self, name: str, array: Any, kind: str) -> tuple[Any, ...]:
-        """Return the hook of an array with an element a column, and what it takes."""
-        library, size = self.library, self.library.element_type(array).itemsize
-        given, whole = tuple(array.shape), (*self.shape, self.cols)
-        if self.axis != -1:
-            array, whole = self._moved(array), self.whole
-        shape = tuple(array.shape)
-        if self.cols != 1 and (not shape or shape[-1] == 1):
-            advice = "lengths= hides whole rows" if name == "mask" else "it would move no result"
-            raise InvalidValueError(
-                f"{name} must have an element a column, got shape {given}: a number a row is no "
-                f"{name} ({advice})"
-            )
-        self._require_broadcast(name, shape[:-1] if shape else (), whole, given)
-        if shape and shape[-1] != self.cols:
-            raise self._misfit(name, given, whole)
-        steps = library.byte_strides(array)
-        if any(step < 0 or step % size for step in steps) or (self.cols > 1 and steps[-1] != size):
-            array = library.copy(array)
-            steps = library.byte_strides(array)
-        place = self._place(name, shape[:-1], [step // size for step in steps[:-1]])
-        wanted = min(MAX_PACK_BYTES, natural_alignment(self.dtype, max(1, self.cols)) * size)
-        starts = (library.pointer(array), place.stride * size, place.step * size)
-        packs = self.axis == -1 and all(start % wanted == 0 for start in starts)
-        return (kind if packs else f"{kind}any", array, *place.whole)
-
-    def _moved(self, array: Any) -> Any:
-        """Return a view with as many axes as x has, that which is reduced last."""
-        ndim = len(self.whole)
-        missing = max(0, ndim - len(array.shape))
-        if len(array.shape) <= ndim:
-            array = array[(None,) * missing] if missing else array
-            order = [i for i in range(ndim) if i != self.axis]
-            array = self.library.permuted(array, [*order, self.axis])
-        return array
-
-    def _by_row(self, name: str, array: Any) -> tuple[Any, ...]:
-        """Return an array that is broadcast over the rows, and where they find their element."""
-        shape = tuple(array.shape)
-        self._require_broadcast(name, shape, self.shape, shape)
-        array = self.library.contiguous(array)
-        steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        place = self._place(name, shape, steps)
-        if place.step == 1 and place.count == 1:
-            return (array, 1, place.inner)
-        if place.step == 0 and place.stride in (0, 1):
-            return (array, place.every, place.count)
-        raise self._hard(name, shape)
-
-    def _require_broadcast(
-        self, name: str, outer: tuple[int, ...], wanted: tuple[int, ...], shape: tuple[int, ...]
-    ) -> None:
-        rows = self.shape
-        fits = len(outer) <= len(rows) and all(
-            mine in (1, theirs) for mine, theirs in zip(outer[::-1], rows[::-1], strict=False)
-        )
-        if not fits or (0 in shape and 0 not in rows and self.cols):
-            raise self._misfit(name, shape, wanted)
-
-    def _misfit(
-        self, name: str, shape: tuple[int, ...], wanted: tuple[int, ...]
-    ) -> InvalidValueError:
-        return InvalidValueError(f"{name} must broadcast to {wanted}, got shape {shape}")
-
-    def _place(self, name: str, shape: tuple[int, ...], steps: Sequence[int]) -> Place:
-        missing = len(self.shape) - len(shape)
-        place = place_of(((1,) * missing + shape), [0] * missing + [*steps], self.shape)
-        if place is None:
-            raise self._hard(name, shape)
-        return place
-
-    def _hard(self, name: str, shape: tuple[int, ...]) -> InvalidValueError:
-        return InvalidValueError(
-            f"{name} of shape {shape} is broadcast over rows of shape {self.shape} in more steps "
-            "than a kernel takes; expand it to the rows, and make it contiguous"
-        )
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) or (
-        getattr(value, "shape", None) == () and type(value).__module__ == "numpy"
-    )
-
-
-def _finite(name: str, value: Any) -> float:
-    """Return a finite number as Python's float."""
-    if isinstance(value, bool) or not _is_number(value):
-        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
-    if not math.isfinite(number):
-        raise InvalidValueError(f"{name} must be finite, got {number!r}")
-    return number
-
-
-def _whole(name: str, value: Any) -> int:
-    """Return an int that fits 64 bits."""
-    index: Callable[[Any], int] = operator.index
-    try:
-        number = index(value)
-    except TypeError:
-        raise InvalidTypeError(f"{name} must be an int, got {value!r}") from None
-    if not -(2**63) <= number < 2**64:
-        raise InvalidValueError(f"{name} must fit 64 bits, got {number}")
-    return number
-
-
-def _bits(name: str, value: Any) -> int:
-    """Return 64 bits as the signed number that they are."""
-    number = _whole(name, value)
-    return number - 2**64 if number >= 2**63 else number

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from softgen.call.full import calls_of
 from softgen.call.hooks import chosen
 from softgen.call.library import library_of
+from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
 from softgen.spec.dtypes import Integer, compute_type
@@ -118,10 +119,10 @@ def losses_of_rows(
 
     The arguments are those of `cross_entropy`; `options` are tune, variant and batch_invariant.
     """
-    smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
+    smoothing, z_loss = _smoothing(label_smoothing), finite("z_loss", z_loss)
     if hooks and smoothing:
         raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(hooks)}")
-    ignored = _whole("ignore_index", ignore_index)
+    ignored = whole("ignore_index", ignore_index)
     name, array, target = _of_target("cross_entropy", x, target)
     if checked:
         _require_classes(target, int(array.shape[-1]), ignored)
@@ -209,10 +210,10 @@ def cross_entropy_grad(
         dx = upstream (softmax(x) - [column is target]); the loss of each row, which is not times
         upstream; and lse. NaN in rows whose target is no class.
     """
-    ignored = _whole("ignore_index", ignore_index)
+    ignored = whole("ignore_index", ignore_index)
     name, _, target = _of_target("cross_entropy_grad", x, target)
     calls = calls_of(name, pdl)
-    rest = (target, ignored, _finite("upstream", upstream))
+    rest = (target, ignored, finite("upstream", upstream))
     found: tuple[Any, Any, Any] = calls[type(x)](
         *(x, out, -1, dtype, tune, variant, batch_invariant, rest)
     )
@@ -258,8 +259,8 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
-    ignored = _whole("ignore_index", ignore_index)
-    smoothing, z_loss = _smoothing(label_smoothing), _finite("z_loss", z_loss)
+    ignored = whole("ignore_index", ignore_index)
+    smoothing, z_loss = _smoothing(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
     library, upstream = library_of(upstream)
     rows, given = math.prod(array.shape[:-1]), math.prod(upstream.shape)
@@ -317,21 +318,7 @@ def _require_classes(target: Any, cols: int, ignored: int) -> None:
 
 
 def _smoothing(value: Any) -> float:
-    number = _finite("label_smoothing", value)
+    number = finite("label_smoothing", value)
     if not 0 <= number <= 1:
         raise InvalidValueError(f"label_smoothing must be from 0 to 1, got {value!r}")
     return number
-
-
-def _finite(name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
-    if not math.isfinite(value):
-        raise InvalidValueError(f"{name} must be finite, got {value!r}")
-    return float(value)
-
-
-def _whole(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidTypeError(f"{name} must be an int, got {value!r}")
-    return value

@@ -1,0 +1,47 @@
+"""Numbers that calls take: finite ones, and whole ones of 64 bits."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from softgen.errors import InvalidTypeError, InvalidValueError
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number of Python's or of NumPy's, and no array."""
+    return isinstance(value, int | float) or (
+        getattr(value, "shape", None) == () and type(value).__module__ == "numpy"
+    )
+
+
+def finite(name: str, value: Any) -> float:
+    """Return the argument `name`, a finite number, as Python's float."""
+    if isinstance(value, bool) or not is_number(value):
+        raise InvalidTypeError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise InvalidValueError(f"{name} must be finite, got {number!r}")
+    return number
+
+
+def whole(name: str, value: Any) -> int:
+    """Return the argument `name`, an int that fits 64 bits."""
+    index: Callable[[Any], int] = operator.index
+    try:
+        number = None if isinstance(value, bool) else index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+    if not -(2**63) <= number < 2**64:
+        raise InvalidValueError(f"{name} must fit 64 bits, got {number}")
+    return number
+
+
+def bits(name: str, value: Any) -> int:
+    """Return 64 bits, the argument `name`, as the signed number that they are."""
+    number = whole(name, value)
+    return number - 2**64 if number >= 2**63 else number
