@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +10,9 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
-from softgen.cli.listing import spell
+from softgen.cli.run_compute import compute
 from softgen.cli.run_input import Files, Request, axis_before, save_npy
+from softgen.cli.run_report import describe, print_report
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
@@ -25,7 +24,6 @@ from softgen.strategies.variants import Variant, is_full_name, parse_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from softgen.spec.arch import Arch
 
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
 EMULATED_PER_SECOND = 2**20
@@ -33,20 +31,6 @@ COMPILE_SECONDS = 1.0
 # Beyond this it would seem to hang, whatever is shown.
 MAX_EMULATED = 64 * 2**20
 WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, gets a line for
-
-
-@dataclass(frozen=True)
-class Computed:
-    """Results and where they came from, in storage form. Nothing is timed on the CPU.
-
-    `arch` is what the variant was chosen for.
-    """
-
-    results: tuple[NDArray[Any], ...]
-    variant: Variant
-    device: str
-    arch: Arch
-    microseconds: float | None = None
 
 
 def run(
@@ -163,7 +147,7 @@ def run(
     if json:
         output.document(report | (failure(wrong, "VerificationError") if wrong else {}))
     else:
-        _print(report, widened)
+        print_report(report, widened)
         if wrong:
             output.fail(wrong)
     if wrong:
@@ -259,31 +243,6 @@ def _run(
     return report
 
 
-def compute(
-    where: options.Device,
-    problem: Problem,
-    inputs: Sequence[NDArray[Any]],
-    choice: Variant | str | None,
-) -> Computed:
-    """Compute inputs in storage form on the GPU, or with the same text on the emulator."""
-    if where is options.Device.CUDA:
-        from softgen.cli.run_gpu import run_on_gpu
-
-        made = run_on_gpu(problem, inputs, choice)
-        return Computed(made.results, made.variant, made.arch.device, made.arch, made.microseconds)
-
-    from softgen.devices import emulator
-    from softgen.source.render import render
-    from softgen.spec.arch import DEFAULT_ARCH, arch_named
-    from softgen.strategies.select import select
-
-    arch = arch_named(DEFAULT_ARCH)
-    x, *others = inputs
-    variant = select(problem, x.shape[0], arch, choice)
-    results = emulator.run_each(render(variant), x, others=tuple(others))
-    return Computed(results, variant, "cpu emulator", arch)
-
-
 def _of_nothing(
     function: Function, values: NDArray[Any], of_rows: tuple[int, ...]
 ) -> list[NDArray[Any]]:
@@ -301,42 +260,6 @@ def _of_nothing(
     ]
 
 
-def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
-    """Return what is reported of the kernel; its source is kept in a file."""
-    report: dict[str, Any] = {
-        "variant": made.variant.name,
-        "strategy": made.variant.strategy.name,
-        "parameters": made.variant.strategy.knobs,
-        "device": made.device,
-        "source": keep_source(made.variant, made.arch),
-    }
-    if made.microseconds is not None:
-        time = made.microseconds
-        rate = rows * problem.bytes_per_row / time / 1e3 if time else 0.0
-        report |= {"microseconds": time, "gigabytes_per_second": rate}
-    return report
-
-
-def keep_source(variant: Variant, arch: Arch) -> str | None:
-    """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
-    from softgen.disk import folders
-    from softgen.source.emit import write_if_different
-    from softgen.source.render import render
-
-    source = render(variant, arch)
-    path = folders.directory() / "sources" / f"{source.name}.cu"
-    try:
-        folders.made("sources")  # nobody else may have put a link there
-        write_if_different(path, source.text)
-    except OSError as error:
-        output.warn(
-            f"the cache folder {path.parent} cannot be written ({error.strerror or error}); the "
-            "source is not kept. Set SOFTGEN_CACHE_DIR to a folder of your own"
-        )
-        return None
-    return str(path)
-
-
 def _widens(dtype: ElementType) -> bool:
     """Whether .npy does not know a type: bfloat16, and those of 8 bits."""
     return dtype is DType.BFLOAT16 or isinstance(dtype, Float8)
@@ -345,48 +268,3 @@ def _widens(dtype: ElementType) -> bool:
 def _for_people(values: NDArray[Any], dtype: FloatType) -> NDArray[Any]:
     """Return a result in a dtype that .npy knows: float32 for others, exactly."""
     return values.astype("float32" if _widens(dtype) else dtype.value)
-
-
-def spell_error(report: dict[str, Any]) -> str:
-    """Return the error and its bound in one line."""
-    relative, error, bound = (
-        report[key] for key in ("max_relative_error", "error_in_unit", "bound")
-    )
-    measured = f"{relative:.3g}" if relative is not None else "not finite"
-    # As 2e-6 absolute plus 2e-6 relative: a result of log-softmax may be 0.
-    of = f" to {report['relative_to']}" if report["relative_to"] else ""
-    if report["unit"] == "relative":
-        return f"{measured} against float64, relative{of}; the bound is {bound:g}"
-    steps = f"{error:.3g}" if error is not None else "not finite"
-    unit = report["unit"]
-    return (
-        f"{steps} {unit} against float64; the bound is {bound:g} {unit} (relative{of} {measured})"
-    )
-
-
-def _print(report: dict[str, Any], widened: dict[str, str]) -> None:
-    """Print a report, and each file that was written; `widened`: types that .npy does not know."""
-    types = report["dtype"]
-    if report["out_dtype"] != types:
-        types += f" to {report['out_dtype']}"
-    shape = " x ".join(map(str, report["shape"])) or "one number"
-    output.result(f"{report['function']} of {types}, {shape}, on {report['device']}")
-    if 0 in report["shape"]:
-        output.result("no elements: nothing was launched")
-        if report["source"]:
-            output.result(f"source      {report['source']}")
-    else:
-        output.result(f"variant     {report['variant']}")
-        output.result(f"parameters  {spell(report['parameters'])}")
-        source = report["source"] or f"not kept; softgen show {report['variant']}"
-        output.result(f"source      {source}")
-        output.result(f"error       {spell_error(report)}")
-    if "microseconds" in report:
-        rate = report["gigabytes_per_second"]
-        output.result(f"time        {report['microseconds']:.2f} us, {rate:.0f} GB/s")
-    for name, path in report["files"].items():
-        saved = f" ({widened[name]} saved as float32)" if name in widened else ""
-        if path == report.get("output"):
-            output.result(f"output      {path}{saved}")
-        else:
-            output.result(f"result      {name}={path}{saved}")

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from softgen.cli import group, output
 from softgen.cli import run as run_module
+from softgen.cli.run_compute import Computed, compute
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
 
@@ -283,9 +284,7 @@ def test_a_full_name_says_the_shape_and_the_types() -> None:
 
 
 def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
-    compute = run_module.compute
-
-    def wrong(*arguments: Any) -> run_module.Computed:
+    def wrong(*arguments: Any) -> Computed:
         made = compute(*arguments)
         made.results[0][1, 3] *= 1.001
         return made

@@ -1,0 +1,55 @@
+"""The kernel of `softgen run`, on a GPU or on the CPU emulator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from softgen.cli import options
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from softgen.spec.arch import Arch
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Results and where they came from, in storage form. Nothing is timed on the CPU.
+
+    `arch` is what the variant was chosen for.
+    """
+
+    results: tuple[NDArray[Any], ...]
+    variant: Variant
+    device: str
+    arch: Arch
+    microseconds: float | None = None
+
+
+def compute(
+    where: options.Device,
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+) -> Computed:
+    """Compute inputs in storage form on the GPU, or with the same text on the emulator."""
+    if where is options.Device.CUDA:
+        from softgen.cli.run_gpu import run_on_gpu
+
+        made = run_on_gpu(problem, inputs, choice)
+        return Computed(made.results, made.variant, made.arch.device, made.arch, made.microseconds)
+
+    from softgen.devices import emulator
+    from softgen.source.render import render
+    from softgen.spec.arch import DEFAULT_ARCH, arch_named
+    from softgen.strategies.select import select
+
+    arch = arch_named(DEFAULT_ARCH)
+    x, *others = inputs
+    variant = select(problem, x.shape[0], arch, choice)
+    results = emulator.run_each(render(variant), x, others=tuple(others))
+    return Computed(results, variant, "cpu emulator", arch)
