@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +24,7 @@ from softgen.source.store import source_of
 from softgen.spec.layouts import Strided
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
-from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others
+from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others, tell
 
 if TYPE_CHECKING:
     from softgen.strategies.select import Choice
@@ -81,7 +80,7 @@ def kernel_for(
             origin += f", in place of {chosen.variant.strategy.label}, which spills or does not fit"
     _kernels[key] = kernel
     if debug:
-        _tell(kernel, rows, origin, start)
+        tell(kernel.variant, rows, arch_of(device).device, origin, start)
     return kernel
 
 
@@ -107,15 +106,6 @@ def serves_views(
         both = [kernel_for(p, rows, device, mode, None, library) for p in (problem, contiguous)]
         return both[0].variant.strategy == both[1].variant.strategy
     return True
-
-
-def _tell(kernel: LoadedKernel, rows: int, origin: str, start: float) -> None:
-    """Print one line about a choice on stderr, and how long it took with the compiler."""
-    problem, label = kernel.variant.problem, kernel.variant.strategy.label
-    sys.stderr.write(  # one write: lines of two threads do not mix
-        f"softgen: {problem.label} for {rows} rows on {arch_of(kernel.device).device}: {label}, "
-        f"{origin}, {time.perf_counter() - start:.3f} s\n"
-    )
 
 
 def _compiled(variant: Variant, rows: int, device: int) -> LoadedKernel:
@@ -175,8 +165,8 @@ def launch_on_fewer(
         if launch is not None and not other.local_bytes:
             _for_fewer[key] = other
             if debugging():
-                taken = kernel.variant.strategy.label
-                _tell(other, rows, f"the stream has too few SMs for {taken}", start)
+                origin = f"the stream has too few SMs for {kernel.variant.strategy.label}"
+                tell(variant, rows, arch_of(kernel.device).device, origin, start)
             return launch
         refused.add(_group(variant))
     raise error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -47,9 +48,15 @@ def compute(
     from softgen.source.render import render
     from softgen.spec.arch import DEFAULT_ARCH, arch_named
     from softgen.strategies.select import select
+    from softgen.tuning.policy import debugging, tell
 
+    debug, start = debugging(), time.perf_counter()
     arch = arch_named(DEFAULT_ARCH)
     x, *others = inputs
     variant = select(problem, x.shape[0], arch, choice)
-    results = emulator.run_each(render(variant), x, others=tuple(others))
+    source = render(variant)
+    if debug:
+        origin = "best guess" if choice is None else "asked for"
+        tell(variant, x.shape[0], "the CPU emulator", origin, start)
+    results = emulator.run_each(source, x, others=tuple(others))
     return Computed(results, variant, "cpu emulator", arch)

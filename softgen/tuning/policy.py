@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -62,6 +63,14 @@ def batch_invariant_default() -> bool:
 def debugging() -> bool:
     """Whether SOFTGEN_DEBUG asks for a line about each choice."""
     return is_on("SOFTGEN_DEBUG")
+
+
+def tell(variant: Variant, rows: int, device: str, origin: str, start: float) -> None:
+    """Print one line about a choice on stderr: where it is from, and the seconds since `start`."""
+    sys.stderr.write(  # one write: lines of two threads do not mix
+        f"softgen: {variant.problem.label} for {rows} rows on {device}: {variant.strategy.label}, "
+        f"{origin}, {time.perf_counter() - start:.3f} s\n"
+    )
 
 
 class Chosen(NamedTuple):

@@ -343,6 +343,17 @@ def test_a_long_run_says_what_it_does(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "emulating" not in ok(*CPU, "--rows", 2, "--cols", 0).stderr
 
 
+def test_the_choice_is_told_where_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOFTGEN_DEBUG", "1")
+    for words, told in (((), "best guess"), (("--variant", "safe"), "asked for")):
+        result = ok(*CPU, "--rows", 2, "--cols", 8, *words, "--json")
+        label = document(result)["variant"].removeprefix("softmax_f32_8_")
+        line = f"softgen: softmax_f32_8 for 2 rows on the CPU emulator: {label}, {told}, "
+        assert re.search(re.escape(line) + r"\d+\.\d{3} s\n", result.stderr)
+    monkeypatch.setenv("SOFTGEN_DEBUG", "0")
+    assert "softgen: " not in ok(*CPU, "--rows", 2, "--cols", 8).stderr
+
+
 def test_a_terminal_shows_that_something_is_going_on(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = Console(file=io.StringIO(), force_terminal=True)
     monkeypatch.setattr(output, "console", lambda: shown)
