@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.helpers.cli_helpers import document, ok, refused
@@ -21,7 +22,12 @@ def test_list_show_and_emit(tmp_path: Path) -> None:
     (entry,) = files.values()
     assert entry["problem"]["layout"] == "sharded"
     assert [each["name"] for each in entry["operands"]][2:5] == ["mailboxes", "mailbox", "alarm"]
-    assert "const long long* mailboxes" in ok("show", NAME, "--sharded").stdout
+    shown = ok("show", NAME, "--sharded").stdout
+    assert "const long long* mailboxes" in shown
+    (alarm,) = re.findall(r"//   alarm:   (.*\n(?://     .*\n)*)", shown)
+    assert alarm.startswith("0 at first; 1 + the number of a shard that did not come")
+    assert "zero it and all mailboxes" in alarm
+    assert "alarm:   " not in ok("show", PLAIN).stdout
 
 
 def test_every_candidate_is_of_functions_that_have_one(tmp_path: Path) -> None:
