@@ -28,6 +28,7 @@ def generate(
     sms: int | None = None,
     batch_invariant: bool = False,
     strided: int = 0,
+    sharded: bool = False,
     hooks: Sequence[Hook | str] = (),
 ) -> Source:
     """Return the CUDA source of one kernel: text only, the same on every machine.
@@ -54,6 +55,8 @@ def generate(
             wherever they lie; see `softmax`. The choice is then one for any number of rows.
         strided: 0 for contiguous arrays, or for views the number of outer axes, up to 3, whose
             sizes and strides the kernel takes.
+        sharded: whether several devices hold the rows; `cols` are then those of one, and the kernel
+            takes mailboxes (docs/sharded.md).
         hooks: what is done to elements on their way in and out, by name, for example ["causal"];
             docs/hooks.md has them.
 
@@ -69,7 +72,7 @@ def generate(
         out_dtype=out_dtype,
         alignment=alignment,
         fixed_order=batch_invariant,
-        layout=layout_from(inner, strided),
+        layout=layout_from(inner, strided, sharded),
         hooks=hooks,
     )
     rows = whole_number("rows", rows)

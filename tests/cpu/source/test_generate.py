@@ -104,6 +104,15 @@ def test_a_device_with_more_sms_keeps_its_architecture() -> None:
         assert "-c  # any from sm_90 but sm_120\n" in source.text
 
 
+def test_rows_that_several_devices_hold() -> None:
+    source = softgen.generate("softmax", "bfloat16", 64128, sharded=True)
+    assert source.name.startswith("softmax_bf16_64128_sharded_cluster_")
+    assert "const long long* mailboxes, long long mailbox, long long alarm" in source.text
+    block = softgen.generate("softmax", "float32", 1000, variant="block", sharded=True)
+    assert block.name.startswith("softmax_f32_1000_sharded_block_")
+    assert softgen.generate("softmax", "float32", 1000).variant.problem.layout.label == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
@@ -130,6 +139,18 @@ def test_a_device_with_more_sms_keeps_its_architecture() -> None:
         (("softmax", "float32", 8), {"sms": 78.0}, InvalidTypeError, "sms must be an int"),
         (("softmax", "float32", 8), {"variant": "best"}, InvalidValueError, "best.*oneflow"),
         (("softmax", "float32", 8), {"alignment": 3}, InvalidValueError, "power of two"),
+        (
+            ("softmax", "float32", 8),
+            {"sharded": True, "strided": 1},
+            InvalidValueError,
+            "give sharded alone",
+        ),
+        (
+            ("softmax_backward", "float32", 8),
+            {"sharded": True},
+            InvalidValueError,
+            "softmax_backward has no kernel for sharded rows; softmax, ",
+        ),
     ],
 )
 def test_bad_arguments(
