@@ -11,7 +11,7 @@ import typer
 
 from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
-from softgen.cli.tune import parse_shape
+from softgen.cli.shapes import parse_shape
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function

@@ -15,7 +15,7 @@ from softgen.disk import folders
 app = typer.Typer(
     name="cache",
     no_args_is_help=True,
-    help="List, export and import the tuned choices; clear all that is kept.",
+    help="List, export, import and merge the tuned choices; clear all that is kept.",
 )
 
 # What the files of each folder are.
@@ -112,3 +112,30 @@ def import_file(file: File, json: options.JsonOption = False) -> None:
         output.document({"imported": count, "file": str(file)})
     else:
         output.note(f"stored {count} entries in {folders.directory()}")
+
+
+@app.command("merge", cls=Command)
+def merge_folders(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FOLDER...", help="Cache folders of other machines, or files of `cache export`."
+        ),
+    ],
+    json: options.JsonOption = False,
+) -> None:
+    """Store the choices of other cache folders; of two for the same, the faster one.
+
+    Choices for other devices, compilers or drivers stand beside each other. Everything is read
+    before anything is stored.
+    """
+    from softgen.tuning.merge import merge
+
+    merged = merge(paths)
+    if json:
+        output.document({"folder": str(folders.directory()), **merged._asdict()})
+    else:
+        output.note(
+            f"{merged.added} added, {merged.replaced} replaced by better ones, {merged.kept} kept, "
+            f"{merged.skipped} skipped in {folders.directory()}"
+        )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from softgen.cli import candidates, options, output
+from softgen.cli.shapes import parse_shape
 from softgen.cli.show import resources
-from softgen.cli.tune import parse_shape
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX

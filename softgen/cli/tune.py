@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,21 +9,22 @@ import typer
 
 from softgen.bench.suites import shapes_of
 from softgen.cli import candidates, options, output
+from softgen.cli.gpus import gpu_of, parse_gpus, resolve_gpus
 from softgen.cli.grid import require_search, search_all
-from softgen.cli.group import INTERRUPTED
-from softgen.errors import InvalidValueError
+from softgen.cli.group import INTERRUPTED, code_of
+from softgen.cli.shapes import parse_shape, read_shapes
+from softgen.cli.shard import shard_of
+from softgen.cli.tuner import Tuned, tune_here, tune_on
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.layouts import layout_behind
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.spec.problem import Problem
 from softgen.strategies.select import describe as describe_problem
+from softgen.tuning.handout import Task
 
 if TYPE_CHECKING:
     from softgen.tuning.entry import Entry
     from softgen.tuning.explain import Explanation
-
-Shape = tuple[int, int]
-_SHAPE = re.compile(r"\s*(\d{1,20})\s*[x,*\s]\s*(\d{1,20})\s*")
 
 
 def tune(
@@ -50,6 +50,23 @@ def tune(
         float | None,
         typer.Option("--budget", min=0.01, help="Seconds a shape. \\[default: all that may win]"),
     ] = None,
+    gpus: Annotated[
+        str | None,
+        typer.Option(
+            "--gpus",
+            metavar="all|0,1,...",
+            help="GPUs of this machine that share the shapes, a process each. \\[default: one]",
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            "--shard",
+            metavar="RANK/WORLD",
+            help="Tune this part of the shapes, as 0/8. \\[default: that of torchrun or srun, "
+            "whose processes take a GPU each]",
+        ),
+    ] = None,
     with_candidates: Annotated[
         bool,
         typer.Option(
@@ -71,7 +88,7 @@ def tune(
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
-    """Time the candidates for each shape on this GPU and remember the winners.
+    """Time the candidates for each shape on this GPU, or on several, and remember the winners.
 
     Ctrl-C keeps what is finished: every shape is stored as soon as it is done.
     """
@@ -88,75 +105,71 @@ def tune(
     if hooks and grid is not None:
         raise typer.BadParameter("--hook goes without --grid, which searches kernels without hooks")
     layout = layout_behind(inner)
-    problems = [
-        (
+    tasks = [
+        Task(
+            number,
             Problem.of(each, kind, cols, out_dtype=out_dtype, hooks=hooks or (), layout=layout),
             rows,
         )
-        for each, kind, rows, cols in wanted
+        for number, (each, kind, rows, cols) in enumerate(wanted)
     ]
     searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)
+    if grid is not None and (gpus is not None or shard is not None):
+        raise typer.BadParameter("--gpus and --shard go without --grid, which searches on one GPU")
+    asked, part = parse_gpus(gpus), shard_of(shard) if grid is None else None
     options.require_gpu()
     if searched is not None and grid is not None:
         return search_all(wanted, searched, grid, json)
 
-    finished: list[Entry] = []
-    interrupted = False
-    try:
-        for problem, rows in problems:
-            finished.append(_tune_one(problem, rows, budget))
-    except KeyboardInterrupt:
-        interrupted = True
-        output.warn(f"interrupted; {len(finished)} of {len(problems)} shapes are tuned and stored")
-    lines = [describe(entry, rows) for entry, (_, rows) in zip(finished, problems, strict=False)]
-    tables = [_candidates(entry) for entry in finished] if with_candidates else []
+    if part is not None:
+        mine = part.part(tasks)
+        output.note(
+            f"shard {part.rank} of {part.world}, by {part.origin}: {len(mine)} of "
+            f"{output.count(len(tasks), 'shape')}"
+        )
+        tasks = mine
+    devices = resolve_gpus(asked) if asked is not None else gpu_of(part)
+    tuned = tune_on(devices, tasks, budget) if devices else tune_here(tasks, budget)
+    _show(tuned, tasks, devices[0] if devices else None, with_candidates, json)
+
+
+def _show(
+    tuned: Tuned, tasks: list[Task], device: int | None, with_candidates: bool, json: bool
+) -> None:
+    """Print what came of the shapes; raise Exit unless all are tuned."""
+    if tuned.interrupted:
+        output.warn(
+            f"interrupted; {len(tuned.finished)} of {len(tasks)} shapes are tuned and stored"
+        )
+    found = [(task, tuned.finished[task.number]) for task in tasks if task.number in tuned.finished]
+    lines = [describe(entry, task.rows) for task, entry in found]
+    tables = [_candidates(entry, device) for _, entry in found] if with_candidates else []
     if json:
-        found = map(candidates.document, tables)
-        output.document([*map(_with_table, lines, found)] if with_candidates else lines)
+        documents = map(candidates.document, tables)
+        output.document([*map(_with_table, lines, documents)] if with_candidates else lines)
     else:
         output.table(lines[0].keys() if lines else (), (line.values() for line in lines))
         for table in tables:
             output.result("")
             output.result(describe_problem(table.winner.problem))
             candidates.show(table)
-    if interrupted:
+    for error in tuned.errors:
+        output.fail(str(error))
+    if tuned.interrupted:
         raise typer.Exit(INTERRUPTED)
-
-
-def parse_shape(text: str, origin: str) -> Shape:
-    """Return (rows, cols) of a text such as 4096x1024."""
-    match = _SHAPE.fullmatch(text)
-    rows, cols = (int(match[1]), int(match[2])) if match else (0, 0)
-    if not (1 <= rows <= MAX_ROWS and 1 <= cols <= MAX_COLS):
-        given = text if len(text) <= 80 else f"{text[:80]}..."
-        raise InvalidValueError(
-            f"{origin}: {given!r} is not a shape; write ROWSxCOLS with two positive numbers up to "
-            "2**40, for example 4096x1024"
-        )
-    return rows, cols
-
-
-def read_shapes(path: Path) -> list[Shape]:
-    """Return the shapes of a file, one a line; blank lines and # comments do not count."""
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"--shapes: cannot read {path}: {error}") from error
-    texts = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
-    return [parse_shape(text, f"{path}, line {number}") for number, text in texts if text]
+    if tuned.errors:
+        raise typer.Exit(code_of(tuned.errors[0]))
 
 
 def describe(entry: Entry, rows: int) -> dict[str, Any]:
     """Return what is printed of one tuned shape."""
-    problem, name = entry.key.problem, entry.winner.name
-    # An imported entry may lack the winner's time.
-    time = next((t.microseconds for t in entry.timings if t.variant == name), None)
+    problem, time = entry.key.problem, entry.microseconds
     return {
         "function": problem.function.name,
         "dtype": problem.dtype.value,
         "rows": rows,
         "cols": problem.cols,
-        "variant": name,
+        "variant": entry.winner.name,
         "microseconds": round(time, 3) if time else None,
         "gigabytes_per_second": round(rows * problem.bytes_per_row / time / 1e3, 1)
         if time
@@ -165,31 +178,14 @@ def describe(entry: Entry, rows: int) -> dict[str, Any]:
     }
 
 
-def _candidates(entry: Entry) -> Explanation:
-    """Return what the winner was chosen from."""
-    from softgen.devices.gpu.device import current_arch
+def _candidates(entry: Entry, device: int | None) -> Explanation:
+    """Return what the winner was chosen from on that device, the current one if None."""
+    from softgen.devices.gpu.device import arch_of, current_arch
     from softgen.tuning.explain import explain
 
-    return explain(entry.key.problem, entry.rows, current_arch(), entry.winner, entry)
+    arch = current_arch() if device is None else arch_of(device)
+    return explain(entry.key.problem, entry.rows, arch, entry.winner, entry)
 
 
 def _with_table(line: dict[str, Any], table: list[dict[str, Any]]) -> dict[str, Any]:
     return {**line, "table": table}
-
-
-def _tune_one(problem: Problem, rows: int, budget: float | None) -> Entry:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from softgen.tuning.tune import Progress as Step
-    from softgen.tuning.tune import tune as tune_shape
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("{task.fields[best]}"), console=output.console()) as bars:
-        bar = bars.add_task(f"{problem.function} {rows}x{problem.cols}", total=None, best="")
-
-        def show(step: Step) -> None:
-            rate = step.gigabytes_per_second
-            best = f"{rate:.0f} GB/s {step.best}" if rate else ""
-            bars.update(bar, completed=step.done, total=step.total, best=best)
-
-        return tune_shape(problem, rows, budget=budget, progress=show)

@@ -89,7 +89,7 @@ def store(entry: Entry) -> Path | None:
     if folder is not None:
         try:
             owned.delete_stale(KIND, folder)
-            write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
+            write_entry(path, entry)
         except OSError as error:
             why = error.strerror or error  # not the file, which would make it a warning for each
             _warn_once(f"the cache folder {folder} cannot be written ({why}); going on in memory")
@@ -98,6 +98,11 @@ def store(entry: Entry) -> Path | None:
             return path
     _memory[path] = entry
     return None
+
+
+def write_entry(path: Path, entry: Entry) -> None:
+    """Write `entry` to its file; OSError if that cannot be."""
+    write_atomic(path, json.dumps(entry.to_json(), indent=1) + "\n")
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -171,6 +176,18 @@ def import_file(path: Path) -> int:
 
     Raises InvalidValueError, before anything is stored, if the file holds anything else.
     """
+    data = read_export(path)
+    try:
+        found = [entry_from_json(item) for item in data]
+    except InvalidValueError as error:
+        raise InvalidValueError(f"{path}: {error}; nothing was imported") from error
+    for entry in found:
+        store(entry)
+    return len(found)
+
+
+def read_export(path: Path) -> list[Any]:
+    """Return the list in a file that `export_file` wrote; InvalidValueError if it holds none."""
     if not path.exists():
         raise InvalidValueError(
             f"cannot read {path}: there is no such file; `softgen cache export` writes one"
@@ -181,10 +198,4 @@ def import_file(path: Path) -> int:
         raise InvalidValueError(f"cannot read {path} as JSON: {error}") from error
     if not isinstance(data, list):
         raise InvalidValueError(f"{path} is not a list of cache entries, as `cache export` writes")
-    try:
-        found = [entry_from_json(item) for item in data]
-    except InvalidValueError as error:
-        raise InvalidValueError(f"{path}: {error}; nothing was imported") from error
-    for entry in found:
-        store(entry)
-    return len(found)
+    return data

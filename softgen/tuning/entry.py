@@ -101,6 +101,12 @@ class Entry:
         """Whether what was timed is what the winner's text is today."""
         return self.sources == digest(self.winner)
 
+    @property
+    def microseconds(self) -> float | None:
+        """The winner's median time; None where an imported entry lacks it."""
+        name = self.winner.name
+        return next((t.microseconds for t in self.timings if t.variant == name), None)
+
     def to_json(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
         return {
@@ -117,15 +123,18 @@ class Entry:
         }
 
 
+def problem_from_json(data: dict[str, Any]) -> Problem:
+    """Return the problem that `Problem.as_json` wrote."""
+    fields = dict(data)
+    return Problem.of(fields.pop("function"), fields.pop("dtype"), fields.pop("cols"), **fields)
+
+
 def entry_from_json(data: Any) -> Entry:
     """Return the entry that `Entry.to_json` wrote; raise InvalidValueError for anything else."""
     try:
         if data["schema"] != SCHEMA:
             raise InvalidValueError(f"schema {data['schema']!r}, this softgen reads {SCHEMA}")
-        fields = dict(data["key"]["problem"])
-        problem = Problem.of(
-            fields.pop("function"), fields.pop("dtype"), fields.pop("cols"), **fields
-        )
+        problem = problem_from_json(data["key"]["problem"])
         environment = tuple(sorted(data["key"]["environment"].items()))
         for name, value in environment:
             if type(value) is not int and not _is_text(value):  # keys are hashed, devices printed

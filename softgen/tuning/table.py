@@ -37,10 +37,9 @@ def text_of(entries: list[Entry]) -> str:
 
 
 def _line(entry: Entry) -> dict[str, Any]:
-    name = entry.winner.name
-    time = next((t.microseconds for t in entry.timings if t.variant == name), None)
+    time = entry.microseconds
     return {
-        "variant": name,
+        "variant": entry.winner.name,
         "rows": entry.key.rows,
         "microseconds": round(time, 3) if time else None,
     }

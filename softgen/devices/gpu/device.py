@@ -65,6 +65,11 @@ def require_device() -> Any:
     return cupy
 
 
+def count() -> int:
+    """Return how many GPUs CUDA sees."""
+    return int(require_device().cuda.runtime.getDeviceCount())
+
+
 def current_arch() -> Arch:
     """Return the Arch of CuPy's current device."""
     cupy = require_device()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +11,13 @@ from typer.testing import Result
 
 from softgen.bench.suites import SUITES
 from softgen.cli import group
-from softgen.cli.tune import parse_shape, read_shapes
+from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
-from softgen.tuning import cache
-from softgen.tuning.entry import Entry, Key, Timing
-from softgen.tuning.tune import Progress
 from tests.helpers.cli_helpers import cli, document, ok, refused
-
-INTERRUPTING_ROWS, INTERRUPTING_COLS = 64, 4096
-
-
-def fake_tune(
-    problem: Problem,
-    rows: int,
-    *,
-    budget: float | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Entry:
-    """Report two candidates, store the second; 64 x 4096 is where Ctrl-C comes."""
-    found = list(candidates(problem, rows, arch_named("sm_90"), "online"))[:2]
-    if (rows, problem.cols) == (INTERRUPTING_ROWS, INTERRUPTING_COLS):
-        raise KeyboardInterrupt
-    assert progress is not None
-    for done, variant in enumerate(found, 1):
-        progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
-    timings = tuple(Timing(v.name, t, t, t) for v, t in zip(found[::-1], (2.0, 3.0), strict=True))
-    entry = Entry(Key.of(problem, rows, {"device": "a test"}), found[1], timings)
-    cache.store(entry)
-    return entry
+from tests.helpers.fake_tuner import INTERRUPTING_COLS, fake_tune
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +72,7 @@ def test_tune_shows_the_best_so_far() -> None:
 
 
 def test_ctrl_c_keeps_what_is_finished() -> None:
-    words = ("tune", "--shape", "64x1000", "--shape", "64x4096", "--shape", "64x8")
+    words = ("tune", "--shape", "64x1000", "--shape", f"64x{INTERRUPTING_COLS}", "--shape", "64x8")
     result = cli(*words, "--json")
     assert result.exit_code == group.INTERRUPTED
     assert [line["cols"] for line in document(result)] == [1000]

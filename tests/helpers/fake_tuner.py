@@ -1,0 +1,115 @@
+"""A tuner that needs no GPU, in this process or in workers, and goes wrong where it is asked to."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from softgen.errors import VerificationError
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import candidates
+from softgen.tuning import cache, tune, worker
+from softgen.tuning.entry import Entry, Key, Timing
+from softgen.tuning.tune import Progress
+
+# What happens at these widths.
+INTERRUPTING_COLS = 4097  # Ctrl-C
+KILLING_ONCE_COLS = 5000  # SIGKILL, unless the shape was begun before
+KILLING_COLS = 6000  # SIGKILL
+WRONG_COLS = 7000  # a VerificationError
+CRASHING_COLS = 7001  # another error, as one of CUDA
+WAITING_COLS = 8000  # it takes a minute
+MEETING_COLS = 9000  # it is done a moment after another device has begun
+
+BROKEN_DEVICE = 9  # cannot be used
+
+# A file that gets a line for each shape that is begun, and for a device that cannot be used.
+LOG = "FAKE_TUNER_LOG"
+
+_device = 0
+
+
+def fake_tune(
+    problem: Problem,
+    rows: int,
+    *,
+    budget: float | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Entry:
+    """Report two candidates, store the second."""
+    begun = [each.cols for each in log()]
+    _write(problem.cols)
+    if problem.cols == INTERRUPTING_COLS:
+        raise KeyboardInterrupt
+    if problem.cols == KILLING_COLS or (
+        problem.cols == KILLING_ONCE_COLS and KILLING_ONCE_COLS not in begun
+    ):
+        os.kill(os.getpid(), signal.SIGKILL)
+    if problem.cols == WRONG_COLS:
+        raise VerificationError("no candidate works")
+    if problem.cols == CRASHING_COLS:
+        raise RuntimeError("an illegal memory access was encountered")
+    if problem.cols == WAITING_COLS:
+        time.sleep(60)
+    if problem.cols == MEETING_COLS:
+        until(lambda: len({each.device for each in log()}) > 1)
+        time.sleep(0.5)
+    found = list(candidates(problem, rows, arch_named("sm_90"), "online"))[:2]
+    assert progress is not None
+    for done, variant in enumerate(found, 1):
+        progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
+    timings = tuple(Timing(v.name, t, t, t) for v, t in zip(found[::-1], (2.0, 3.0), strict=True))
+    entry = Entry(Key.of(problem, rows, {"device": "a test"}), found[1], timings)
+    cache.store(entry)
+    return entry
+
+
+class Begun(NamedTuple):
+    """A line of the log."""
+
+    device: int
+    cols: int
+    pid: int
+
+
+def log() -> list[Begun]:
+    """Return what was begun."""
+    path = os.environ.get(LOG)
+    if path is None or not Path(path).exists():
+        return []
+    return [Begun(*map(int, line.split())) for line in Path(path).read_text().splitlines()]
+
+
+def _write(cols: int) -> None:
+    if path := os.environ.get(LOG):
+        with open(path, "a") as file:
+            file.write(f"{_device} {cols} {os.getpid()}\n")
+
+
+def until(true: Callable[[], bool], seconds: float = 60) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def use(device: int) -> None:
+    """Take a device that is none."""
+    global _device
+    _device = device
+    if device == BROKEN_DEVICE:
+        _write(0)
+        raise RuntimeError("the device is not there")
+
+
+def main(device: int) -> None:
+    """Run a worker with this tuner; `softgen.tuning.fleet` names it in tests."""
+    tune.tune = fake_tune
+    worker.use = use
+    worker.main(device)
