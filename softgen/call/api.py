@@ -86,7 +86,8 @@ def softmax(
             `variant` names a kernel that needs more SMs at once than the caller's stream has.
 
     NaN or +inf anywhere in a row, or a row of nothing but -inf, gives a row of NaN; -inf gives 0.
-    lse is -inf for a row of -inf and +inf where there is +inf.
+    lse is -inf for a row of -inf and +inf where there is +inf, also beside NaN, where `logsumexp`
+    gives NaN: softmax's sum is NaN in both, and costs nothing more.
     """
     if dim is not None:
         axis = axis_of(axis, dim)

@@ -183,3 +183,17 @@ def test_other_hooks_are_refused() -> None:
         Problem.of("softmax", "float32", 100, hooks=["scale", "scale"])
     with pytest.raises(InvalidTypeError, match="by its name"):
         Problem.of("softmax", "float32", 100, hooks=[1])  # type: ignore[list-item]
+
+
+def test_lse_of_infinity_and_nan_is_nan_where_it_is_the_result() -> None:
+    """Beside other results the sum is NaN for +inf anyway, and lse goes by the maximum."""
+    x = np.zeros((3, 33))
+    x[0, 3], x[1, 3], x[1, 30], x[2, 3] = np.inf, np.inf, np.nan, np.nan
+    for function, of_both in (
+        ("softmax_lse", np.inf),
+        ("entropy_lse", np.inf),
+        ("logsumexp", np.nan),
+    ):
+        source = softgen.generate(function, "float64", 33, variant="warp")
+        *_, lse = run_each(source, encode(x, DType.FLOAT64))
+        assert np.array_equal(lse, [np.inf, of_both, np.nan], equal_nan=True)
