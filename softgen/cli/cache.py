@@ -22,6 +22,7 @@ app = typer.Typer(
 NAMES = {
     "tuned": "choices",
     "texts": "texts of kernels",
+    "code": "pieces of machine code",
     "emulator": "programs and objects of the emulator",
     "sources": "sources",
 }
@@ -60,7 +61,7 @@ def print_path(json: options.JsonOption = False) -> None:
 
 @app.command("clear", cls=Command)
 def clear(json: options.JsonOption = False) -> None:
-    """Delete all that softgen keeps: choices, texts of kernels, programs of the emulator, sources.
+    """Delete all that softgen keeps: choices, kernels, programs of the emulator, sources.
 
     Only files that softgen made go, and only from folders that it made.
     """

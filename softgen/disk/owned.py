@@ -26,10 +26,12 @@ STALE_SECONDS = 3600
 
 # A function, its types, columns: whatever functions there are, those of other versions too.
 _TYPE = "(?:f16|bf16|f32|f64)"
-_VARIANT = rf"[a-z]+(?:_[a-z][a-z0-9]*)*_{_TYPE}(?:_to_{_TYPE})?_\d+[a-z0-9_]*"
+_RESULT = "(?:f16|bf16|f32|f64|e4m3|e5m2)"
+_VARIANT = rf"[a-z]+(?:_[a-z][a-z0-9]*)*_{_TYPE}(?:_to_{_RESULT})?_\d+[a-z0-9_]*"
 _FORMS = {
     "tuned": rf"{_VARIANT}_rows\d+_[0-9a-f]{{12}}\.json",
     "texts": rf"{_VARIANT}-[0-9a-f]{{16}}\.txt",
+    "code": rf"{_VARIANT}-sm_\d+\.cubin",
     # Without the second digest, and in folders tmp*, as earlier versions kept programs.
     "emulator": r"unit-[0-9a-f]{32}(?:-[0-9a-f]{32})?|host-[0-9a-f]{32}(?:-[0-9a-f]{32})?\.o",
     "sources": rf"{_VARIANT}\.cu",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from softgen.devices.gpu import cupy_cache
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of, require_device
 from softgen.devices.gpu.kernel import LoadedKernel
@@ -50,6 +51,7 @@ TINY: dict[FloatType, float] = {
 @functools.cache
 def _compare_kernel(dtype: FloatType, device: int) -> Any:
     cupy = require_device()
+    cupy_cache.warn_once()
     code = environment().get_template("tools/compare.cu.j2").render(dtype=dtype)
     return cupy.RawModule(code=code, backend="nvrtc").get_function("compare")
 

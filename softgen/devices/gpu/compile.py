@@ -1,4 +1,4 @@
-"""From source text to machine code: by CuPy on the current GPU, or by NVRTC alone for any GPU."""
+"""From source text to machine code: for the current GPU, loaded, or by NVRTC alone for any GPU."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from softgen.devices.gpu import cupy_cache
-from softgen.devices.gpu.device import INSTALL_CUPY, require_device
+from softgen.devices.gpu import cupy_cache, machine_code
+from softgen.devices.gpu.device import INSTALL_CUPY, arch_of, require_cupy, require_device
 from softgen.devices.gpu.driver import on_device, primary_context, resident_clusters
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, MissingDependencyError
@@ -23,9 +23,12 @@ from softgen.strategies.launch import Launch
 # CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
 NVRTC_ONLY = ("--device-as-default-execution-space",)
 
-# CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED and MAX_DYNAMIC_SHARED_SIZE_BYTES.
-NON_PORTABLE_CLUSTER = 14
+# CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, NUM_REGS, MAX_DYNAMIC_SHARED_SIZE_BYTES and
+# NON_PORTABLE_CLUSTER_SIZE_ALLOWED.
+LOCAL_BYTES = 3
+REGISTERS = 4
 DYNAMIC_SHARED = 8
+NON_PORTABLE_CLUSTER = 14
 
 ELF_HEADER_BYTES = 64  # of a 64-bit file
 
@@ -51,31 +54,49 @@ class Compiled(NamedTuple):
 
 
 def compile_source(source: Source) -> LoadedKernel:
-    """Compile `source` for the current device and load it; CuPy keeps the result on disk.
+    """Compile `source` for the current device and load it; its machine code is kept on disk.
 
     Raises NoDeviceError or MissingDependencyError without a GPU, and CompileError with NVRTC's log.
     """
-    cupy = require_device()
-    device = cupy.cuda.runtime.getDevice()
-    cupy_cache.warn_once()
-    # CuPy adds --std=c++17 and -ftz=true by itself; given twice, NVRTC refuses them.
-    try:
-        with primary_context():  # what is loaded under a green context is gone with it
-            module = cupy.RawModule(code=source.text, backend="nvrtc")
-            raw = module.get_function(source.symbol)
-            attributes = raw.attributes  # the first look compiles and loads
-            _opt_in(source.variant.launch, raw.kernel.ptr)
-    except cupy.cuda.compiler.CompileException as error:
-        told = f"NVRTC refused {source.name}: {error}\n{whence([source], '')}"
-        raise CompileError(told) from error
+    cuda = require_device().cuda
+    device = cuda.runtime.getDevice()
+    code = _machine_code(source, arch_of(device))
+    with primary_context():  # what is loaded under a green context is gone with it
+        module = cuda.Module()
+        module.load(code)
+        function = module.get_function(source.symbol)
+        _opt_in(source.variant.launch, function.ptr)
     return LoadedKernel(
         source.variant,
         source,
         device,
-        raw.kernel,
-        registers=attributes["num_regs"],
-        local_bytes=attributes["local_size_bytes"],
+        function,
+        registers=cuda.driver.funcGetAttribute(REGISTERS, function.ptr),
+        local_bytes=cuda.driver.funcGetAttribute(LOCAL_BYTES, function.ptr),
     )
+
+
+def _machine_code(source: Source, arch: Arch) -> bytes:
+    """Return what NVRTC makes of `source` for the current device, whose Arch is `arch`.
+
+    By CuPy, which takes PTX for a device that is newer than NVRTC; the driver compiles that.
+    """
+    version = _nvrtc().getVersion()
+    code = machine_code.kept(source, arch, version)
+    if code is not None:
+        return code
+    compiler = require_device().cuda.compiler
+    headers = (f"-I{toolkit_headers()}",) if "#include" in source.text else ()
+    try:
+        made, _ = compiler.compile_using_nvrtc(
+            source.text, (*source.options, *headers), cache_in_memory=True
+        )
+    except compiler.CompileException as error:
+        told = f"NVRTC refused {source.name}: {error}\n{whence([source], '')}"
+        raise CompileError(told) from error
+    code = bytes(made)
+    machine_code.keep(source, arch, version, code)
+    return code
 
 
 def _opt_in(launch: Launch, function: int) -> None:
@@ -135,18 +156,22 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def toolkit_headers() -> Path:
-    """Return the folder of cuda_fp16.h: of the toolkit wheels, else of an installed toolkit."""
+    """Return the folder of cuda_fp16.h: of the toolkit wheels, else of an installed toolkit.
+
+    Wheels of NVRTC's own major version come first: those of another may be there for PyTorch.
+    """
+    major, _ = _nvrtc().getVersion()
     candidates = []
     try:
         import nvidia
 
-        for root in nvidia.__path__:
-            candidates += sorted(Path(root).glob("cu*/include"), reverse=True)
-            candidates.append(Path(root) / "cuda_runtime" / "include")
+        for wheel in (f"cu{major}", "cuda_runtime"):
+            candidates += [Path(root) / wheel / "include" for root in nvidia.__path__]
     except ImportError:
         pass
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH") or "/usr/local/cuda"
-    candidates.append(Path(home) / "include")
+    where_nvrtc_is = require_cupy().cuda.get_cuda_path()
+    candidates += [Path(root) / "include" for root in (where_nvrtc_is, home) if root]
     for folder in candidates:
         if (folder / "cuda_fp16.h").is_file():
             return folder

@@ -2,7 +2,8 @@
 
 CuPy 14 makes the folder when it is imported, and every version writes what it compiles into it. In
 a home that is read-only either is a bare PermissionError, so CuPy is then asked to compile in
-memory: that costs each process its compile time again, and nothing else.
+memory: that costs each process its compile time again, and nothing else. Emitted kernels are not
+there: `machine_code.py` keeps them.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ def warn_once() -> None:
     """Log a warning if CuPy compiles in memory because its folder is of no use."""
     if reason := _objection_once():
         logs.warning(
-            "CuPy's cache folder %s is not used: %s. Kernels are compiled anew in each process; %s",
+            "CuPy's cache folder %s is not used: %s. What it keeps there is compiled anew in each "
+            "process that tunes; %s",
             folder(),
             reason,
             HOW_TO_MEND,

@@ -92,7 +92,7 @@ def test_cache_lists_exports_clears_and_imports(tmp_path: Path, own_cache: Path)
     assert document(ok("cache", "export", path, "--json")) == {"exported": 1, "file": str(path)}
     assert document(ok("cache", "clear", "--json")) == {
         "folder": str(own_cache),
-        "deleted": {"tuned": 1, "texts": 0, "emulator": 0, "sources": 0},
+        "deleted": {"tuned": 1, "texts": 0, "code": 0, "emulator": 0, "sources": 0},
         "left": {},
     }
     assert document(ok("cache", "ls", "--json")) == []
@@ -110,7 +110,8 @@ def test_cache_clear_says_what_it_did(own_cache: Path) -> None:
     assert lines == [
         f"warning: {own_cache / 'texts'} is left alone: softgen did not make it, or not all that "
         "it holds",
-        "deleted 1 choices, 0 texts of kernels, 2 programs and objects of the emulator, 1 sources "
+        "deleted 1 choices, 0 texts of kernels, "
+        "0 pieces of machine code, 2 programs and objects of the emulator, 1 sources "
         f"from {own_cache}",
     ]
     assert (own_cache / "texts" / "chapter1.md").read_text() == "mine"

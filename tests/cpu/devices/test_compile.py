@@ -369,6 +369,7 @@ def hide_headers(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     without_imports(monkeypatch, "nvidia")
     monkeypatch.delenv("CUDA_PATH", raising=False)
     monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.setattr("cupy.cuda.get_cuda_path", lambda: None)
 
 
 @pytest.mark.usefixtures("fresh_look")

@@ -12,7 +12,7 @@ from softgen.tuning import cache
 from tests.cpu.tuning.test_cache import ENTRY, H200
 from tests.helpers.cli_helpers import document, ok
 
-NONE = {"tuned": 0, "texts": 0, "emulator": 0, "sources": 0}
+NONE = {"tuned": 0, "texts": 0, "code": 0, "emulator": 0, "sources": 0}
 
 
 @pytest.fixture(autouse=True)

@@ -767,7 +767,7 @@ def test_a_folder_in_place_of_an_entry_does_not_stop_clear(tuned: Path) -> None:
     for name in ("x.json", "a.json", make_entry(10).key.file_name):
         (tuned / name).mkdir()
     assert cache.clear() == cache.Cleared(
-        {"tuned": 3, "texts": 0, "emulator": 0, "sources": 0}, left={}
+        {"tuned": 3, "texts": 0, "code": 0, "emulator": 0, "sources": 0}, left={}
     )
     assert names(tuned) == sorted(["x.json", "a.json", make_entry(10).key.file_name])
 
