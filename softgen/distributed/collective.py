@@ -48,6 +48,24 @@ class Collective:
         every = self._gather(mine.reshape(1, -1))
         return local.merge_lse(every[:, 0].t().contiguous()).reshape(mine.shape)
 
+    def losses(
+        self, x: Any, target: Any, first: int, ignored: int, z_loss: float
+    ) -> tuple[Any, Any]:
+        """Return the losses and lse; see Exchange."""
+        shape = x.shape[:-1]
+        if x.shape[-1]:
+            m, d, logits = local.partial_target(x, target, first, ignored)
+        else:
+            m, d = _pair(x, None)
+            logits = torch.full_like(m, torch.inf)
+        rows = m.numel()
+        if not rows:
+            return m, d
+        mine = torch.stack((m.reshape(rows), d.reshape(rows), logits.reshape(rows)))
+        every = self._gather(mine) if self.size > 1 else mine[None]
+        loss, lse = local.losses_of(every, target.reshape(rows), ignored, z_loss)
+        return loss.reshape(shape), lse.reshape(shape)
+
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
         """Return the pairs and the chosen elements of the rows; see Exchange."""
         m, d = _pair(x, scale)
@@ -56,7 +74,7 @@ class Collective:
         rows = m.numel()
         both = m.reshape(1, rows), d.reshape(1, rows)
         every = self._gather(torch.cat((*both, chosen.reshape(rows, -1).t())))
-        whole = (each.reshape(m.shape) for each in _merged(every))
+        whole = (each.reshape(m.shape) for each in local.merged(every))
         return *whole, every[:, 2:].amin(0).t().reshape(chosen.shape)
 
     def total(self, sums: Any) -> Any:
@@ -69,16 +87,11 @@ class Collective:
         """Return the softmax of this shard, or its logarithm."""
         m, d = _pair(x, None)
         if self.size > 1 and m.numel():
-            whole = _merged(self._gather(torch.stack((m.reshape(-1), d.reshape(-1)))))
+            whole = local.merged(self._gather(torch.stack((m.reshape(-1), d.reshape(-1)))))
             m, d = (each.reshape(m.shape) for each in whole)
         if not x.numel():
             return torch.empty_like(x, dtype=dtype)
-        pieces = local.pieces_of(m.numel(), x.shape[-1])
-        if pieces == 1:
-            return local.finish(x, m, d, log, dtype)
-        cut = x.reshape(-1, x.shape[-1] // pieces)
-        m, d = (each.reshape(-1, 1).expand(-1, pieces).reshape(-1) for each in (m, d))
-        return local.finish(cut, m, d, log, dtype).reshape(x.shape)
+        return local.finished(x, m, d, log, dtype)
 
     def _gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
@@ -93,9 +106,3 @@ def _pair(x: Any, scale: Any) -> tuple[Any, Any]:
         return local.partial(x, scale)
     m = x.new_full(x.shape[:-1], -torch.inf, dtype=wide(x))
     return m, torch.zeros_like(m)
-
-
-def _merged(every: Any) -> tuple[Any, Any]:
-    """Return the pair of each row from (processes, 2 or more, rows)."""
-    ms, ds = every[:, :2].permute(1, 2, 0).contiguous()
-    return local.merge(ms, ds)

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import socket
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ import torch.distributed as dist
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of
+from softgen.distributed import local
 from softgen.distributed.collective import Collective
 from softgen.distributed.mailboxes import Mailboxes
 from softgen.errors import CaptureError, IllegalVariantError
 from softgen.source.render import render
+from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.spec.shards import MOST_SHARDS, SHARDS
 from softgen.strategies.base import NO_PDL, TRIGGERS
@@ -36,13 +39,17 @@ _MOST_LAUNCHES = 256
 # Kernels load 16 bytes at once where rows start on them.
 _BOUNDARY = 16
 
+# The first column of a process without columns: no target is one of its own.
+_NO_COLUMN = 2**63 - 1
+
 
 class Direct:
-    """Parts of rows through mailboxes in symmetric memory, for rows that GPUs hold in registers.
+    """Parts of rows through mailboxes in symmetric memory, for groups of GPUs that are `usable`.
 
-    It is for groups of GPUs that can access each other's memory: see `usable`.
-    What it has no kernel for goes through a Collective. Processes agree on that at the first call
-    with a function, its types and a number of columns, and each chooses its own kernel.
+    Whether a call goes through them depends on its rows alone, which are the same in all processes:
+    they need not agree on anything. Each launches a kernel for its own number of columns. Where no
+    kernel holds so many in registers, the shard is read twice, and a kernel of one column a row
+    sends its part.
 
     Attributes:
         size: how many processes it has.
@@ -55,7 +62,6 @@ class Direct:
         self.size: int = dist.get_world_size(group)
         self._seconds = seconds
         self._mailboxes: Mailboxes | None = None
-        self._agreed: dict[Any, bool] = {}
         self._kernels: dict[Any, Any] = {}
         self._launches: dict[Any, Any] = {}
 
@@ -71,21 +77,39 @@ class Direct:
 
     def softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the softmax; see Exchange."""
-        if self._takes("softmax", x, dtype):
-            return self._launch("softmax", x, dtype, x.shape)
-        return self.collective.softmax(x, dtype)
+        return self._elements("softmax", x, dtype)
 
     def log_softmax(self, x: Any, dtype: Any) -> Any:
         """Return this shard of the logarithm of the softmax; see Exchange."""
-        if self._takes("log_softmax", x, dtype):
-            return self._launch("log_softmax", x, dtype, x.shape)
-        return self.collective.log_softmax(x, dtype)
+        return self._elements("log_softmax", x, dtype)
 
     def logsumexp(self, x: Any) -> Any:
         """Return lse of the rows; see Exchange."""
-        if self._takes("logsumexp", x, wide(x)):
-            return self._launch("logsumexp", x, wide(x), x.shape[:-1])
-        return self.collective.logsumexp(x)
+        if not self._takes(x):
+            return self.collective.logsumexp(x)
+        with on(x):
+            found = self._launch("logsumexp", x, wide(x))
+            if found is None:  # a row of one column, which is lse of the shard
+                found = self._must("logsumexp", local.logsumexp(x)[..., None], wide(x))
+        return found[0]
+
+    def losses(
+        self, x: Any, target: Any, first: int, ignored: int, z_loss: float
+    ) -> tuple[Any, Any]:
+        """Return the losses and lse; see Exchange."""
+        if not self._takes(x):
+            return self.collective.losses(x, target, first, ignored, z_loss)
+        kind = "" if target.dtype is torch.int64 else "_i32"
+        target = target.contiguous()
+        with on(x):
+            rest = (target, ignored, z_loss)
+            found = self._launch(f"cross_entropy{kind}", x, x.dtype, rest, first)
+            if found is None:
+                m, d, logits = local.partial_target(x, target, first, ignored)
+                more = (d[..., None], logits, *rest)
+                found = self._must(f"merge_losses{kind}", m[..., None], m.dtype, more, 0)
+        loss, lse = found
+        return loss, lse
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
         """Return the pairs and the chosen elements of the rows; see Exchange."""
@@ -95,67 +119,122 @@ class Direct:
         """Return the sums over the processes; see Exchange."""
         return self.collective.total(sums)
 
-    def _takes(self, function: str, x: Any, dtype: Any) -> bool:
-        """Return whether all processes have a kernel for their shards."""
-        if self.size == 1 or not 1 <= x.shape[:-1].numel() <= MOST_ROWS:
-            return False
-        key = (function, x.dtype, dtype, x.shape[-1])
-        if key not in self._agreed:
-            self._require_no_capture("which exchange the processes take is not agreed on yet")
-            with torch.cuda.device(x.device):
-                self._agreed[key] = _agree(self._kernel(key, x) is not None, self.group)
-        return self._agreed[key]
+    def _takes(self, x: Any) -> bool:
+        """Return whether rows like these go through the mailboxes: the same in all processes."""
+        return self.size > 1 and 1 <= x.shape[:-1].numel() <= MOST_ROWS
 
-    def _launch(self, function: str, x: Any, dtype: Any, shape: Any) -> Any:
-        rows, cols = x.shape[:-1].numel(), x.shape[-1]
-        y = torch.empty(shape, dtype=dtype, device=x.device)
-        with torch.cuda.device(x.device):
-            mailboxes = self._with_room(rows, x)
-            mailboxes.require_all()
-            stream = torch.cuda.current_stream()
-            mailboxes.order(stream)
-            source, target = x.contiguous(), y
-            if not cols:  # as a shard of one -inf, whose part is (-inf, 0)
-                source = x.new_full((rows, 1), -torch.inf)
-                target = torch.empty_like(source, dtype=dtype) if y.dim() == x.dim() else y
-            elif source.data_ptr() % _BOUNDARY:
-                source = source.clone()
-            launch = self._launcher((function, x.dtype, dtype, cols), rows, x)
-            words = (source.data_ptr(), target.data_ptr(), *mailboxes.words)
-            launch(words, stream.cuda_stream)
-        return y
+    def _elements(self, function: str, x: Any, dtype: Any) -> Any:
+        """Return what there is one of a column."""
+        if not self._takes(x):
+            return getattr(self.collective, function)(x, dtype)
+        with on(x):
+            found = self._launch(function, x, dtype)
+            if found is not None:
+                return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
+            m, d = local.partial(x, None)
+            m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
+            return local.finished(x, m, d, function == "log_softmax", dtype)
 
-    def _launcher(self, key: Any, rows: int, x: Any) -> Any:
-        found = self._launches.get((key, rows))
+    def _must(self, *request: Any) -> Any:
+        """Return the results of a row of one column, which every GPU holds."""
+        found = self._launch(*request)
+        assert found is not None, request[0]
+        return found
+
+    def _launch(
+        self,
+        function: str,
+        x: Any,
+        dtype: Any,
+        rest: Sequence[Any] = (),
+        first: int | None = None,
+    ) -> list[Any] | None:
+        """Return the results, or None where no kernel holds this shard.
+
+        Args:
+            function: its name.
+            x: the shard. One without columns goes as a column of -inf: its part is (-inf, 0).
+            dtype: of the result that has a type of its own.
+            rest: the inputs beside x, contiguous, in the order of the operands.
+            first: the number of the shard's first column, for a function that takes it.
+        """
+        shape, source = x.shape[:-1], x.contiguous()
+        if not x.shape[-1]:
+            source = x.new_full((*shape, 1), -torch.inf)
+            first = None if first is None else _NO_COLUMN
+        elif source.data_ptr() % _BOUNDARY:
+            source = source.clone()
+        rows, device = shape.numel(), x.device
+        launch, results, numbers = self._launcher(function, source, dtype, rows)
+        if launch is None:
+            return None
+        found = [
+            torch.empty(source.shape if wide_as_x else shape, dtype=kind, device=device)
+            for wide_as_x, kind in results
+        ]
+        mailboxes = self._with_room(rows, device)
+        mailboxes.require_all()
+        stream = torch._C._cuda_getCurrentRawStream(device.index)  # without an object, 4 us
+        mailboxes.order(stream)
+        words = [source.data_ptr()]
+        for given, number in zip(rest, numbers, strict=True):
+            words.append(given.data_ptr() if number is None else number(given))
+        words += [each.data_ptr() for each in found]
+        words += mailboxes.words
+        if first is not None:
+            words.append(first)
+        launch(words, stream)
+        return found
+
+    def _launcher(self, function: str, x: Any, dtype: Any, rows: int) -> tuple[Any, Any, Any]:
+        """Return the launch or None, of each result what it is, and what makes words of inputs."""
+        key = (function, x.dtype, dtype, x.shape[-1], rows)
+        found = self._launches.get(key)
         if found is None:
             if len(self._launches) >= _MOST_LAUNCHES:
                 self._launches.clear()
-            found = self._launches[key, rows] = self._kernel(key, x).launcher(rows)
+            kernel = self._kernel(*key[:-1], rows_bucket(rows), x.device.index)
+            if kernel is None:
+                found = (None, (), ())
+            else:
+                problem = kernel.variant.problem
+                results = [
+                    (operand.extent is Extent.ELEMENT, getattr(torch, operand.dtype.value))
+                    for operand in problem.results
+                ]
+                numbers = [
+                    operand.word if operand.extent is Extent.NUMBER else None
+                    for operand in problem.inputs[1:]
+                ]
+                found = (kernel.launcher(rows), results, numbers)
+            self._launches[key] = found
         return found
 
-    def _kernel(self, key: Any, x: Any) -> Any:
-        """Return the kernel for x, loaded; None where its rows do not fit the registers."""
-        function, dtype, out_dtype, cols = key
-        rows = rows_bucket(x.shape[:-1].numel())
-        if (key, rows) not in self._kernels:
+    def _kernel(self, *key: Any) -> Any:
+        """Return the kernel, loaded; None where its rows do not fit the registers.
+
+        It is the one that no process has timed: while one times, the others would wait.
+        """
+        function, dtype, out_dtype, cols, rows, device = key
+        if key not in self._kernels:
             self._require_no_capture("the kernel is not loaded yet")
-            problem = Problem.of(function, dtype, max(1, cols), out_dtype=out_dtype, layout=SHARDS)
+            problem = Problem.of(function, dtype, cols, out_dtype=out_dtype, layout=SHARDS)
             kernel = None
             with contextlib.suppress(IllegalVariantError):
-                chosen = untimed(problem, rows, arch_of(x.device.index)).variant
+                chosen = untimed(problem, rows, arch_of(device)).variant
                 # What comes next starts while this waits: bfloat16 64 x 64128 took 7.41 us on two
                 # H200s so, and 7.67 otherwise.
                 pdl = TRIGGERS if chosen.strategy.pdl else NO_PDL
                 strategy = dataclasses.replace(chosen.strategy, pdl=pdl)
                 kernel = compile_source(render(Variant(problem, strategy)))
-            self._kernels[key, rows] = kernel
-        return self._kernels[key, rows]
+            self._kernels[key] = kernel
+        return self._kernels[key]
 
-    def _with_room(self, rows: int, x: Any) -> Mailboxes:
+    def _with_room(self, rows: int, device: Any) -> Mailboxes:
         if self._mailboxes is None or self._mailboxes.room < rows:
             self._require_no_capture("there are no mailboxes for so many rows yet")
             room = rows_bucket(max(rows, 1024))
-            self._mailboxes = Mailboxes(self.group, x.device, room, self._seconds)
+            self._mailboxes = Mailboxes(self.group, device, room, self._seconds)
             dist.barrier(self.group)  # nobody writes into a mailbox that is not clear yet
         return self._mailboxes
 
@@ -166,6 +245,12 @@ class Direct:
             raise CaptureError(
                 f"{why}, and cannot be while a stream is captured; call once before with these rows"
             )
+
+
+def on(x: Any) -> Any:
+    """Return a context in which x's GPU is the current one; where it is, that costs nothing."""
+    here = torch.cuda.current_device() == x.device.index
+    return contextlib.nullcontext() if here else torch.cuda.device(x.device)
 
 
 def usable(group: Any) -> bool:

@@ -40,6 +40,19 @@ class Exchange(Protocol):
     def logsumexp(self, x: Any) -> Any:
         """Return log(sum(exp(x))) of the rows, in the type of the arithmetic."""
 
+    def losses(
+        self, x: Any, target: Any, first: int, ignored: int, z_loss: float
+    ) -> tuple[Any, Any]:
+        """Return the cross entropy of the rows with their targets, and lse.
+
+        Args:
+            x: the shard.
+            target: a number of a column among those of all processes, int32 or int64, one a row.
+            first: that of this process's first column.
+            ignored: a target whose row counts for nothing: 0, and an lse of -inf.
+            z_loss: the weight of lse^2.
+        """
+
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
         """Return the pairs (m, d) of the rows of x * scale, and the chosen elements of all.
 

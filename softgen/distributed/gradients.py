@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch.autograd.function import once_differentiable
@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from softgen.distributed import local
 from softgen.distributed.vocabulary import Chosen, logits_at, scale_by_row
 from softgen.torch.dtypes import wide
+from softgen.torch.losses import reduced_losses
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -83,39 +84,67 @@ class LogSumExp(torch.autograd.Function):
         return local.logsumexp_backward(x.detach(), lse, upstream), None
 
 
-class CrossEntropy(torch.autograd.Function):
-    """The losses of rows; their gradient asks nobody.
+class Losses(NamedTuple):
+    """What is asked of the losses of rows.
 
-    lse is NaN where the target is no class of any process, and `target` -1 where the row is
-    ignored.
+    Attributes:
+        target: the class of each row, among those of all processes.
+        first: the number of this process's first column.
+        ignored: a target that counts for nothing.
+        z_loss: the weight of lse^2.
+        reduction: as in `softgen.distributed.cross_entropy`.
+        dtype: of the result.
     """
 
+    target: Any
+    first: int
+    ignored: int
+    z_loss: float = 0.0
+    reduction: str = "none"
+    dtype: Any = None
+
+    def of(self, x: Any, exchange: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the result, lse, the losses of rows, and what divided their sum, or None."""
+        rows, lse = exchange.losses(x, self.target, self.first, self.ignored, self.z_loss)
+        loss, _, counted = reduced_losses(
+            *(rows, self.target, None, self.ignored, self.reduction),
+            *(0, self.dtype or rows.dtype),
+        )
+        return loss, lse, rows, counted
+
+
+class CrossEntropy(torch.autograd.Function):
+    """Losses, reduced; their gradient asks nobody, and reads what the loss of its row was."""
+
     @staticmethod
-    def forward(ctx: Any, x: Any, losses: Any, lse: Any, target: Any, mine: Any, z: float) -> Any:
-        """Return the losses, which are known."""
-        ctx.save_for_backward(x, lse, target, mine)
-        ctx.z_loss = z
-        return losses.view_as(losses)
+    def forward(ctx: Any, x: Any, asked: Losses, exchange: Any) -> tuple[Any, Any]:
+        """Return the loss and lse."""
+        loss, lse, rows, counted = asked.of(x.detach(), exchange)
+        ctx.save_for_backward(x, asked.target, lse, rows, counted)
+        ctx.asked = asked
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        return loss.view_as(loss) if loss is rows else loss, lse
 
     @staticmethod
     @once
-    def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
-        """Return dx.
-
-        The kernel wants a target of this shard. Of rows that have none here it gets another column,
-        whose element is then put right.
-        """
-        x, lse, target, mine = ctx.saved_tensors
+    def backward(ctx: Any, g: Any, _: Any) -> tuple[Any, None, None]:
+        """Return dx."""
+        if g is None:
+            return None, None, None
+        x, target, lse, rows, counted = ctx.saved_tensors
         x = x.detach()
         if not x.numel():
-            return torch.empty_like(x), *(None,) * 5
-        dx = local.cross_entropy_backward(x, target, lse, g, ctx.z_loss)
-        ignored = (target < 0)[..., None]
-        at = target[..., None].clamp_min(0)
-        p = torch.exp(logits_at(x, at, None) - lse[..., None])
-        scale = g * (1 + 2 * ctx.z_loss * lse) if ctx.z_loss else g
-        right = p * scale[..., None] - mine[..., None] * g[..., None]
-        return _with(dx, at, right.masked_fill_(ignored, 0)), *(None,) * 5
+            return torch.empty_like(x), None, None
+        if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
+            g = g[(0,) * g.dim()]
+        if counted is not None:
+            g = g / counted
+        asked = ctx.asked
+        upstream = g.to(lse.dtype).contiguous()
+        options = (asked.z_loss, rows, asked.first)
+        dx = local.cross_entropy_backward(x, target, asked.ignored, lse, upstream, *options)
+        return dx, None, None
 
 
 class TokenLogProbs(torch.autograd.Function):
@@ -133,7 +162,11 @@ class TokenLogProbs(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
-        """Return dx, as CrossEntropy does."""
+        """Return dx.
+
+        The kernel wants columns of this shard. For those that are none here it gets others, whose
+        elements are then put right.
+        """
         x, lse, at, mine, known = ctx.saved_tensors
         x = x.detach()
         if not x.numel():

@@ -6,9 +6,11 @@ A shard may have no column, for which there is no kernel.
 from __future__ import annotations
 
 import functools
+import math
+import sys
 from typing import Any
 
-from softgen.call import api, gradients, losses
+from softgen.call import api, gradients
 from softgen.call.full import calls_of
 from softgen.call.hooks import call_hooked
 from softgen.call.tokens import arithmetic_of
@@ -48,6 +50,30 @@ def pieces_of(rows: int, cols: int) -> int:
     return next(found, 1) if wanted > 1 else 1
 
 
+def merged(every: Any) -> tuple[Any, Any]:
+    """Return the pair of each row from (processes, 2 or more, rows)."""
+    ms, ds = _by_row(every)
+    return merge(ms, ds)
+
+
+def losses_of(every: Any, target: Any, ignored: int, z_loss: float) -> tuple[Any, Any]:
+    """Return the loss of each row and lse from (processes, 3, rows), as `partial_target` has it."""
+    ms, ds = _by_row(every)
+    logits = _module_of(every).amin(every[:, 2], 0)
+    return merge_losses(ms, ds, logits, target, ignored, z_loss)
+
+
+def finished(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
+    """Return `finish` of rows that are cut into pieces where that is faster."""
+    rows, cols = math.prod(m.shape), x.shape[-1]
+    pieces = pieces_of(rows, cols)
+    if pieces == 1:
+        return finish(x, m, d, log, dtype)
+    spread = _module_of(m).broadcast_to
+    m, d = (spread(each.reshape(rows, 1), (rows, pieces)).reshape(-1) for each in (m, d))
+    return finish(x.reshape(-1, cols // pieces), m, d, log, dtype).reshape(x.shape)
+
+
 def finish(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
     """Return exp(x - m) / d of `dtype`, or its logarithm."""
     return api.finish(x, m, d, log=log, dtype=dtype)
@@ -68,11 +94,58 @@ def logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
     return gradients.logsumexp_backward(x, lse, upstream)
 
 
-def cross_entropy_backward(x: Any, target: Any, lse: Any, upstream: Any, z_loss: float) -> Any:
-    """Return the gradient of the loss; a target of -1 makes its row 0."""
-    return losses.cross_entropy_backward(x, target, lse, upstream, ignore_index=-1, z_loss=z_loss)
+def partial_target(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, Any, Any]:
+    """Return m, d and the target's element of each row, +inf where another process may have it."""
+    calls = calls_of(_by_type("partial_target", target))
+    found: tuple[Any, Any, Any] = calls[type(x)](
+        *(x, None, -1, None, None, None, None, (target, ignored, first))
+    )
+    return found
+
+
+def merge_losses(
+    ms: Any, ds: Any, logits: Any, target: Any, ignored: int, z_loss: float
+) -> tuple[Any, Any]:
+    """Return the loss of each row and lse from its pieces' pairs, (rows, pieces)."""
+    calls = calls_of(_by_type("merge_losses", target))
+    found: tuple[Any, Any] = calls[type(ms)](ms, *_SAME, (ds, logits, target, ignored, z_loss))
+    return found
+
+
+def cross_entropy_backward(
+    x: Any,
+    target: Any,
+    ignored: int,
+    lse: Any,
+    upstream: Any,
+    z_loss: float,
+    loss: Any,
+    first: int,
+) -> Any:
+    """Return the gradient of the loss of each row. `upstream` is one a row, or one for all."""
+    calls = calls_of(_by_type("cross_entropy_backward_shard", target))
+    place = (1, math.prod(upstream.shape))
+    rest = (target, ignored, lse, upstream, *place, 0.0, z_loss, loss, first)
+    return calls[type(x)](x, None, -1, None, None, None, None, rest)
 
 
 def token_log_probs_backward(x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any) -> Any:
     """Return the gradient of the log-probabilities of columns of x, (..., k)."""
     return gradients.token_log_probs_backward(x, ids, lse, upstream, temperature=temperature)
+
+
+def _by_type(name: str, target: Any) -> str:
+    """Return the function for the type of `target`, int32 or int64."""
+    return name if target.dtype.itemsize == 8 else f"{name}_i32"
+
+
+def _by_row(every: Any) -> Any:
+    """Return the pairs of (processes, 2 or more, rows) as (2, rows, processes), contiguous."""
+    pairs = every[:, :2].swapaxes(0, 2).swapaxes(0, 1)
+    of_torch = hasattr(pairs, "contiguous")
+    return pairs.contiguous() if of_torch else _module_of(pairs).ascontiguousarray(pairs)
+
+
+def _module_of(x: Any) -> Any:
+    """Return the module of an array's library."""
+    return sys.modules[type(x).__module__.partition(".")[0]]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from softgen.call.losses import reduced, require_reduction
+from softgen.call.losses import require_reduction
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
 from softgen.distributed.functional import checked, eager
-from softgen.distributed.gradients import CrossEntropy, TokenLogProbs
+from softgen.distributed.gradients import CrossEntropy, Losses, TokenLogProbs
 from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.spec.functions.token_log_probs import MOST_IDS
 from softgen.torch.dtypes import HALVES, wide
+
+# What no id is, so that none is ignored.
+_NO_COLUMN = -(2**63)
 
 
 @eager
@@ -60,19 +64,39 @@ def token_log_probs(
     if several and not 1 <= ids.shape[-1] <= MOST_IDS:
         raise InvalidValueError(f"a row has 1 to {MOST_IDS} ids, got {ids.shape[-1]}")
     temperature = _temperature(temperature, x)
-    scale = None if temperature is None else 1 / temperature
     exchange = exchange_of(placed.group, x)
     start = _start(offset, placed, x, exchange.group)
+    tracked = x.requires_grad and torch.is_grad_enabled()
+    if temperature is None and math.prod(ids.shape[x.dim() - 1 :]) == 1:
+        log_probs, lse = _of_one(x, ids.reshape(x.shape[:-1]), start, exchange)
+        log_probs = placed.rows(log_probs.reshape(ids.shape))
+        return (log_probs, placed.rows(lse)) if return_lse else log_probs
+    scale = None if temperature is None else 1 / temperature
     found = chosen(x.detach(), ids if several else ids[..., None], start, scale)
     m, d, logits = exchange.pairs(x.detach(), scale, found.logits)
     known = logits != torch.inf
     log_sum = torch.log(d)
     log_probs = torch.where(known, (logits - m[..., None]) - log_sum[..., None], torch.nan)
     lse = m + log_sum
-    if x.requires_grad and torch.is_grad_enabled():
+    if tracked:
         log_probs = TokenLogProbs.apply(x, log_probs, lse, found, known, temperature)
     log_probs = placed.rows(log_probs if several else log_probs[..., 0])
     return (log_probs, placed.rows(lse)) if return_lse else log_probs
+
+
+def _of_one(x: Any, ids: Any, start: int, exchange: Any) -> tuple[Any, Any]:
+    """Return the log-probability of an id a row, which is a loss less than 0, and lse."""
+    asked = Losses(ids, start, _NO_COLUMN)
+    losses, lse = _losses(x, asked, exchange)
+    return -losses, lse.masked_fill(lse == torch.inf, torch.nan)
+
+
+def _losses(x: Any, asked: Losses, exchange: Any) -> tuple[Any, Any]:
+    """Return the losses that are asked for, and lse."""
+    if x.requires_grad and torch.is_grad_enabled():
+        found: tuple[Any, Any] = CrossEntropy.apply(x, asked, exchange)
+        return found
+    return asked.of(x.detach(), exchange)[:2]
 
 
 @eager
@@ -123,23 +147,11 @@ def cross_entropy(
         )
     exchange = exchange_of(placed.group, x)
     start = _start(offset, placed, x, exchange.group)
-    found = chosen(x.detach(), target[..., None], start, None)
-    m, d, logits = exchange.pairs(x.detach(), None, found.logits)
-    ignored, logits = target == ignore_index, logits[..., 0]
-    log_sum = torch.log(d)
-    lse = m + log_sum
-    losses = log_sum - (logits - m) + (z_loss * lse * lse if z_loss else 0)
-    losses = torch.where(logits == torch.inf, torch.nan, losses).masked_fill_(ignored, 0)
-    if x.requires_grad and torch.is_grad_enabled():
-        sure = torch.where(logits == torch.inf, torch.nan, lse)
-        columns = found.columns[..., 0].masked_fill(ignored, -1)
-        mine = found.mine[..., 0]
-        losses = CrossEntropy.apply(x, losses, sure, columns, mine, z_loss)
-    loss = reduced(losses, target, ignore_index, reduction)
-    if not (x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)):
-        loss = loss.to(x.dtype)
+    kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
+    options = (ignore_index, float(z_loss), reduction, wide(x) if kept else x.dtype)
+    loss, lse = _losses(x, Losses(target, start, *options), exchange)
     loss = placed.rows(loss)
-    return (loss, placed.rows(lse.masked_fill(ignored, -torch.inf))) if return_lse else loss
+    return (loss, placed.rows(lse)) if return_lse else loss
 
 
 def _start(offset: int | None, placed: Sharded, x: Any, group: Any) -> int:

@@ -40,7 +40,8 @@ class Mailboxes:
         addresses = [pointer + offset for pointer in self._handle.buffer_ptrs]
         self._addresses = torch.tensor(addresses, dtype=torch.int64, device=device)
         self._alarm = torch.zeros(1, dtype=torch.int32, pin_memory=True)
-        self._stream: Any = None
+        self._late = self._alarm.numpy()
+        self._last: tuple[int, Any] | None = None
         self.words = (
             *(self._addresses.data_ptr(), addresses[rank], self._alarm.data_ptr()),
             *(rank, size, room, int(seconds * 1e9)),
@@ -49,7 +50,7 @@ class Mailboxes:
 
     def require_all(self) -> None:
         """Raise ExchangeError if a launch before waited for a process in vain."""
-        late = int(self._alarm[0])
+        late = int(self._late[0])
         if late:
             raise ExchangeError(
                 f"process {late - 1} of the group sent no part of a row for {self._seconds:g} s: "
@@ -57,12 +58,18 @@ class Mailboxes:
                 "process group anew"
             )
 
-    def order(self, stream: Any) -> None:
-        """Have a stream wait for what the last one launched: a mailbox is for one at a time."""
-        last, self._stream = self._stream, stream
-        if last is None or last == stream or torch.cuda.is_current_stream_capturing():
+    def order(self, handle: int) -> None:
+        """Have the current stream, which has that handle, wait for what the last one launched.
+
+        A mailbox is for one launch at a time.
+        """
+        last = self._last
+        if last is not None and last[0] == handle:
             return
-        stream.wait_stream(last)
+        stream = torch.cuda.current_stream()
+        self._last = handle, stream
+        if last is not None and not torch.cuda.is_current_stream_capturing():
+            stream.wait_stream(last[1])
 
     @staticmethod
     def are_possible() -> bool:

@@ -116,10 +116,18 @@ def cross_entropy(
         raise InvalidValueError(
             f"target must have the shape of the rows, {x.shape[:-1]}, got {target.shape}"
         )
-    m, log_sum, logits = _of_columns(x, target[..., None], comm, offset)
-    losses = log_sum - (logits[..., 0] - m)
-    losses[target == ignore_index] = 0
-    return reduced(losses, target, ignore_index, reduction)
+    _require_integers(target)
+    first = _first(x, comm) if offset is None else offset
+    if x.size:
+        found = local.partial_target(x, target, first, ignore_index)
+    else:
+        found = (*_pair(x), _cupy().full(x.shape[:-1], float("inf"), arithmetic_of(x)))
+    losses = found[0]
+    if losses.size:
+        mine = _cupy().stack([each.ravel() for each in found])
+        every = _gathered(mine, comm) if _size(comm) > 1 else mine[None]
+        losses, _ = local.losses_of(every, target.ravel(), ignore_index, 0.0)
+    return reduced(losses.reshape(target.shape), target, ignore_index, reduction)
 
 
 def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
@@ -130,16 +138,10 @@ def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
     m, d = _pair(x)
     if m.size and _size(comm) > 1:
         both = _cupy().stack((m.ravel(), d.ravel()))
-        m, d = (each.reshape(m.shape) for each in _merged(_gathered(both, comm)))
+        m, d = (each.reshape(m.shape) for each in local.merged(_gathered(both, comm)))
     if not x.size:
         return _cupy().empty(x.shape, x.dtype if dtype is None else dtype)
-    pieces = local.pieces_of(m.size, x.shape[-1])
-    cut, m, d = (
-        x.reshape(-1, x.shape[-1] // pieces),
-        m.ravel().repeat(pieces),
-        d.ravel().repeat(pieces),
-    )
-    return local.finish(cut, m, d, log, dtype).reshape(x.shape)
+    return local.finished(x, m, d, log, dtype)
 
 
 def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, Any, Any]:
@@ -148,8 +150,7 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
     Elements are NaN where no process has the column.
     """
     cupy, cols, infinity = _cupy(), x.shape[-1], float("inf")
-    if ids.dtype.name not in ("int32", "int64"):
-        raise InvalidTypeError(f"columns must be int32 or int64, got {ids.dtype}")
+    _require_integers(ids)
     columns = ids - (_first(x, comm) if offset is None else offset)
     logits = cupy.full(ids.shape, infinity, arithmetic_of(x))
     if cols:
@@ -161,7 +162,7 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
         rows = m.size
         both = m.reshape(1, rows), d.reshape(1, rows)
         every = _gathered(cupy.concatenate((*both, logits.reshape(rows, -1).T)), comm)
-        m, d = (each.reshape(m.shape) for each in _merged(every))
+        m, d = (each.reshape(m.shape) for each in local.merged(every))
         logits = every[:, 2:].min(0).T.reshape(logits.shape)
     # What has +inf among its logits has a pair of NaN.
     return m, cupy.log(d), cupy.where(logits == infinity, float("nan"), logits)
@@ -173,12 +174,6 @@ def _pair(x: Any) -> tuple[Any, Any]:
         return local.partial(x, None)
     m = _cupy().full(x.shape[:-1], -float("inf"), arithmetic_of(x))
     return m, _cupy().zeros_like(m)
-
-
-def _merged(every: Any) -> tuple[Any, Any]:
-    """Return the pair of each row from (processes, 2 or more, rows)."""
-    ms, ds = _cupy().ascontiguousarray(every[:, :2].transpose(1, 2, 0))
-    return local.merge(ms, ds)
 
 
 def _gathered(mine: Any, comm: Any) -> Any:
@@ -207,6 +202,12 @@ def _first(x: Any, comm: Any) -> int:
         every = _gathered(_cupy().array([[cols]], "int64"), comm)
         known[cols] = int(every[: comm.rank].sum())
     return known[cols]
+
+
+def _require_integers(columns: Any) -> None:
+    """Raise InvalidTypeError for numbers of columns of another type."""
+    if columns.dtype.name not in ("int32", "int64"):
+        raise InvalidTypeError(f"columns must be int32 or int64, got {columns.dtype}")
 
 
 def _checked(x: Any) -> Any:

@@ -132,6 +132,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "has_maximum": has_maximum,
         "absent": "negative_infinity()" if has_maximum else "0",
         "part": part.cuda,
+        "mail": "Mail" if problem.posts else part.cuda,
         "long_part": part.long_cuda,
         "noun": part.noun,
         "arguments": part.arguments,
@@ -162,7 +163,7 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     """Return what finding the hooks of a row takes, and what the results of a row take of them."""
     problem, rows = variant.problem, _row_names(variant.problem)
     first = problem.element_inputs[0].name
-    picks = any(hook.picks for hook in problem.modifiers)
+    picks = problem.posts or any(hook.picks for hook in problem.modifiers)
     parameters = [operand.parameter for operand in problem.row_operands]
     arguments = [operand.name for operand in problem.row_operands]
     if picks:

@@ -15,6 +15,10 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import Integer
 from softgen.spec.operands import Extent, Operand
 
+# The number of a shard's first column among those of all shards: an operand of kernels that look
+# for a column of a row.
+FIRST = "first"
+
 
 @dataclass(frozen=True)
 class Layout(abc.ABC):

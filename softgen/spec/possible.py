@@ -57,8 +57,8 @@ def _require_shards(problem: Problem) -> None:
     if not problem.function.shardable:
         raise InvalidValueError(
             f"{problem.function.name} has no kernel for sharded rows; softmax, log_softmax, "
-            "logsumexp, entropy and partial have one, as they need no more of other shards than "
-            "their parts of a row"
+            "logsumexp, entropy, partial, merge and cross_entropy have one, as they need no more "
+            "of other shards than their parts of a row and an element"
         )
     if problem.hooks:
         hooks = ", ".join(map(str, problem.hooks))

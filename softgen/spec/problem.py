@@ -12,7 +12,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, Float8, FloatType, compute_type, result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import ROWS, Layout, layout_of
+from softgen.spec.layouts import FIRST, ROWS, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
@@ -192,6 +192,16 @@ class Problem:
         """The bytes of a part of a row."""
         return self.function.part.numbers * self.compute_dtype.itemsize
 
+    @property
+    def mail_bytes(self) -> int:
+        """The bytes that a shard tells another of a row."""
+        return self.part_bytes + self.posts * self.compute_dtype.itemsize
+
+    @property
+    def posts(self) -> bool:
+        """Whether shards tell each other an element of a row beside its part."""
+        return self.sharded and self.function.posts_element
+
     @cached_property
     def operands(self) -> tuple[Operand, ...]:
         """What the kernel takes, in the order of its signature.
@@ -222,7 +232,8 @@ class Problem:
         if not self.function.modifiers:
             return self.hook_operands
         others = (o for o in self.inputs if o.extent is not Extent.ELEMENT)
-        return tuple(dict.fromkeys((*others, *self.hook_operands)))
+        first = (o for o in self.layout_numbers if o.name == FIRST)
+        return tuple(dict.fromkeys((*others, *self.hook_operands, *first)))
 
     @property
     def ends(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import Integer
-from softgen.spec.layouts import ROWS, Layout
+from softgen.spec.layouts import FIRST, ROWS, Layout
 from softgen.spec.operands import Extent, Operand
 
 # Peers store into each other's memory: as many as one host has with NVLink between all.
@@ -69,9 +69,14 @@ class Shards(Layout):
         return array.reshape(rows, cols)
 
     def numbers(self, arrays: Sequence[Operand]) -> tuple[Operand, ...]:
-        """Return where the mailboxes are, which of them is the device's, and how long it waits."""
+        """Return where the mailboxes are, which of them is the device's, and how long it waits.
+
+        Of a function of columns by their numbers also where those of this device begin.
+        """
         kind = Integer.INT64
         mailboxes = Operand("mailboxes", kind, Extent.BROADCAST, False, kind.cuda)
+        first = Operand(FIRST, kind, Extent.NUMBER, False, kind.cuda)
+        columns = any(o.extent is Extent.ROW and isinstance(o.dtype, Integer) for o in arrays)
         return (
             mailboxes,
             *(
@@ -85,6 +90,7 @@ class Shards(Layout):
                     ("patience", kind),
                 )
             ),
+            *([first] if columns else []),
         )
 
     def accepts(self, number: str) -> str:
@@ -97,6 +103,7 @@ class Shards(Layout):
             "shards": f"from 1 to {MOST_SHARDS}",
             "room": "rows that a mailbox has room for, and rows at least",
             "patience": "nanoseconds to wait for another device",
+            FIRST: "the number of this device's first column among those of all",
         }.get(number, "")
 
 

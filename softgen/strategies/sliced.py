@@ -256,7 +256,7 @@ class Sliced(Strategy):
 
     def exchange_bytes(self, problem: Problem) -> int:
         """Return the shared memory of a row's parts from all shards."""
-        return MOST_SHARDS * problem.part_bytes if problem.sharded else 0
+        return MOST_SHARDS * problem.mail_bytes if problem.sharded else 0
 
     def hook_registers(self, problem: Problem) -> int:
         """Return what a thread needs for hooks."""

@@ -89,14 +89,14 @@ def cross_entropy(
         dtype = wide(x)
     if torch.compiler.is_compiling():
         rows, lse = cross_entropy_rows(x, target, ignore_index, smoothing, z_loss)
-        loss, *_ = _reduced(rows, target, weight, ignore_index, reduction, x.shape[-1], dtype)
+        loss, *_ = reduced_losses(rows, target, weight, ignore_index, reduction, x.shape[-1], dtype)
     else:
         request = (x, target, weight, ignore_index, reduction, smoothing, z_loss, dtype)
         loss, lse, *_ = applied(CrossEntropy, x)(*request)
     return (loss, lse) if return_lse else loss
 
 
-def _reduced(
+def reduced_losses(
     rows: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int, dtype: Any
 ) -> tuple[Any, Any, Any]:
     """Return what `losses.reduction_of` does, with a loss of `dtype`."""
@@ -153,7 +153,7 @@ class CrossEntropy(Function):
         """Return the loss of `dtype`, lse, the weights of rows and what divided their sum."""
         rows, lse = losses.losses_of_rows(x.detach(), target, ignored, smoothing, z_loss)
         cols = x.shape[-1]
-        loss, *more = _reduced(rows, target, weight, ignored, reduction, cols, dtype)
+        loss, *more = reduced_losses(rows, target, weight, ignored, reduction, cols, dtype)
         return loss, lse, *more
 
     @staticmethod

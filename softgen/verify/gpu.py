@@ -78,6 +78,7 @@ def run_on_storage(
         mailbox[-8:] = cupy.array([mailbox.data.ptr], "int64").view("uint8")
         address, alarm = mailbox.data.ptr, mailbox.data.ptr + ALARM_OFFSET
         words += [address + mailbox_bytes(1, rows), address, alarm, 0, 1, rows, 10**9]
+        words += [0] * (len(problem.layout_numbers) > 7)  # the first column
     kernel.launch(words, rows, cupy.cuda.get_current_stream().ptr)
     return tuple(
         from_memory(

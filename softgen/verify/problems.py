@@ -125,6 +125,12 @@ SHARDED = (
     ("partial", DType.FLOAT32, 33),
     ("entropy", DType.FLOAT32, 1000),
     ("softmax", DType.BFLOAT16, 8193),
+    ("cross_entropy", DType.BFLOAT16, 1000),
+    ("cross_entropy", DType.FLOAT64, 33),
+    ("cross_entropy_i32", DType.FLOAT32, 8193),
+    ("merge", DType.FLOAT32, 1),
+    ("merge_losses", DType.FLOAT32, 1),
+    ("merge_losses", DType.FLOAT64, 1),
 )
 
 

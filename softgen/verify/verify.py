@@ -243,8 +243,9 @@ def _judge_shards(program: Program, source: Source, seconds: int) -> list[Verdic
     for launch in range(sharded.LAUNCHES):
         mine = slice(launch * sharded.DEVICES, (launch + 1) * sharded.DEVICES)
         shards, of_shards = [job.x for job in jobs[mine]], results[mine]
+        others = sharded.others_of(problem, shards)
         exponent = variant.strategy.exponent_error(problem)
-        accuracy = sharded.accuracy_of(problem, shards, of_shards, exponent)
+        accuracy = sharded.accuracy_of(*(problem, shards, of_shards, exponent, others))
         how = f"launch {launch} on {sharded.DEVICES} devices: "
         verdicts.append(Verdict(accuracy, "" if accuracy.ok else how + accuracy.message))
         if not sharded.agree(problem, of_shards):

@@ -27,6 +27,7 @@ class Shard:
         patience: how long the kernel waits for another device: looks at the clock, which comes on
             by a nanosecond with each, on all devices.
         late: turns that the device leaves to others before the launch.
+        first: the number of its first column, for a kernel that looks for columns.
     """
 
     shard: int
@@ -34,6 +35,7 @@ class Shard:
     room: int
     patience: int = PATIENCE
     late: int = 0
+    first: int = 0
 
     def __post_init__(self) -> None:
         if not 0 <= self.shard < self.shards:
@@ -49,5 +51,8 @@ class Shard:
     def numbers(self, problem: Problem) -> list[npt.NDArray[Any]]:
         """Return what the kernel takes; the emulator puts its addresses in."""
         values: tuple[Any, ...] = ([0] * self.shards, 0, 0, self.shard, self.shards)
-        given = zip(problem.layout_numbers, (*values, self.room, self.patience), strict=True)
+        known = (*values, self.room, self.patience, self.first)
+        given = zip(
+            problem.layout_numbers, known, strict=False
+        )  # few kernels take the first column
         return [np.array(value, storage_dtype(operand.dtype)) for operand, value in given]

@@ -70,6 +70,11 @@ class Function(abc.ABC):
         return self.reduces and self.part.has_maximum and not self.modifiers
 
     @property
+    def posts_element(self) -> bool:
+        """Whether shards tell each other an element of the row, which one of them has, too."""
+        return False
+
+    @property
     def barred(self) -> frozenset[str]:
         """The kinds of hooks that mean nothing to it, though it takes others."""
         return frozenset()

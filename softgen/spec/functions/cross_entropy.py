@@ -18,6 +18,7 @@ from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.target import Target
+from softgen.spec.layouts import FIRST
 from softgen.spec.operands import Measure, Operand
 
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
@@ -103,6 +104,16 @@ class CrossEntropy(OfTargets):
     def like(self) -> str:
         """logsumexp, which reads the same."""
         return "logsumexp"
+
+    @property
+    def shardable(self) -> bool:
+        """It is: the shard that has the target's column tells the others its element."""
+        return True
+
+    @property
+    def posts_element(self) -> bool:
+        """The target's."""
+        return True
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, loss and lse."""
@@ -215,6 +226,12 @@ class CrossEntropyGrad(OfTargets):
         return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
 
 
+def first_column() -> Operand:
+    """Return the number of the first column here, where a row has columns elsewhere, too."""
+    accepts = "at least 0: the number of the first column here"
+    return number_input(FIRST, Integer.INT64, "long long", accepts, 0)
+
+
 def hard_targets(rows: int, cols: int) -> Any:
     """Return numbers of columns: the first and the last, some that are ignored, some that are none.
 
@@ -288,6 +305,14 @@ EXHIBITS = (
     Exhibit("Llama 3 vocabulary, losses", CROSS_ENTROPY, "bfloat16", 4096, 128256),
     Exhibit(
         "Llama 3 vocabulary, losses and gradient", CROSS_ENTROPY_GRAD, "bfloat16", 4096, 128256
+    ),
+    Exhibit(
+        "half of the Llama 3 vocabulary, losses, the rest on another GPU",
+        CROSS_ENTROPY,
+        "bfloat16",
+        4096,
+        64128,
+        sharded=True,
     ),
     Exhibit("ImageNet classes, losses", CROSS_ENTROPY, "float32", 4096, 1000),
 )

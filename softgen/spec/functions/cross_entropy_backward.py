@@ -11,6 +11,7 @@ from softgen.spec.functions.cross_entropy import (
     IGNORE_INDEX,
     OfTargets,
     arrays,
+    first_column,
     hard_targets,
     one_hot,
     size_of,
@@ -117,8 +118,82 @@ class CrossEntropyBackward(OfTargets):
         return (hard_targets(*x.shape), *arrays(IGNORE_INDEX), log_sum_exp(x), *numbers)
 
 
+@dataclass(frozen=True)
+class CrossEntropyBackwardShard(CrossEntropyBackward):
+    """dx of some columns of each row, of which others lie elsewhere: the target may be one of them.
+
+    That it is a column somewhere the loss says, which is NaN otherwise. An upstream gradient of 0
+    gives 0 then.
+    """
+
+    stem = "cross_entropy_backward_shard"
+
+    @property
+    def template(self) -> str:
+        """That of all columns."""
+        return "cross_entropy_backward"
+
+    @property
+    def call(self) -> str:
+        """`softgen.distributed` calls it."""
+        return ""
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "an lse that is not finite gives NaN, and a loss of NaN but where upstream is 0"
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(gradient=True, given=True, shard=True),)
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return those of whole rows, and before dx the loss and the first column."""
+        *inputs, dx = super().operands(dtype, out_dtype, compute)
+        return (*inputs, row_input("loss", compute, "Compute"), first_column(), dx)
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return dx: 0 in rows that are ignored, NaN where lse is not finite or the loss is NaN."""
+        import numpy as np
+
+        target, ignore_index, lse, loss = (*inputs[1:4], inputs[-2])
+        up, p, smoothed, hit, scale = self._terms(*self._here(*inputs))
+        dx = up * (p * scale - smoothed - hit)
+        known = np.isfinite(lse) & (~np.isnan(loss) | (up[:, 0] == 0))
+        ignored = target == np.ravel(ignore_index)[0]
+        return (np.where(ignored[:, None], 0, np.where(known[:, None], dx, np.nan)),)
+
+    def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the size of what cancels in dx."""
+        return super().magnitudes(*self._here(*inputs))
+
+    def _here(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return inputs of the gradient of whole rows, whose first column is 0."""
+        import numpy as np
+
+        x, target, *rest, _, first = inputs
+        return (x, target - np.ravel(first)[0], *rest)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return gradients of which one is 0, no smoothing, and a first column."""
+        upstream = {"upstream": (0.375, 0.0, -1.5), "upstream_count": 3}
+        return {**super().numbers(), **upstream, "label_smoothing": 0.0, "first": 2}
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return targets of all kinds, lse, numbers, and losses of which some are NaN."""
+        import numpy as np
+
+        *others, first = super().other_inputs(x)
+        loss = np.where(np.arange(len(x)) % 5 == 3, np.nan, 1.0)
+        return (*others, loss, first)
+
+
 CROSS_ENTROPY_BACKWARD = CrossEntropyBackward()
-FUNCTIONS = (CROSS_ENTROPY_BACKWARD, CrossEntropyBackward(Integer.INT32))
+FUNCTIONS = (
+    *(CROSS_ENTROPY_BACKWARD, CrossEntropyBackward(Integer.INT32)),
+    *(CrossEntropyBackwardShard(), CrossEntropyBackwardShard(Integer.INT32)),
+)
 
 EXHIBITS = (
     Exhibit("Llama 3 vocabulary, gradient", CROSS_ENTROPY_BACKWARD, "bfloat16", 4096, 128256),

@@ -21,10 +21,14 @@ class Target(Hook):
             less.
         given: whether the log-sum-exp of a row is given. Where it is not, the gradient's row reads
             the target's element first: results may be written over it.
+        shard: whether these are some of the row's columns, and the target may be another.
+        told: whether the target's element is given, and no column is looked for.
     """
 
     gradient: bool = False
     given: bool = False
+    shard: bool = False
+    told: bool = False
 
     @property
     def name(self) -> str:
@@ -52,7 +56,7 @@ class Target(Hook):
     @property
     def ends(self) -> bool:
         """Rows that are ignored."""
-        return True
+        return not self.told
 
     @property
     def enters(self) -> bool:
@@ -66,8 +70,8 @@ class Target(Hook):
 
     @property
     def picks(self) -> bool:
-        """Where it writes both the loss and the gradient."""
-        return self.gradient and not self.given
+        """Where it writes both the loss and the gradient, and where the element is a result."""
+        return (self.gradient or self.shard) and not self.given
 
     @property
     def by_row(self) -> bool:

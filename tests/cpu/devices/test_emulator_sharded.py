@@ -44,18 +44,28 @@ def source(name: str) -> Source:
 
 # All in one unit, which the tests share.
 RIGHT = [source(name) for name in (WIDE, CLUSTER, EMPTY, LSE, LSE_CLUSTER)]
+LOSSES = [
+    source(name)
+    for name in (
+        "cross_entropy_f32_100_sharded_block_p4_c4_g64_b128_m1_pdl1",
+        "cross_entropy_f32_200_sharded_cluster_p4_c4_b32_k2_m1_pdl1",
+        "cross_entropy_f32_1_sharded_block_p1_c1_g64_b64_m1",
+    )
+]
 WRONG = {
     "no tag": broken(RIGHT[0], TAG, "messages[i] >> 32 != 0"),
     "one buffer": broken(RIGHT[0], BUFFERS, "0 * room"),
     "no count": broken(RIGHT[0], COUNTS, "(void)0;"),
     "no wait": broken(RIGHT[0], AWAITED, ""),
     "another's": broken(RIGHT[0], MINE, OTHERS),
+    "own logit": broken(LOSSES[1], "hooks.logit = all.logit;", ""),
+    "last logit": broken(LOSSES[1], "min(whole.logit, parts[i].logit)", "parts[i].logit"),
     "own order": broken(RIGHT[3], "(parts_of_shards, shards)", "(parts_of_shards + shard, 1)"),
 }
 
 
 def program() -> Program:
-    return build([*RIGHT, *WRONG.values()])
+    return build([*RIGHT, *LOSSES, *WRONG.values()])
 
 
 def rows_of(kernel: Source, seed: int) -> Storage:
@@ -94,6 +104,61 @@ def objections(jobs: Sequence[Job], shards: int) -> list[str]:
         if not agree(problem, of):
             found.append(f"launch {first // shards}: bits")
     return found
+
+
+def losses_of(kernels: Sequence[Source], late: int, **shard: int) -> list[Job]:
+    """Return launches of losses: three, of targets in every shard and in none, and ignored."""
+    widths = [kernel.variant.problem.cols for kernel in kernels]
+    widths = [0 if width == 1 else width for width in widths]
+    ends, size, found = np.cumsum([0, *widths]), len(kernels), []
+    for launch in range(3):
+        target = np.array([launch, ends[-1] - 1, -100, ends[-1], 99 + launch])
+        others = (target, np.array(-100), np.array(0.125 * launch, "float32"))
+        for device, kernel in enumerate(kernels):
+            first = int(ends[device]) if widths[device] else 2**63 - 1
+            wait = late * (launch % size == device)
+            at = Shard(device, size, ROWS, late=wait, first=first, **shard)
+            found.append(Job(kernel, rows_of(kernel, 10 * launch + device), others, shard=at))
+    return found
+
+
+def wrong_losses(jobs: Sequence[Job], shards: int) -> list[str]:
+    """Return what is wrong with losses; the last shard stands for an empty one."""
+    results, late = program().run_sharded(jobs)
+    found = [] if set(late) == {-1} else [f"late: {late}"]
+    for at in range(0, len(jobs), shards):
+        some, of = jobs[at : at + shards], results[at : at + shards]
+        problem = some[0].source.variant.problem
+        filled = [job.x for job in some if job.x.shape[1] > 1]
+        accuracy = accuracy_of(problem, filled, of, others=some[0].others)
+        if not accuracy.ok:
+            found.append(f"launch {at // shards}: {accuracy.message}")
+        if not agree(problem, of):
+            found.append(f"launch {at // shards}: bits")
+    return found
+
+
+@pytest.mark.parametrize("late", [0, 1, 6])
+def test_losses(late: int) -> None:
+    """Whichever shard has the target's column; none may, and a shard may have no column."""
+    block, cluster, empty = LOSSES
+    assert wrong_losses(losses_of([block, cluster, empty], late), 3) == []
+    assert wrong_losses(losses_of([cluster, block], late), 2) == []
+
+
+@pytest.mark.parametrize("how", ["own logit", "last logit"])
+def test_broken_losses_are_seen(how: str) -> None:
+    assert wrong_losses(losses_of([LOSSES[0], WRONG[how]], 0), 2)
+
+
+def test_losses_of_a_device_that_never_comes() -> None:
+    jobs = losses_of([LOSSES[0], LOSSES[1], LOSSES[0]], 0, patience=40)
+    results, late = program().run_sharded([j for j in jobs if j.shard and j.shard.shard != 1])
+    assert late == (1, -1, 1)
+    for loss, lse in results:
+        assert loss[2] == 0  # of the row that is ignored
+        assert np.isneginf(lse[2])
+        assert np.isnan(np.delete(loss, 2)).all()
 
 
 @pytest.mark.parametrize("late", [0, 1, 6])

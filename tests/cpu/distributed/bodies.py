@@ -172,11 +172,10 @@ def exact_losses(full: Any, target: Any, ignored: int, z_loss: float) -> tuple[A
     """Return the loss of each row, its gradient and lse, in float64."""
     x, cols = full.double(), full.shape[-1]
     lse = torch.logsumexp(x, -1)
-    lse = torch.where(lse == INF, NAN, lse)
     skip, none = target == ignored, (target < 0) | (target >= cols)
     at = target.long().clamp(0, cols - 1)[..., None]
     loss = lse - x.gather(-1, at)[..., 0] + z_loss * lse * lse
-    loss = torch.where(none, NAN, loss).masked_fill(skip, 0)
+    loss = torch.where(none | (lse == INF), NAN, loss).masked_fill(skip, 0)
     hot = torch.zeros_like(x).scatter_(-1, at, 1)
     dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
     dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)

@@ -23,7 +23,7 @@ from softgen.torch.dtypes import wide
 
 NAMES = (
     *("partial", "merge", "finish", "logsumexp", "merge_lse", "logsumexp_backward"),
-    *("cross_entropy_backward", "token_log_probs_backward"),
+    *("partial_target", "merge_losses", "cross_entropy_backward", "token_log_probs_backward"),
 )
 
 
@@ -100,12 +100,32 @@ class Kernels:
     def logsumexp_backward(self, x: Any, lse: Any, upstream: Any) -> Any:
         return self.launch("logsumexp_backward", x, lse, upstream)[0]
 
+    def partial_target(self, x: Any, target: Any, first: int, ignored: int) -> tuple[Any, ...]:
+        return tuple(self.launch("partial_target" + _i32(target), x, target, ignored, first))
+
+    def merge_losses(
+        self, ms: Any, ds: Any, logits: Any, target: Any, ignored: int, z_loss: float
+    ) -> tuple[Any, ...]:
+        assert ms.is_contiguous()
+        assert ds.is_contiguous()
+        name = "merge_losses" + _i32(target)
+        return tuple(self.launch(name, ms, ds, logits, target, ignored, z_loss))
+
     def cross_entropy_backward(
-        self, x: Any, target: Any, lse: Any, upstream: Any, z_loss: float
+        self,
+        x: Any,
+        target: Any,
+        ignored: int,
+        lse: Any,
+        upstream: Any,
+        z_loss: float,
+        loss: Any,
+        first: int,
     ) -> Any:
-        name = "cross_entropy_backward" + _i32(target)
-        rest = (upstream.contiguous(), 1, max(1, upstream.numel()), 0.0, z_loss)
-        return self.launch(name, x, target, -1, lse, *rest)[0]
+        assert upstream.is_contiguous()
+        name = "cross_entropy_backward_shard" + _i32(target)
+        place = (upstream, 1, upstream.numel(), 0.0, z_loss)
+        return self.launch(name, x, target, ignored, lse, *place, loss, first)[0]
 
     def token_log_probs_backward(
         self, x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any

@@ -66,7 +66,7 @@ def test_the_size_of_a_mailbox() -> None:
 
 
 def test_what_is_refused() -> None:
-    for function in ("softmax_backward", "cross_entropy", "finish", "token_log_probs"):
+    for function in ("softmax_backward", "cross_entropy_grad", "finish", "token_log_probs"):
         with pytest.raises(InvalidValueError, match=f"{function} has no kernel for sharded rows"):
             Problem.of(function, "float32", 1000, layout="sharded")
     with pytest.raises(InvalidValueError, match="sharded rows take no hooks, got scale"):

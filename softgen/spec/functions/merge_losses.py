@@ -1,0 +1,99 @@
+"""merge_losses: the cross entropy of whole rows from what processes know of their columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType, FloatType, Integer
+from softgen.spec.functions.base import element, number_input, row_input, row_result
+from softgen.spec.functions.cross_entropy import IGNORE_INDEX, OfTargets, arrays, hard_targets
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.merge import MERGE
+from softgen.spec.functions.partial import pair
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.target import Target
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class MergeLosses(OfTargets):
+    """The loss of each row and its log-sum-exp, from its pieces' pairs and the target's element."""
+
+    stem = "merge_losses"
+    ignored = "loss is 0 and lse is -inf"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "lse of the pairs (ms, ds); loss = lse - logits + z_loss lse^2"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "loss is NaN for a row with NaN or +inf, or of only -inf, and for a logit of +inf"
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target, whose element is known."""
+        return (Target(told=True),)
+
+    @property
+    def like(self) -> str:
+        """merge, which reads the same."""
+        return "merge"
+
+    @property
+    def shardable(self) -> bool:
+        """It is: shards tell each other the element, too."""
+        return True
+
+    @property
+    def posts_element(self) -> bool:
+        """The target's."""
+        return True
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return the pieces' pairs, the logits, target, the numbers, loss and lse."""
+        return (
+            element("ms", dtype, "X"),
+            element("ds", dtype, "X"),
+            row_input("logits", compute, "Compute"),
+            *self.targets(),
+            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
+            row_result("loss", compute, "Compute", Measure.LOGARITHM),
+            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return loss and lse: 0 and -inf of a row that is ignored."""
+        import numpy as np
+
+        ms, ds, logits, target, ignore_index, z_loss = inputs
+        m, (_, d) = ms.max(axis=1), pair(ms, ds)
+        lse = np.where(np.isinf(m), m, m + np.log(d))
+        z = float(np.ravel(z_loss)[0])
+        loss = (m - logits) + np.log(d) + (z * lse * lse if z else 0)
+        ignored = target == np.ravel(ignore_index)[0]
+        loss = np.where(np.isposinf(logits), np.nan, loss)
+        return np.where(ignored, 0, loss), np.where(ignored, -np.inf, lse)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the weight of lse^2."""
+        return {"z_loss": 2.0**-10}
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return sums, elements of which some are nobody's, targets of all kinds, and numbers."""
+        import numpy as np
+
+        rows, cols = x.shape
+        row = np.arange(rows)
+        logits = np.where(row % 7 == 2, np.inf, row % 3 - 1.0)
+        numbers = arrays(IGNORE_INDEX, *self.numbers().values())
+        return (*MERGE.other_inputs(x), logits, hard_targets(rows, cols), *numbers)
+
+
+MERGE_LOSSES = MergeLosses()
+FUNCTIONS = (MERGE_LOSSES, MergeLosses(Integer.INT32))
+
+EXHIBITS = (Exhibit("losses of two halves of a vocabulary", MERGE_LOSSES, "float32", 4096, 2),)

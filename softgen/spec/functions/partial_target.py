@@ -1,0 +1,94 @@
+"""partial_target: the pair of some columns of each row, and the target's element if it is here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType, FloatType, Integer
+from softgen.spec.functions.base import element, row_result
+from softgen.spec.functions.cross_entropy import (
+    IGNORE_INDEX,
+    OfTargets,
+    arrays,
+    first_column,
+    hard_targets,
+)
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.partial import pair
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.target import Target
+from softgen.spec.operands import Measure, Operand
+
+
+@dataclass(frozen=True)
+class PartialTarget(OfTargets):
+    """What one process knows of the cross entropy of rows whose columns several have."""
+
+    stem = "partial_target"
+    ignored = "the pair is (-inf, 0)"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "m = max(x), d = sum(exp(x - m)), logit = x[target - first]"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "NaN makes both NaN, else +inf the sum; logits is +inf where the target is not here"
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(shard=True),)
+
+    @property
+    def hookable(self) -> bool:
+        """It is not: nobody asks for it."""
+        return False
+
+    @property
+    def like(self) -> str:
+        """partial, which reads the same."""
+        return "partial"
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, target, the numbers, maxima, sums and logits."""
+        return (
+            element("x", dtype, "X"),
+            *self.targets(),
+            first_column(),
+            row_result("maxima", compute, "Compute", Measure.EXACT),
+            row_result("sums", compute, "Compute", Measure.VALUE),
+            row_result("logits", compute, "Compute", Measure.EXACT),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return m, d and the element."""
+        import numpy as np
+
+        x, target, ignore_index, first = inputs
+        ignored = target == np.ravel(ignore_index)[0]
+        column = target - np.ravel(first)[0]
+        here = (column >= 0) & (column < x.shape[1]) & ~ignored
+        column = np.where(here, column, 0).astype(np.int64)
+        logits = np.where(here, x[np.arange(len(x), like=x).astype(np.int64), column], np.inf)
+        _, d = pair(x)
+        return np.where(ignored, -np.inf, x.max(axis=1)), np.where(ignored, 0, d), logits
+
+    def numbers(self) -> dict[str, Any]:
+        """Return a first column."""
+        return {"first": 2}
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return targets of all kinds, and numbers."""
+        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
+
+
+PARTIAL_TARGET = PartialTarget()
+FUNCTIONS = (PARTIAL_TARGET, PartialTarget(Integer.INT32))
+
+EXHIBITS = (
+    Exhibit("half of the Llama 3 vocabulary, targets", PARTIAL_TARGET, "bfloat16", 4096, 64128),
+)
