@@ -32,9 +32,11 @@ constexpr int kMinBlocks = 1;      // blocks that an SM must hold; caps the regi
 constexpr int kRowsPerBlock = kThreadsAcross * kPackSize;
 constexpr int kThreadsAlong = kBlockSize / kThreadsAcross;
 constexpr int kStride = kThreadsAlong * kGroupSize;
-constexpr int kWarpParts = kBlockSize / 32;
-// Columns that are widened at once, and lanes that combine the pairs of a row.
+// The pairs of a row in a block, one of each warp.
+constexpr int kSlots = kBlockSize / 32;
+// Columns of a thread that are widened at once.
 constexpr int kAtOnce = 6;
+// Adjacent lanes that combine the pairs of a row, one of each block.
 constexpr int kSharers = 32;
 
 // Two instructions with -ftz=true. Relative error about |z| * 9e-8; but terms of large |z| weigh
@@ -270,7 +272,7 @@ __device__ MaxSum decode(Slot slot) { return {__int_as_float(~slot.m), __int_as_
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     softmax_f32_50257_in16_spread_p4_w2_b256_c6_k66_n2_m1(const X* x, Y* y, long long rows,
                                                           unsigned char* workspace) {
-  __shared__ MaxSum slots[kWarpParts][kRowsPerBlock];
+  __shared__ MaxSum slots[kSlots][kRowsPerBlock];
   __shared__ MaxSum totals[kRowsPerBlock];
   const int thread = threadIdx.x;
   // All zero before the first launch, and left so: other shapes lay it out otherwise.
@@ -325,7 +327,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     }
     __syncthreads();
     if (thread < kRowsPerBlock && first + thread < rows) {
-      const MaxSum part = combine_slots<kWarpParts>(slots[0] + thread);
+      const MaxSum part = combine_slots<kSlots>(slots[0] + thread);
       post(part, mail + (first + thread) * kGroupSize + rank);
     }
 
