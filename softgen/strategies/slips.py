@@ -58,7 +58,10 @@ def _slip_of_setting(parts: list[str]) -> str:
                 parse_label("_".join(parts[i:]))
             except InvalidValueError as error:
                 return str(error)
-            return ""
+            ordered = sorted(parts[:i], key=_place)
+            if ordered == parts[:i]:
+                return ""
+            return f"{'_'.join(parts[:i])!r} must be in this order: {'_'.join(ordered)!r}"
         meant = likely(part, [*modifiers, *strategies])
         if any(later in strategies for later in parts[i + 1 :]) or (
             meant and meant == likely(part, modifiers)
@@ -67,3 +70,13 @@ def _slip_of_setting(parts: list[str]) -> str:
         require_sound(part)
         return unknown("strategy", part, strategies)
     return "it names no strategy"
+
+
+def _place(part: str) -> int:
+    """Return where a part behind the columns stands: the layout, alignment, order, then hooks."""
+    from softgen.spec.hooks.known import HOOKS
+
+    names = [hook.name for hook in HOOKS]
+    if part in names:
+        return 3 + names.index(part)
+    return 0 if re.fullmatch(LABEL, part) else 2 if part == "fixed" else 1

@@ -264,6 +264,7 @@ def parse_name(name: str) -> Variant:
 
     Raises InvalidValueError if no variant has that name. Legality is not checked.
     """
+    example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
     match = _name_pattern().fullmatch(name)
     if match:
         by_short = {dtype.short: dtype for dtype in DType}
@@ -283,11 +284,13 @@ def parse_name(name: str) -> Variant:
             setting = _parse_knobs(strategy_named(match["strategy"]), match["knobs"])
         except InvalidValueError:
             setting = None  # it may be a misspelt hook that stands there
-        if setting is not None and Variant(problem, setting).name == name:
-            return Variant(problem, setting)
+        if setting is not None:
+            found = Variant(problem, setting)
+            if found.name == name:
+                return found
+            example = f"did you mean {found.name!r}?"
     from softgen.strategies.slips import slip  # it imports this module, for parse_label
 
-    example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
     raise InvalidValueError(f"{name!r} is not the name of a variant: {slip(name) or example}")
 
 
