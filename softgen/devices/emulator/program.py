@@ -81,6 +81,7 @@ class Job:
 
     def __post_init__(self) -> None:
         problem = self.source.variant.problem
+        self._require_arrays()
         wanted = storage_dtype(problem.dtype)
         if self.x.dtype != wanted:
             raise InvalidTypeError(
@@ -102,7 +103,8 @@ class Job:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         if problem.sharded != (self.shard is not None):
             raise InvalidValueError(
-                f"{self.source.name}: a shard is given of sharded rows, and of no others"
+                f"{self.source.name}: a shard is given of sharded rows, to "
+                "run_sharded(), and of no others"
             )
         launch = self.source.variant.launch
         if self.grid is not None and not launch.strides:
@@ -120,6 +122,21 @@ class Job:
                 raise InvalidValueError(
                     f"the row {step} behind first_row must be the first of a block, which has "
                     f"{launch.rows_per_block}"
+                )
+
+    def _require_arrays(self) -> None:
+        """Raise an error unless there is a NumPy array for each input."""
+        name, inputs = self.source.name, self.source.variant.problem.inputs
+        if len(self.inputs) != len(inputs):
+            others = ", ".join(operand.name for operand in inputs[1:]) or "nothing"
+            raise InvalidValueError(
+                f"{name} takes {others} as others, got {len(self.others)} of them"
+            )
+        for operand, array in zip(inputs, self.inputs, strict=True):
+            if not isinstance(array, np.ndarray | np.generic):
+                raise InvalidTypeError(
+                    f"{operand.name} must be a NumPy array or number of "
+                    f"{storage_dtype(operand.dtype)}, got {type(array).__qualname__}"
                 )
 
     def _require_placement(self) -> None:

@@ -225,6 +225,16 @@ def test_wrong_arrays_are_refused() -> None:
         run(source, np.zeros((2, 32)))
     with pytest.raises(InvalidValueError, match=r"shape \(rows, 32\), got \(2, 31\)"):
         run(source, np.zeros((2, 31), np.float32))
+    x = np.zeros((2, 32), np.float32)
+    with pytest.raises(InvalidTypeError, match=r"x must be a NumPy array .* float32, got list"):
+        run(source, x.tolist())  # type: ignore[arg-type]
+    with pytest.raises(InvalidValueError, match="takes nothing as others, got 1 of them"):
+        run(source, x, others=(x,))
+    causal = render(Variant(Problem.of("softmax", "float32", 32, hooks=["causal"]), Safe(32)))
+    with pytest.raises(InvalidValueError, match="takes queries, offset as others, got 0 of them"):
+        run(causal, x)
+    with pytest.raises(InvalidTypeError, match=r"offset must be .* number of int64, got int"):
+        run(causal, x, others=(np.int64(1), 1))
     mixed = Variant(Problem.of("softmax", "float32", 32, out_dtype="float64"), Safe(32))
     with pytest.raises(InvalidValueError, match="a result of x's dtype that may be x"):
         run(render(mixed), np.zeros((2, 32), np.float32), in_place=True)
