@@ -14,6 +14,8 @@ FOLDER = Path(__file__).parent
 # has no list of installed files, a wheel's own is not read again when a file is added, and a mark
 # inside a module is copied with the module that one begins from.
 LESSONS = frozenset(("oneflowblock", "oneflowwarp", "recurrence", "serial", "threepass"))
+# Those for other axes than the last, which a choice along the last does without.
+COLUMNAR = frozenset(("bands", "columns", "spread", "strips", "tiles"))
 # What strategies consist of, and what chooses among them.
 HELPERS = frozenset(
     (
@@ -24,10 +26,8 @@ HELPERS = frozenset(
 SHIPPED = (
     LESSONS
     | HELPERS
-    | {
-        *("bands", "block", "cluster", "columns", "cooperative", "online", "safe", "shared"),
-        *("split", "spread", "strips", "tiles", "warp"),
-    }
+    | COLUMNAR
+    | {"block", "cluster", "cooperative", "online", "safe", "shared", "split", "warp"}
 )
 
 

@@ -121,7 +121,7 @@ def candidates(
     if strategy is not None:
         chosen: tuple[type[Strategy], ...] = (strategy_named(strategy),)
     else:
-        tuned = tuned_strategies()
+        tuned = tuned_strategies(problem.layout)
         chosen = tuple(sorted(tuned, key=lambda kind: _estimate(kind, problem, rows, arch)))
     for kind in chosen:
         if not kind.computes(problem):

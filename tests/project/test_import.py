@@ -12,6 +12,9 @@ import pytest
 
 import softgen
 from softgen import moved
+from softgen.spec.layouts import Columns
+from softgen.strategies.faults import COLUMNAR, LESSONS
+from softgen.strategies.registry import all_strategies
 
 HEAVY = ("cupy", "numpy", "jinja2", "typer", "rich", "torch")
 
@@ -145,6 +148,25 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
         }, room
     spared = {"jinja2", "logging", "softgen.spec.numerics", "softgen.tuning.tune"}
     assert loaded & spared == set()
+
+
+GUESS = """
+import sys
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import best_guess
+best_guess(Problem.of("softmax", "float32", 1024), 64, arch_named("sm_90"))
+print(*sys.modules)
+"""
+
+
+def test_a_guess_along_the_last_axis_loads_no_strategy_of_columns() -> None:
+    ran = subprocess.run([sys.executable, "-c", GUESS], capture_output=True, text=True, check=True)
+    of_columns = {kind.name for kind in all_strategies() if kind.layouts == (Columns,)}
+    assert of_columns == COLUMNAR
+    loaded = {name.rpartition(".")[2] for name in ran.stdout.split() if "strategies." in name}
+    assert loaded >= {"warp", "block", "cluster", "cooperative", "online", "safe", "shared"}
+    assert loaded & (COLUMNAR | LESSONS) == set()
 
 
 def test_one_function_is_found_without_the_others() -> None:
