@@ -33,6 +33,19 @@ def test_transforms_of_functions(name: str) -> None:
         torch.testing.assert_close(transform(ours), transform(theirs))
 
 
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_batched_gradients_are_those_of_torch_func(name: str) -> None:
+    """The older way to batch them is PyTorch's own error: docs/pytorch.md says what to take."""
+    ours, theirs = getattr(mine, name), getattr(torch, name)
+    x, upstream = torch.randn(3, 4, requires_grad=True), torch.randn(5, 3, 4)
+    y = theirs(x, -1)
+    (wanted,) = torch.autograd.grad(y, x, upstream, is_grads_batched=True)
+    _, pull = func.vjp(lambda v: ours(v, -1), x.detach())
+    torch.testing.assert_close(func.vmap(pull)(upstream)[0], wanted)
+    with pytest.raises(RuntimeError, match="doesn't have storage"):
+        torch.autograd.grad(ours(x, -1), x, upstream, is_grads_batched=True)
+
+
 def test_checkpoints_and_tensors_that_are_kept_elsewhere() -> None:
     from torch.utils.checkpoint import checkpoint
 
