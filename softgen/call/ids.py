@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from softgen.call.library import library_of
@@ -46,20 +47,34 @@ def ids_of(x: Any, ids: Any) -> Ids:
     kind = library.element_type(given)
     if kind not in (Integer.INT32, Integer.INT64):
         raise InvalidTypeError(f"ids must be int32 or int64, got {kind.value}")
-    shape, rows = tuple(given.shape), tuple(array.shape[:-1])
-    several = len(shape) == len(rows) + 1
-    if not array.ndim or shape != (*rows, *shape[len(rows) :]) or len(shape) > len(rows) + 1:
+    count = count_of(given.shape, array.shape)
+    several = given.ndim == array.ndim
+    suffix = "" if kind is Integer.INT64 else f"_{kind.short}"
+    single = several and count == 1
+    return Ids(given[..., 0] if single else given, suffix + (f"_k{count}" * (count > 1)), single)
+
+
+def count_of(ids: Sequence[int], x: Sequence[int]) -> int:
+    """Return how many ids a row has, from their shape and that of x; or raise InvalidValueError."""
+    shape, rows = tuple(ids), tuple(x[:-1])
+    if not x or shape != (*rows, *shape[len(rows) :]) or len(shape) > len(x):
         raise InvalidValueError(
             f"ids must have the shape of x's rows, {rows}, or one axis more, got {shape}"
         )
-    count = shape[-1] if several else 1
+    count = shape[-1] if len(shape) == len(x) else 1
     if not 1 <= count <= MOST_IDS:
         raise InvalidValueError(
             f"a row has 1 to {MOST_IDS} ids, got {count}; call for some of them"
         )
-    suffix = "" if kind is Integer.INT64 else f"_{kind.short}"
-    single = several and count == 1
-    return Ids(given[..., 0] if single else given, suffix + (f"_k{count}" * (count > 1)), single)
+    return count
+
+
+def require_one_a_row(target: Sequence[int], x: Sequence[int]) -> None:
+    """Raise InvalidValueError unless targets of that shape belong to the rows of x, of that one."""
+    if tuple(target) != tuple(x[:-1]):
+        raise InvalidValueError(
+            f"target must have the shape of x's rows, {tuple(x[:-1])}, got {tuple(target)}"
+        )
 
 
 def require_columns(ids: Any, cols: int) -> None:

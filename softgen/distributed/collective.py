@@ -53,11 +53,7 @@ class Collective:
     ) -> tuple[Any, Any]:
         """Return the losses and lse; see Exchange."""
         shape = x.shape[:-1]
-        if x.shape[-1]:
-            m, d, logits = local.partial_target(x, target, first, ignored)
-        else:
-            m, d = _pair(x, None)
-            logits = torch.full_like(m, torch.inf)
+        m, d, logits = local.targets_of(x, target, first, ignored, wide(x))
         rows = m.numel()
         if not rows:
             return m, d
@@ -68,7 +64,7 @@ class Collective:
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
         """Return the pairs and the chosen elements of the rows; see Exchange."""
-        m, d = _pair(x, scale)
+        m, d = local.pair(x, scale, wide(x))
         if self.size == 1 or not m.numel():
             return m, d, chosen
         rows = m.numel()
@@ -85,7 +81,7 @@ class Collective:
 
     def _finished(self, x: Any, dtype: Any, log: bool) -> Any:
         """Return the softmax of this shard, or its logarithm."""
-        m, d = _pair(x, None)
+        m, d = local.pair(x, None, wide(x))
         if self.size > 1 and m.numel():
             whole = local.merged(self._gather(torch.stack((m.reshape(-1), d.reshape(-1)))))
             m, d = (each.reshape(m.shape) for each in whole)
@@ -98,11 +94,3 @@ class Collective:
         every = mine.new_empty(self.size * mine.numel())
         all_gather(every, mine.view(-1), group=self.group)
         return every.view(self.size, *mine.shape)
-
-
-def _pair(x: Any, scale: Any) -> tuple[Any, Any]:
-    """Return the pair of each row of the shard: (-inf, 0) where it has no column."""
-    if x.numel():
-        return local.partial(x, scale)
-    m = x.new_full(x.shape[:-1], -torch.inf, dtype=wide(x))
-    return m, torch.zeros_like(m)

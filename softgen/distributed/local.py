@@ -32,6 +32,14 @@ def partial(x: Any, scale: Any) -> tuple[Any, Any]:
     return pair
 
 
+def pair(x: Any, scale: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return the pair of each row of the shard: (-inf, 0) of `dtype` where it has no column."""
+    if math.prod(x.shape):
+        return partial(x, scale)
+    d = x.sum(-1, dtype=dtype)
+    return d - math.inf, d
+
+
 def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
     """Return the pair of each row from those of its pieces, (rows, pieces), in their order."""
     pair: tuple[Any, Any] = calls_of("merge")[type(ms)](ms, *_SAME, (ds,))
@@ -101,6 +109,14 @@ def partial_target(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, 
         *(x, None, -1, None, None, None, None, (target, ignored, first))
     )
     return found
+
+
+def targets_of(x: Any, target: Any, first: int, ignored: int, dtype: Any) -> tuple[Any, Any, Any]:
+    """Return `partial_target`, or what a shard without columns has of it, of `dtype`."""
+    if math.prod(x.shape):
+        return partial_target(x, target, first, ignored)
+    m, d = pair(x, None, dtype)
+    return m, d, d + math.inf
 
 
 def merge_losses(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 
+from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import require_reduction
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
@@ -15,7 +15,6 @@ from softgen.distributed.gradients import CrossEntropy, Losses, TokenLogProbs
 from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.spec.functions.token_log_probs import MOST_IDS
 from softgen.torch.dtypes import HALVES, wide
 
 # What no id is, so that none is ignored.
@@ -56,18 +55,12 @@ def token_log_probs(
     placed = Sharded.of(x_local, group)
     x, ids = checked(placed.x), _integers("ids", placed.like_rows(ids))
     several = ids.dim() == x.dim()
-    if ids.shape[: x.dim() - 1] != x.shape[:-1] or ids.dim() > x.dim():
-        raise InvalidValueError(
-            f"ids must have the shape of the rows, {tuple(x.shape[:-1])}, or one dimension more, "
-            f"got {tuple(ids.shape)}"
-        )
-    if several and not 1 <= ids.shape[-1] <= MOST_IDS:
-        raise InvalidValueError(f"a row has 1 to {MOST_IDS} ids, got {ids.shape[-1]}")
+    count = count_of(ids.shape, x.shape)
     temperature = _temperature(temperature, x)
     exchange = exchange_of(placed.group, x)
     start = _start(offset, placed, x, exchange.group)
     tracked = x.requires_grad and torch.is_grad_enabled()
-    if temperature is None and math.prod(ids.shape[x.dim() - 1 :]) == 1:
+    if temperature is None and count == 1:
         log_probs, lse = _of_one(x, ids.reshape(x.shape[:-1]), start, exchange)
         log_probs = placed.rows(log_probs.reshape(ids.shape))
         return (log_probs, placed.rows(lse)) if return_lse else log_probs
@@ -136,11 +129,7 @@ def cross_entropy(
     require_reduction(None, reduction, 0, z_loss)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), _integers("target", placed.like_rows(target))
-    if target.shape != x.shape[:-1]:
-        raise InvalidValueError(
-            f"target must have the shape of the rows, {tuple(x.shape[:-1])}, got "
-            f"{tuple(target.shape)}"
-        )
+    require_one_a_row(target.shape, x.shape)
     if reduction != "none" and placed.shards_rows:
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'

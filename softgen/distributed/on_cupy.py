@@ -8,16 +8,19 @@ from __future__ import annotations
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import reduced, require_reduction
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed import local
+from softgen.distributed.starts import Starts
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
-# By communicator: how many processes it has, and by the columns of this one what its first is.
+# By communicator how many processes it has.
 _sizes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-_firsts: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+
+_starts = Starts()
 
 
 def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
@@ -76,11 +79,7 @@ def token_log_probs(
     """
     x = _checked(x_local)
     several = ids.ndim == x.ndim
-    if ids.shape[: x.ndim - 1] != x.shape[:-1] or ids.ndim > x.ndim:
-        raise InvalidValueError(
-            f"ids must have the shape of the rows, {x.shape[:-1]}, or one axis more, got "
-            f"{ids.shape}"
-        )
+    count_of(ids.shape, x.shape)
     m, log_sum, logits = _of_columns(x, ids if several else ids[..., None], comm, offset)
     log_probs = (logits - m[..., None]) - log_sum[..., None]
     log_probs = log_probs if several else log_probs[..., 0]
@@ -112,16 +111,10 @@ def cross_entropy(
     """
     require_reduction(None, reduction, 0, 0)
     x = _checked(x_local)
-    if target.shape != x.shape[:-1]:
-        raise InvalidValueError(
-            f"target must have the shape of the rows, {x.shape[:-1]}, got {target.shape}"
-        )
+    require_one_a_row(target.shape, x.shape)
     _require_integers(target)
     first = _first(x, comm) if offset is None else offset
-    if x.size:
-        found = local.partial_target(x, target, first, ignore_index)
-    else:
-        found = (*_pair(x), _cupy().full(x.shape[:-1], float("inf"), arithmetic_of(x)))
+    found = local.targets_of(x, target, first, ignore_index, arithmetic_of(x))
     losses = found[0]
     if losses.size:
         mine = _cupy().stack([each.ravel() for each in found])
@@ -135,7 +128,7 @@ def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
     x = _checked(x_local)
     if dtype is not None and DType.of(dtype) is DType.FLOAT64:  # the pairs are then, too
         x = x.astype("float64")
-    m, d = _pair(x)
+    m, d = local.pair(x, None, arithmetic_of(x))
     if m.size and _size(comm) > 1:
         both = _cupy().stack((m.ravel(), d.ravel()))
         m, d = (each.reshape(m.shape) for each in local.merged(_gathered(both, comm)))
@@ -157,7 +150,7 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
         nearest = columns.clip(0, cols - 1)
         found = cupy.take_along_axis(x, nearest, -1).astype(logits.dtype)
         logits = cupy.where(nearest == columns, found, logits)
-    m, d = _pair(x)
+    m, d = local.pair(x, None, arithmetic_of(x))
     if m.size and _size(comm) > 1:
         rows = m.size
         both = m.reshape(1, rows), d.reshape(1, rows)
@@ -166,14 +159,6 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
         logits = every[:, 2:].min(0).T.reshape(logits.shape)
     # What has +inf among its logits has a pair of NaN.
     return m, cupy.log(d), cupy.where(logits == infinity, float("nan"), logits)
-
-
-def _pair(x: Any) -> tuple[Any, Any]:
-    """Return the pair of each row of the shard: (-inf, 0) where it has no column."""
-    if x.size:
-        return local.partial(x, None)
-    m = _cupy().full(x.shape[:-1], -float("inf"), arithmetic_of(x))
-    return m, _cupy().zeros_like(m)
 
 
 def _gathered(mine: Any, comm: Any) -> Any:
@@ -197,11 +182,11 @@ def _size(comm: Any) -> int:
 
 def _first(x: Any, comm: Any) -> int:
     """Return the number of the shard's first column, asked once for a number of columns."""
-    cols, known = x.shape[-1], _firsts.setdefault(comm, {})
-    if cols not in known:
-        every = _gathered(_cupy().array([[cols]], "int64"), comm)
-        known[cols] = int(every[: comm.rank].sum())
-    return known[cols]
+
+    def ask() -> Any:
+        return _gathered(_cupy().array([[x.shape[-1]]], "int64"), comm).ravel()
+
+    return _starts.first(comm, comm.rank, x.shape[-1], ask)
 
 
 def _require_integers(columns: Any) -> None:

@@ -3,39 +3,38 @@
 from __future__ import annotations
 
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 
 from softgen.distributed import collective
+from softgen.distributed.starts import Starts
 from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
 
-# By process group, and then by the number of columns of this process.
-_firsts: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+_starts = Starts()
 
 
 def first_column(x: Any, group: Any) -> int:
     """Return the number of the shard's first column among the columns of all processes.
 
-    The processes ask each other, and remember it for a group and a number of columns. So where the
-    columns of any process change, those of each have to, or the ones that know would not answer.
+    The processes ask each other once for a number of columns: see Starts.
 
     Raises CaptureError where it is not known yet and the stream is captured.
     """
-    cols, known = x.shape[-1], _firsts.setdefault(group, {})
-    if cols not in known:
+
+    def ask() -> Any:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
             raise CaptureError(
                 "the first column of this shard is not known yet, and cannot be asked for while a "
                 "stream is captured; call once before, or give offset="
             )
-        mine = torch.tensor([cols], device=x.device)
+        mine = torch.tensor([x.shape[-1]], device=x.device)
         every = mine.new_empty(dist.get_world_size(group))
         collective.all_gather(every, mine, group=group)
-        known[cols] = int(every[: dist.get_rank(group)].sum())
-    return known[cols]
+        return every
+
+    return _starts.first(group, dist.get_rank(group), x.shape[-1], ask)
 
 
 class Chosen(NamedTuple):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import os
+import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -277,6 +280,42 @@ def counted(rank: int, size: int) -> None:
 def first(rank: int, size: int) -> int:
     """Return the number of a process's first column."""
     return sum(WIDTHS[size][:rank])
+
+
+def killed(rank: int, size: int) -> None:
+    """A process that is killed between two calls: the others are told, long before a timeout."""
+    Kernels().install()
+    full = rows_of(size, torch.float32)[0]
+    x = mine(full, rank, size)
+    ids = torch.tensor([0, 4, 1])
+    sd.cross_entropy(x, ids)
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def often() -> None:
+        for _ in range(3):  # who has only sent to it may learn at the next call
+            sd.cross_entropy(x, ids)
+
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        often()
+    assert time.monotonic() - began < 20
+
+
+def absent(rank: int, size: int) -> None:
+    """A process that lives and does not come: the others wait as long as their group says."""
+    Kernels().install()
+    x = mine(rows_of(size, torch.float32)[0], rank, size)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=2))
+    sd.softmax(x, group=group)
+    if rank == 1:
+        dist.barrier()
+        return
+    began = time.monotonic()
+    with pytest.raises(RuntimeError):
+        sd.softmax(x, group=group)
+    assert 1 < time.monotonic() - began < 20
+    dist.barrier()
 
 
 def dtensors(rank: int, size: int) -> None:

@@ -40,6 +40,15 @@ def test_in_processes(case: str, size: int, bodies: Any, tmp_path: Path) -> None
     run_ranks(size, getattr(bodies, body), tmp_path, *arguments)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_process_that_is_killed(size: int, bodies: Any, tmp_path: Path) -> None:
+    run_ranks(size, bodies.killed, tmp_path, dying=[1])
+
+
+def test_a_process_that_does_not_come(bodies: Any, tmp_path: Path) -> None:
+    run_ranks(2, bodies.absent, tmp_path)
+
+
 def test_by_the_texts_of_the_kernels(
     bodies: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -85,11 +94,11 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         distributed.softmax(x[0, 0])
     with pytest.raises(InvalidTypeError, match=r"target must be .* got torch\.float32"):
         distributed.cross_entropy(x, x[:, 0])
-    with pytest.raises(InvalidValueError, match=r"shape of the rows, \(2,\), got \(1,\)"):
+    with pytest.raises(InvalidValueError, match=r"shape of x's rows, \(2,\), got \(1,\)"):
         distributed.cross_entropy(x, ids[:1])
     with pytest.raises(InvalidValueError, match="did you mean"):
         distributed.cross_entropy(x, ids, reduction="means")
-    with pytest.raises(InvalidValueError, match="or one dimension more"):
+    with pytest.raises(InvalidValueError, match="or one axis more"):
         distributed.token_log_probs(x, ids[:1])
     with pytest.raises(InvalidValueError, match="1 to 16 ids, got 17"):
         distributed.token_log_probs(x, ids[:, None].expand(2, 17))

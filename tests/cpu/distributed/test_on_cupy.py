@@ -179,7 +179,7 @@ def test_bad_input_is_told_what_is_wrong() -> None:
         on_cupy.softmax([1.0], None)
     with pytest.raises(InvalidValueError, match="along its last axis"):
         on_cupy.softmax(x[0, 0, None].reshape(()), None)
-    with pytest.raises(InvalidValueError, match=r"shape of the rows, \(2,\), got \(3,\)"):
+    with pytest.raises(InvalidValueError, match=r"shape of x's rows, \(2,\), got \(3,\)"):
         on_cupy.cross_entropy(x, np.zeros(3, "int64"), None)
     with pytest.raises(InvalidValueError, match="or one axis more"):
         on_cupy.token_log_probs(x, np.zeros((3, 1), "int64"), None)

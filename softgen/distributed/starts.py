@@ -1,0 +1,28 @@
+"""Where the columns of a process begin, which processes ask each other once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary
+
+
+class Starts:
+    """First columns of this process, by its group and how many it has.
+
+    Where the columns of any process change, those of each have to, or the ones that know would not
+    answer.
+    """
+
+    def __init__(self) -> None:
+        self._known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+
+    def first(self, group: Any, rank: int, cols: int, ask: Callable[[], Any]) -> int:
+        """Return the number of the first column of process `rank` among those of the group.
+
+        `ask` returns how many columns each process has, in an array in the order of the ranks.
+        """
+        known = self._known.setdefault(group, {})
+        if cols not in known:
+            known[cols] = int(ask()[:rank].sum())
+        return known[cols]
