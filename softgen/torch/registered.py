@@ -11,12 +11,17 @@ from typing import Any
 
 import torch
 
+from softgen.torch.gradients import Function, applied
+
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
 
 _schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
     torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
 )
+
+# What each operator was registered with: its function and its `fake`.
+_registered: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 
 def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
@@ -25,20 +30,36 @@ def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     The function changes no argument, and no result shares memory with one or with another. Results
     are contiguous whatever the dimension: that is what `fake` says of them.
     """
+    return lambda run: _defined(run.__name__, run, fake)
 
-    def register(run: Callable[..., Any]) -> Any:
-        name = run.__name__
-        schema = _schema_of(run, mutates_args=())
-        _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
-        _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-        torch.library.register_fake(f"softgen::{name}", fake, lib=_LIBRARY)
-        return getattr(torch.ops.softgen, name).default
 
-    return register
+def _defined(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+    schema = _schema_of(run, mutates_args=())
+    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"softgen::{name}", fake, lib=_LIBRARY)
+    found = getattr(torch.ops.softgen, name).default
+    _registered[found] = run, fake
+    return found
 
 
 def differentiate(
     operator: Any, backward: Callable[..., Any], setup_context: Callable[..., None]
 ) -> None:
-    """Give an operator a gradient, as torch.library.register_autograd takes it."""
-    torch.library.register_autograd(operator, backward, setup_context=setup_context, lib=_LIBRARY)
+    """Give an operator a gradient: the methods of a torch.autograd.Function of its arguments.
+
+    A gradient in Python takes 11 us of each call, wanted or not, as torch.library.register_autograd
+    has it. What torch.compile records knows what is differentiated: it is another operator, called
+    `<name>_kernel`, that computes the same and has no gradient.
+    """
+    name = operator._schema.name.rpartition("::")[2]
+    kernel = _defined(f"{name}_kernel", *_registered[operator])
+    methods = {"forward": kernel, "setup_context": setup_context, "backward": backward}
+    as_methods = {method: staticmethod(run) for method, run in methods.items()}
+    function = type(name, (Function,), as_methods)
+
+    def tracked(*arguments: Any) -> Any:
+        tensors = (each for each in arguments if isinstance(each, torch.Tensor))
+        return applied(function, *tensors)(*arguments)
+
+    _LIBRARY.impl(name, tracked, "Autograd")
