@@ -14,7 +14,7 @@ from softgen.cli.grid import require_search, search_all
 from softgen.cli.group import INTERRUPTED, code_of
 from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.cli.shard import shard_of
-from softgen.cli.tuner import Tuned, tune_here, tune_on
+from softgen.cli.tuner import Tuned, tune_here, tune_on, tune_on_ray
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.layouts import layout_behind
@@ -67,6 +67,14 @@ def tune(
             "whose processes take a GPU each]",
         ),
     ] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS|local",
+            help="Share the shapes among the free GPUs of a Ray cluster; the choices come here.",
+        ),
+    ] = None,
     with_candidates: Annotated[
         bool,
         typer.Option(
@@ -116,6 +124,10 @@ def tune(
     searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)
     if grid is not None and (gpus is not None or shard is not None):
         raise typer.BadParameter("--gpus and --shard go without --grid, which searches on one GPU")
+    if ray is not None:
+        if gpus is not None or shard is not None or grid is not None or with_candidates:
+            raise typer.BadParameter("--ray goes without --gpus, --shard, --grid and --candidates")
+        return _show(tune_on_ray(ray, tasks, budget), tasks, None, False, json)
     asked, part = parse_gpus(gpus), shard_of(shard) if grid is None else None
     options.require_gpu()
     if searched is not None and grid is not None:

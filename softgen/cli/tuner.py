@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,8 +62,21 @@ def tune_here(tasks: Sequence[Task], budget: float | None) -> Tuned:
 def tune_on(devices: Sequence[int], tasks: Sequence[Task], budget: float | None) -> Tuned:
     """Tune the shapes on several GPUs of this machine; a shape's error does not end the others."""
     from softgen.tuning.fleet import Fleet
+    from softgen.tuning.process import Process
 
-    return follow(Fleet(tasks, devices, budget).events(), len(tasks))
+    return follow(Fleet(tasks, devices, budget, Process).events(), len(tasks))
+
+
+def tune_on_ray(address: str, tasks: Sequence[Task], budget: float | None) -> Tuned:
+    """Tune the shapes on the GPUs of a Ray cluster; a shape's error does not end the others."""
+    from softgen.tuning import cluster
+
+    with redirect_stdout(sys.stderr):  # Ray prints there what its processes say
+        cluster.connect(address)
+        try:
+            return follow(cluster.tune_on_cluster(tasks, budget), len(tasks))
+        finally:
+            cluster.disconnect()
 
 
 def follow(events: Generator[Event, None, None], count: int) -> Tuned:

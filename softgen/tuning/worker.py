@@ -1,4 +1,4 @@
-"""A process that tunes on one GPU, for `fleet.py`: a line of JSON a shape in, and a few out.
+"""A process that tunes on one GPU, for `process.py`: a line of JSON a shape in, and a few out.
 
 A request is {"problem": ..., "rows": ..., "budget": ...}. Answers are {"ready": true} once,
 {"step": ...} after each candidate, and {"entry": ...} or {"error": message, "kind": class}. An

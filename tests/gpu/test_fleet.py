@@ -10,6 +10,7 @@ from softgen.tuning import cache
 from softgen.tuning.events import Began, Failed, Finished, Stepped
 from softgen.tuning.fleet import Fleet
 from softgen.tuning.handout import Task
+from softgen.tuning.process import Process
 
 pytestmark = pytest.mark.gpu
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.gpu
 def test_shapes_are_tuned_and_stored_by_a_process_a_gpu() -> None:
     problem = Problem.of("softmax", "float16", 1000)
     tasks = [Task(number, problem, 64 << number) for number in range(2 * count())]
-    happened = list(Fleet(tasks, range(count()), 0.3).events())
+    happened = list(Fleet(tasks, range(count()), 0.3, Process).events())
     assert [event for event in happened if isinstance(event, Failed)] == []
     finished = {event.task.number: event for event in happened if isinstance(event, Finished)}
     assert finished.keys() == {task.number for task in tasks}

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import softgen
 from softgen.errors import VerificationError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache, tune, worker
+from softgen.tuning.cluster import Tuner, gpu_name
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.tune import Progress
 
@@ -60,9 +62,9 @@ def fake_tune(
         until(lambda: len({each.device for each in log()}) > 1)
         time.sleep(0.5)
     found = list(candidates(problem, rows, arch_named("sm_90"), "online"))[:2]
-    assert progress is not None
     for done, variant in enumerate(found, 1):
-        progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
+        if progress is not None:
+            progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
     timings = tuple(Timing(v.name, t, t, t) for v, t in zip(found[::-1], (2.0, 3.0), strict=True))
     entry = Entry(Key.of(problem, rows, {"device": "a test"}), found[1], timings)
     cache.store(entry)
@@ -109,7 +111,16 @@ def use(device: int) -> None:
 
 
 def main(device: int) -> None:
-    """Run a worker with this tuner; `softgen.tuning.fleet` names it in tests."""
+    """Run a worker with this tuner; `softgen.tuning.process` names it in tests."""
     tune.tune = fake_tune
     worker.use = use
     worker.main(device)
+
+
+class FakeTuner(Tuner):
+    """An actor of Ray with this tuner."""
+
+    def begin(self) -> dict[str, str]:
+        """Take a GPU that is none."""
+        tune.tune = fake_tune
+        return {"name": gpu_name(), "version": softgen.__version__}

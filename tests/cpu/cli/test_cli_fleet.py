@@ -14,7 +14,7 @@ import pytest
 from softgen.cli import group
 from softgen.devices.gpu import device
 from softgen.spec.arch import Arch, arch_named
-from softgen.tuning import cache, fleet
+from softgen.tuning import cache, fleet, process
 from tests.helpers import fake_tuner
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 from tests.helpers.fake_tuner import (
@@ -38,7 +38,7 @@ def _fake_gpus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(device, "unavailable_reason", lambda: None)
     monkeypatch.setattr(device, "count", lambda: COUNT)
     monkeypatch.setattr(device, "arch_of", lambda number: arch_named("sm_90"))
-    monkeypatch.setattr(fleet, "WORKER", "tests.helpers.fake_tuner")
+    monkeypatch.setattr(process, "WORKER", "tests.helpers.fake_tuner")
     monkeypatch.setenv(fake_tuner.LOG, str(tmp_path / "log"))
 
 
@@ -141,12 +141,12 @@ def test_a_gpu_whose_processes_keep_ending_is_given_up() -> None:
 PROGRAM = """
 from softgen.devices.gpu import device
 from softgen.spec.arch import arch_named
-from softgen.tuning import fleet
+from softgen.tuning import fleet, process
 
 device.unavailable_reason = lambda: None
 device.count = lambda: 2
 device.arch_of = lambda number: arch_named("sm_90")
-fleet.WORKER = "tests.helpers.fake_tuner"
+process.WORKER = "tests.helpers.fake_tuner"
 from softgen.cli import app
 app()
 """

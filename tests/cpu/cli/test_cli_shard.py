@@ -12,7 +12,7 @@ from softgen.devices.gpu import device
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
-from softgen.tuning import fleet
+from softgen.tuning import process
 from softgen.tuning.handout import Task
 from tests.helpers import fake_tuner
 from tests.helpers.cli_helpers import document, ok, refused
@@ -108,7 +108,7 @@ def test_a_launched_process_takes_the_gpu_of_its_number(
 ) -> None:
     monkeypatch.setattr(device, "count", lambda: 4)
     monkeypatch.setattr(device, "arch_of", lambda number: arch_named("sm_90"))
-    monkeypatch.setattr(fleet, "WORKER", "tests.helpers.fake_tuner")
+    monkeypatch.setattr(process, "WORKER", "tests.helpers.fake_tuner")
     monkeypatch.setenv(fake_tuner.LOG, str(tmp_path / "log"))
     launched(monkeypatch, RANK=6, WORLD_SIZE=8, LOCAL_RANK=2)
     assert tuned() == tuned("--shard", "6/8")
