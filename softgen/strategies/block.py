@@ -44,9 +44,6 @@ class Block(Sliced):
     thread_group_width: int = knob("g", "threads that share a row")
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
-    evict_first: bool = knob(
-        "ef", "whether loads and stores leave the caches first", constant=False
-    )
     packed: bool = packed_knob()
 
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -145,7 +142,7 @@ class Block(Sliced):
     @classmethod
     def _covering(cls, problem: Problem, pack: int, width: int) -> Block:
         """Return the setting with the fewest packs a thread, one row a block."""
-        one = cls(pack, pack, width, width, min_blocks=1, evict_first=False)
+        one = cls(pack, pack, width, width, min_blocks=1)
         packs = -(-one.row_packs(problem) // width)
         return dataclasses.replace(one, cols_per_thread=packs * pack)
 
@@ -163,7 +160,7 @@ class Block(Sliced):
         score = math.log(waste) + 0.3 * distance
         if self.realigns(problem):  # the ends of warps' parts: bfloat16 4096 x 8191, 41 and 36 us
             score += 0.25 * math.log2(self.thread_group_width)
-        return (score, self.evict_first, self.packed, -self.min_blocks, groups)
+        return (score, self.packed, -self.min_blocks, groups)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -38,9 +38,6 @@ class Split(Sliced):
     block_size: int = knob("b", "threads in a block")
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     reverse: bool = knob("rev", "whether chunks are written last one first", constant=False)
-    evict_first: bool = knob(
-        "ef", "whether loads and stores leave the caches first", constant=False
-    )
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
@@ -119,13 +116,13 @@ class Split(Sliced):
         found = []
         for packs in (4, 2) if pack * words == 16 else (8, 4):  # 8 of those spill
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
-                setting = cls(pack, packs * pack, block, 1, True, False)
+                setting = cls(pack, packs * pack, block, 1, True)
                 need = setting.element_registers(problem) + setting.other_registers(problem)
                 full = most_blocks(need, block, arch)
                 if words > 1:  # float64 spills at 128 registers
                     full = 1
                 for reverse in (True, False) if problem.writes_elements else (False,):
-                    setting = cls(pack, packs * pack, block, full, reverse, False)
+                    setting = cls(pack, packs * pack, block, full, reverse)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 2:
                         found.append(setting)
         # Every writer combines the pairs of all chunks: 4096 of them made 4 x 16777216 float32 1.6

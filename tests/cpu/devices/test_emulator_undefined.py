@@ -112,7 +112,7 @@ def test_a_shared_variable_that_is_run_over(name: str) -> None:
 
 def test_a_wait_that_is_missing_shows_where_blocks_run_in_another_order() -> None:
     problem = Problem.of("softmax", "float32", 1000)
-    source = render(Variant(problem, Split(4, 8, 64, 1, False, False)))
+    source = render(Variant(problem, Split(4, 8, 64, 1, False)))
     hasty = broken(source, "while (!is_there(slot)) slot = look_at(from);", "")
     x = input_of(source, 5)
     program = build([source, hasty])

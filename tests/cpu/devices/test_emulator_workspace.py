@@ -26,7 +26,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 def split(cols: int = 1000, dtype: str = "float32", reverse: bool = False) -> Source:
     """Return a kernel with chunks of 256 columns."""
-    return render(Variant(Problem.of("softmax", dtype, cols), Split(2, 4, 64, 1, reverse, False)))
+    return render(Variant(Problem.of("softmax", dtype, cols), Split(2, 4, 64, 1, reverse)))
 
 
 def report(source: Source, rows: int = ROWS, **options: int | bool) -> str:
@@ -144,7 +144,7 @@ def test_the_grid_of_blocks_without_rows_of_their_own_may_be_larger() -> None:
 def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
     """In place, where the row before has its results already, its elements arrive as NaN."""
     problem = Problem.of("softmax", "float32", 101, alignment=1)
-    source = render(Variant(problem, Block(4, 4, 64, 64, 1, False)))
+    source = render(Variant(problem, Block(4, 4, 64, 64, 1)))
     x = input_of(source, 5)
     assert check(run(source, x, in_place=True), x, problem).ok
     outside = "if (col + i < 0 || col + i >= kCols) "
@@ -156,7 +156,7 @@ def test_a_neighbours_element_may_be_loaded_in_place_and_not_used() -> None:
 def test_rows_shorter_than_a_pack_stay_inside_of_the_array(cols: int) -> None:
     """The pack of such a row may begin before x, or end behind it, although the row is inner."""
     problem = Problem.of("softmax", "float32", cols, alignment=1)
-    source = render(Variant(problem, Block(4, 4, 64, 64, 1, False)))
+    source = render(Variant(problem, Block(4, 4, 64, 64, 1)))
     x = input_of(source, 5)
     for offset in range(4):
         assert check(run(source, x, x_offset=offset, y_offset=offset), x, problem).ok

@@ -40,10 +40,10 @@ def settings(problem: Problem) -> list[Strategy]:
     each = 4 * pack
     return [
         *(Warp.covering(problem, pack, width) for width in (2, 8, 32) if cols <= width * 12 * pack),
-        Block(pack, -(-cols // (64 * pack)) * pack, 64, 128, 1, False),
+        Block(pack, -(-cols // (64 * pack)) * pack, 64, 128, 1),
         Cluster(pack, -(-cols // (2 * 64 * pack)) * pack, 64, 2, 1, False),
-        Split(pack, pack, 64, 1, False, False),
-        Split(pack, each, 32, 1, True, False),
+        Split(pack, pack, 64, 1, False),
+        Split(pack, each, 32, 1, True),
     ]
 
 
@@ -84,7 +84,7 @@ def test_equal_rows_have_equal_bits(problem: Problem) -> None:
 
 def test_packed_elements_too() -> None:
     problem = problem_of("bfloat16", 1001)
-    for strategy in (Block(8, 16, 64, 64, 1, False, True), Cluster(8, 16, 32, 2, 1, False, True)):
+    for strategy in (Block(8, 16, 64, 64, 1, True), Cluster(8, 16, 32, 2, 1, False, True)):
         y = same_rows(render(Variant(problem, strategy)))
         assert (y == y[0]).all(), strategy.label
 
@@ -92,7 +92,7 @@ def test_packed_elements_too() -> None:
 def test_cut_packs_depend_on_where_a_row_lies() -> None:
     """What the fixed order is for: the usual kernel of the same setting, same rows, other bits."""
     problem = Problem.of("softmax", "float32", 1001)
-    y = same_rows(render(Variant(problem, Block(4, 16, 64, 64, 1, False))))
+    y = same_rows(render(Variant(problem, Block(4, 16, 64, 64, 1))))
     assert not (y == y[0]).all()
 
 
@@ -114,7 +114,7 @@ def test_cut_packs_depend_on_where_a_row_lies() -> None:
 def test_a_mistake_shows(correct: str, wrong: str) -> None:
     """Of a lane's neighbour in its next round or another warp, of the row's end, of the sum."""
     # The last column is in the last pack of a round, or in the first of the next.
-    source = render(Variant(problem_of("float32", 1023), Block(4, 12, 128, 128, 1, False)))
+    source = render(Variant(problem_of("float32", 1023), Block(4, 12, 128, 128, 1)))
     assert (same_rows(source) == same_rows(source)[0]).all()
     mutant = broken(source, correct, wrong)
     with pytest.raises((AssertionError, EmulationError)):

@@ -100,8 +100,6 @@ def test_an_offset_of_32_bits_is_seen() -> None:
 
 
 def test_blocks_that_share_rows_cannot_begin_later() -> None:
-    source = render(
-        Variant(Problem.of("softmax", "float32", 1000), Split(4, 8, 32, 1, True, False))
-    )
+    source = render(Variant(Problem.of("softmax", "float32", 1000), Split(4, 8, 32, 1, True)))
     with pytest.raises(InvalidValueError, match="rows to themselves"):
         Job(source, input_of(source, 2), first_row=7)

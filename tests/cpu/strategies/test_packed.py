@@ -40,7 +40,7 @@ def setting(kind: type[Sliced], problem: Problem) -> Sliced:
     """Return 16 elements a thread of two warps or blocks, in packs of 8 or 2."""
     pack = 8 if problem.alignment > 1 or problem.fixed_order else 2
     if kind is Block:
-        return Block(pack, 16, 64, 64, 1, False, packed=True)
+        return Block(pack, 16, 64, 64, 1, packed=True)
     return Cluster(pack, 16, 32, 2, 1, False, packed=True)
 
 
@@ -126,13 +126,13 @@ def test_packed_and_widened_elements_agree_to_a_step() -> None:
     ("strategy", "problem", "message"),
     [
         (
-            Block(4, 32, 32 * 4, 128, 1, False, packed=True),
+            Block(4, 32, 32 * 4, 128, 1, packed=True),
             Problem.of("softmax", "float32", 4096),
             "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
             "not packs of 4 float32 in float32",
         ),
         (
-            Block(1, 32, 128, 128, 1, False, packed=True),
+            Block(1, 32, 128, 128, 1, packed=True),
             Problem.of("softmax", "float16", 4096),
             "not packs of 1 float16 in float32",
         ),
@@ -150,7 +150,7 @@ def test_what_cannot_stay_packed(strategy: Sliced, problem: Problem, message: st
 
 def test_turing_has_no_instruction_for_it() -> None:
     problem = Problem.of("softmax", "bfloat16", 4096)
-    variant = Variant(problem, Block(8, 32, 128, 128, 1, False, packed=True))
+    variant = Variant(problem, Block(8, 32, 128, 128, 1, packed=True))
     variant.check(A100)
     with pytest.raises(IllegalVariantError, match="needs sm_80, sm_75 has none"):
         variant.check(T4)

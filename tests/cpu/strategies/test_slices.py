@@ -24,9 +24,9 @@ from tests.helpers.single import reference
 ROWS = 33
 
 # The end lies in packs `cols // 4` to `(cols + 30) // 4` of a row.
-ROUNDS_MEET = (Block(4, 40, 64, 64, 1, False), 64 * 9 * 4 - 3)
+ROUNDS_MEET = (Block(4, 40, 64, 64, 1), 64 * 9 * 4 - 3)
 BLOCKS_MEET = (Cluster(4, 8, 32, 16, 1, False), 40 * 13 * 4 - 3)
-CHUNKS_MEET = (Split(4, 8, 64, 1, False, False), 128 * 5 * 4 - 3)
+CHUNKS_MEET = (Split(4, 8, 64, 1, False), 128 * 5 * 4 - 3)
 
 
 @pytest.fixture(autouse=True)

@@ -82,7 +82,7 @@ BROKEN: list[tuple[Strategy, Problem, str]] = [
     (Safe(1056), KIBI, "block_size must be a multiple of 32 from 32 to 1024"),
     (Shared(8, 1024, PLAIN, 1, 0), HALVES_TO_DOUBLE, "leaves room for 512 threads"),
     (
-        Split(8, 64, 128, 1, True, False),
+        Split(8, 64, 128, 1, True),
         HALVES_TO_DOUBLE,
         "hold 128 registers of float64; at most 64 do not spill on sm_90",
     ),
@@ -122,7 +122,7 @@ def test_a_broken_rule_names_what_is_accepted(
         (Safe(1024), ANYWHERE),
         (Shared(8, 512, PLAIN, 1, 0), HALVES_TO_DOUBLE),
         (Shared(2, 1024, PLAIN, 1, 0), DOUBLES),
-        (Split(8, 32, 128, 1, True, False), HALVES_TO_DOUBLE),
+        (Split(8, 32, 128, 1, True), HALVES_TO_DOUBLE),
     ],
     ids=repr,
 )

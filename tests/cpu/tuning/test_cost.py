@@ -110,21 +110,21 @@ def test_so_few_rows_that_all_is_on_its_way_starve_nothing() -> None:
 
 def test_threads_without_a_pack_cost() -> None:
     problem = Problem.of("softmax", "float32", 1040)
-    tight, loose = Block(4, 20, 64, 64, 1, False), Block(4, 32, 64, 64, 1, False)
+    tight, loose = Block(4, 20, 64, 64, 1), Block(4, 32, 64, 64, 1)
     costs = [cost(Variant(problem, setting), 2**20, H200) for setting in (tight, loose)]
     assert costs[1] > 1.2 * costs[0]
 
 
 def test_a_last_wave_of_few_blocks_costs_a_little() -> None:
     problem = Problem.of("softmax", "float32", 8192)
-    setting = Variant(problem, Block(4, 32, 256, 256, 4, False))
+    setting = Variant(problem, Block(4, 32, 256, 256, 4))
     full, over, many = (cost(setting, 132 * blocks, H200) for blocks in (4, 5, 4001))
     assert full < many < over < 1.3 * full
 
 
 def test_what_a_thread_holds_is_read_from_the_shared_knobs() -> None:
     assert elements_held(Warp(4, 32, 32, 2, True, 128)) == 64
-    assert elements_held(Block(4, 28, 512, 512, 2, False)) == 28
+    assert elements_held(Block(4, 28, 512, 512, 2)) == 28
     assert elements_held(Online(4, 2, 256)) == 8
     for kind in all_strategies():
         for problem in (Problem.of("softmax", "float32", cols) for cols in (4096, 2**20)):
