@@ -51,6 +51,8 @@ STRIPS = Variant(problem_of(45, 24), Strips(2, 4, 64, 2, 2))
 STRIPS_OF_A_WARP = Variant(problem_of(10, 32), Strips(4, 8, 32, 4))
 TILES = Variant(problem_of(21, 3), Tiles(4, 6, 4, 4, 64))
 TILES_OF_A_THREAD = Variant(problem_of(3, 4), Tiles(4, 3, 1, 9, 64))
+TILES_TURNED = Variant(problem_of(21, 3), Tiles(4, 21, 1, 8, 64, apart=4))
+TILES_TURNED_SHARED = Variant(problem_of(20, 3, "bfloat16"), Tiles(8, 10, 2, 6, 64, apart=3))
 PACKED = Variant(problem_of(48, 16, "bfloat16"), ColumnsInRegisters(4, 4, 128, 2, 1, packed=True))
 PACKED_ALONE = Variant(
     problem_of(48, 16, "float16"), ColumnsInRegisters(8, 2, 32, 3, 1, packed=True)
@@ -78,7 +80,16 @@ GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES, BACKWARD_OF_BLOCKS
 ALL = (
     *GRADIENTS,
     *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD, SPREAD, SPREAD_ODD_AGAIN)),
-    *(PACKED, PACKED_ALONE, SPREAD, SPREAD_AGAIN, SPREAD_ODD, SPREAD_ODD_AGAIN),
+    *(
+        TILES_TURNED,
+        TILES_TURNED_SHARED,
+        PACKED,
+        PACKED_ALONE,
+        SPREAD,
+        SPREAD_AGAIN,
+        SPREAD_ODD,
+        SPREAD_ODD_AGAIN,
+    ),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
 )
@@ -122,6 +133,7 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         ),
         (TILES, "left < kTile ? left : kTile", "kTile", "past the end"),
         (TILES_OF_A_THREAD, "at + c * kSharing", "at + c", "are off|race|twice"),
+        (TILES_TURNED, "nth < kOuters", "outer < kOuters", "race|twice"),
         (BACKWARD, "from_y + c *", "from + c *", "elements are off"),
         (BACKWARD_OF_STRIPS, "from_y + (col", "from + (col", "elements are off"),
         (BACKWARD_OF_TILES, "load_tile(y + start", "load_tile(dy + start", "elements are off"),
@@ -220,6 +232,7 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
         ("spread_p4_w64_b1024_c1_k16_n1_m1", "256 threads along an axis of 128"),
         ("spread_p4_w256_b1024_c1_k2_n1_m2", "elements; min_blocks=2 leaves it"),
         ("tiles_p4_c1_t128_o1_b128", "1 x 1024 rows of 128 threads are more than 128"),
+        ("tiles_p4_c128_t1_o1_b1024_a2", "apart must be a divisor of 1, the outer indices"),
         ("warp_p4_c4_g32_r1_b128", "warp does not compute softmax"),
     ],
 )
