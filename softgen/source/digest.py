@@ -148,9 +148,15 @@ def _modules(first: set[str]) -> dict[str, bytes]:
         found[name] = _read(path)
         for module, names in _imported(found[name].decode("latin-1")):
             open_names.append(f"softgen.{module}")
-            if os.path.isdir(os.path.join(render.PACKAGE, *module.split("."))):
+            if _is_package(module):
                 open_names += [f"softgen.{module}.{name}" for name in names]
     return found
+
+
+@functools.cache
+def _is_package(module: str) -> bool:
+    """Whether a module of softgen's is a folder; many import from the same."""
+    return os.path.isdir(os.path.join(render.PACKAGE, *module.split(".")))
 
 
 def _path(module: str) -> str | None:

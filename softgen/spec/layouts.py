@@ -20,7 +20,6 @@ from softgen.spec.operands import Extent, Operand
 FIRST = "first"
 
 
-@dataclass(frozen=True)
 class Layout(abc.ABC):
     """Where the elements of a row lie. A subclass is frozen; its fields are compile-time."""
 

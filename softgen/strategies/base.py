@@ -353,7 +353,6 @@ class Strategy(abc.ABC):
             raise IllegalVariantError(f"{self.label}: {message}")
 
 
-@dataclass(frozen=True)
 class Lesson(Strategy):
     """Base of strategies for teaching and comparison: nothing times or chooses them unasked."""
 

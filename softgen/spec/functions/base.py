@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
 from typing import Any
 
 from softgen.errors import InvalidValueError
@@ -13,7 +12,6 @@ from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.parts import MAX_SUM, Part
 
 
-@dataclass(frozen=True)
 class Function(abc.ABC):
     """What is computed of each row. A subclass is frozen; its fields are options of the function.
 

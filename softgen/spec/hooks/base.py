@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import abc
-from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType
 from softgen.spec.operands import Operand
 
 
-@dataclass(frozen=True)
 class Hook(abc.ABC):
     """A modifier of elements on their way in or out. Its fields decide the text of a kernel.
 

@@ -19,6 +19,7 @@ from softgen.strategies.variants import parse_name
 
 HALF = render(parse_name("softmax_f16_512_warp_p8_c16_g32_r1_b128"))
 FLOAT = render(parse_name("softmax_f32_512_warp_p4_c16_g32_r1_b128"))
+H200 = arch_named("sm_90")
 NAME = "softmax_f16_512_warp_p8_c16_g32_r1_b128-sm_90.cubin"
 
 
@@ -96,13 +97,24 @@ def test_what_was_compiled_before_is_loaded_from_disk(gpu: FakeGpu, own_cache: P
     assert sorted(path.name for path in (own_cache / "code").iterdir()) == [owned.MARKER, NAME]
 
 
-def test_nvrtc_gets_the_options_and_headers_of_the_text(gpu: FakeGpu) -> None:
+@pytest.mark.parametrize(("version", "less"), [((12, 9), ()), ((13, 0), ("--minimal",))])
+def test_nvrtc_gets_the_options_and_headers_of_the_text(
+    version: tuple[int, int], less: tuple[str, ...], gpu: FakeGpu
+) -> None:
+    gpu.version = version
     for source in (HALF, FLOAT):
         compiling.compile_source(source)
     assert gpu.compiled == [
-        (HALF.text, (*HALF.options, "-I/headers")),
-        (FLOAT.text, FLOAT.options),  # it includes nothing, so headers need not be there
+        (HALF.text, (*HALF.options, "-I/headers", *less)),
+        (FLOAT.text, (*FLOAT.options, *less)),  # it includes nothing, so needs no headers
     ]
+
+
+@pytest.mark.parametrize("source", [HALF, FLOAT], ids=["half", "float"])
+def test_what_nvrtc_leaves_out_is_in_no_kernel(source: Source) -> None:
+    options = (*source.options, compiling.MINIMAL)
+    minimal = compiling.compile_offline(dataclasses.replace(source, options=options), H200)
+    assert minimal.cubin == compiling.compile_offline(source, H200).cubin
 
 
 def other_text(gpu: FakeGpu) -> Source:
