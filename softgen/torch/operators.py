@@ -8,7 +8,14 @@ import torch
 
 from softgen.call import api, gradients, tokens
 from softgen.torch.dtypes import wide
-from softgen.torch.gradients import LogSumExp, OfResult
+from softgen.torch.gradients import (
+    LogSoftmax,
+    LogSoftmaxBackward,
+    LogSumExp,
+    OfResult,
+    Softmax,
+    SoftmaxBackward,
+)
 from softgen.torch.registered import differentiate, operator
 from softgen.torch.rows import Entropy
 
@@ -22,16 +29,17 @@ def _like_rows(x: Any, dim: list[int]) -> Any:
     return torch.empty(rows, dtype=wide(x), device=x.device)
 
 
+# The first four are what models call: straight to a warm call, past the functions for people.
 @operator(_like)
 def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return softmax of `dtype`."""
-    return api.softmax(x, dim, dtype=dtype)
+    return Softmax.forward(x, dim, dtype)
 
 
 @operator(_like)
 def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return log_softmax of `dtype`."""
-    return api.log_softmax(x, dim, dtype=dtype)
+    return LogSoftmax.forward(x, dim, dtype)
 
 
 @operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
@@ -39,7 +47,7 @@ def softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """Return dx of `dtype`."""
-    return gradients.softmax_backward(dy, y, dim, dtype=dtype).contiguous()
+    return SoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
 
 
 @operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
@@ -47,7 +55,7 @@ def log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
     """Return dx of `dtype`."""
-    return gradients.log_softmax_backward(dy, y, dim, dtype=dtype).contiguous()
+    return LogSoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
 
 
 @operator(_like_rows)
