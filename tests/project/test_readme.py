@@ -59,8 +59,8 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_every_block_is_known() -> None:
-    assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python", "cuda"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (8, 3, 6)
+    assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python"}
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 5)
 
 
 @pytest.mark.usefixtures("host_built")
@@ -114,8 +114,9 @@ def test_verify(checkout: Path) -> None:
 
 @pytest.mark.usefixtures("host_built")
 def test_beside_softmax(checkout: Path) -> None:
-    """Each function of the table is one, with its results; the command writes both files."""
-    told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    """Each function is in the table of its page; the command writes both files."""
+    page = (ROOT / "docs" / "functions.md").read_text()
+    told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
     names = [name for cell in told for name in re.findall(r"\w+", cell)]
     assert {f.name for f in all_functions() if not f.twin} <= set(names)
     printed = softgen(f"{SHELL[5].strip()} --device cpu", checkout)
@@ -133,7 +134,7 @@ def test_call_beside_softmax() -> None:
 @pytest.mark.gpu
 def test_pytorch() -> None:
     pytest.importorskip("torch")
-    program = f"{PYTHON[5]}\nprint(float(logits.grad.sum(1).abs().max()) < 1e-4)"
+    program = f"{PYTHON[4]}\nprint(float(logits.grad.sum(1).abs().max()) < 1e-4)"
     assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True\n"
 
 
@@ -149,11 +150,11 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
 
 @pytest.mark.usefixtures("host_built")
 def test_adding_a_strategy(checkout: Path) -> None:
-    (template,) = (body for kind, body in BLOCKS if kind == "cuda")
-    (checkout / "softgen" / "strategies" / "thread.py").write_text(PYTHON[4])
-    (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(template)
+    blocks = dict(BLOCK.findall((ROOT / "docs" / "strategies.md").read_text()))
+    (checkout / "softgen" / "strategies" / "thread.py").write_text(blocks["python"])
+    (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(blocks["cuda"])
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
-    printed = softgen(SHELL[7].strip(), checkout)
+    printed = softgen(blocks["sh"].strip(), checkout)
     assert re.search(r"\b0 failed", printed), printed
     assert "thread" in printed
 
