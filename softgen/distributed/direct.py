@@ -18,7 +18,7 @@ from softgen.devices.gpu.device import arch_of
 from softgen.distributed import local
 from softgen.distributed.collective import Collective
 from softgen.distributed.mailboxes import Mailboxes
-from softgen.errors import CaptureError, IllegalVariantError
+from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem, rows_bucket
@@ -39,6 +39,10 @@ _MOST_LAUNCHES = 256
 # Kernels load 16 bytes at once where rows start on them.
 _BOUNDARY = 16
 
+# Bytes of a shard above which what writes no element takes two kernels. One would keep its blocks
+# waiting for other GPUs: bfloat16 4096 x 64128 took 191 us on two H200s so, and a read alone 127.
+TWO_KERNELS = 32 << 20
+
 # The first column of a process without columns: no target is one of its own.
 _NO_COLUMN = 2**63 - 1
 
@@ -48,8 +52,8 @@ class Direct:
 
     Whether a call goes through them depends on its rows alone, which are the same in all processes:
     they need not agree on anything. Each launches a kernel for its own number of columns. Where no
-    kernel holds so many in registers, the shard is read twice, and a kernel of one column a row
-    sends its part.
+    kernel holds so many in registers, and where two are faster, one finds the parts of rows and
+    another of one column a row sends them.
 
     Attributes:
         size: how many processes it has.
@@ -88,7 +92,7 @@ class Direct:
         if not self._takes(x):
             return self.collective.logsumexp(x)
         with on(x):
-            found = self._launch("logsumexp", x, wide(x))
+            found = self._at_once("logsumexp", x, wide(x))
             if found is None:  # a row of one column, which is lse of the shard
                 found = self._must("logsumexp", local.logsumexp(x)[..., None], wide(x))
         return found[0]
@@ -103,7 +107,7 @@ class Direct:
         target = target.contiguous()
         with on(x):
             rest = (target, ignored, z_loss)
-            found = self._launch(f"cross_entropy{kind}", x, x.dtype, rest, first)
+            found = self._at_once(f"cross_entropy{kind}", x, x.dtype, rest, first)
             if found is None:
                 m, d, logits = local.partial_target(x, target, first, ignored)
                 more = (d[..., None], logits, *rest)
@@ -134,6 +138,12 @@ class Direct:
             m, d = local.partial(x, None)
             m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
             return local.finished(x, m, d, function == "log_softmax", dtype)
+
+    def _at_once(self, function: str, x: Any, *request: Any) -> list[Any] | None:
+        """Return the results of a row each where one kernel is faster than two, or None."""
+        if x.numel() * x.element_size() > TWO_KERNELS:
+            return None
+        return self._launch(function, x, *request)
 
     def _must(self, *request: Any) -> Any:
         """Return the results of a row of one column, which every GPU holds."""
@@ -220,7 +230,7 @@ class Direct:
             self._require_no_capture("the kernel is not loaded yet")
             problem = Problem.of(function, dtype, cols, out_dtype=out_dtype, layout=SHARDS)
             kernel = None
-            with contextlib.suppress(IllegalVariantError):
+            with contextlib.suppress(IllegalVariantError, InvalidValueError):
                 chosen = untimed(problem, rows, arch_of(device)).variant
                 # What comes next starts while this waits: bfloat16 64 x 64128 took 7.41 us on two
                 # H200s so, and 7.67 otherwise.
@@ -259,13 +269,14 @@ def usable(group: Any) -> bool:
     They can on GPUs of one host, one each, that access each other's memory, where PyTorch has
     symmetric memory and the system lets it share memory between processes.
     """
+    size = dist.get_world_size(group)
+    if not 1 < size <= MOST_SHARDS:
+        return False
     mine = (_host(), torch.cuda.current_device())
-    every: list[Any] = [None] * dist.get_world_size(group)
+    every: list[Any] = [None] * size
     dist.all_gather_object(every, mine, group=group)
     gpus = [gpu for _, gpu in every]
     if len({host for host, _ in every}) > 1 or len(set(gpus)) < len(gpus):
-        return False
-    if not 1 < len(gpus) <= MOST_SHARDS:
         return False
     reach = all(mine[1] == gpu or torch.cuda.can_device_access_peer(mine[1], gpu) for gpu in gpus)
     if not _agree(reach and Mailboxes.are_possible(), group):

@@ -73,15 +73,19 @@ def exchange_of(group: Any, x: Any) -> Exchange:
     Raises NotSupportedError before torch.distributed is initialised, and InvalidValueError for a
     group that this process is not in.
     """
+    direct = is_on("SOFTGEN_DIRECT") and x.is_cuda
+    group = _world() if group is None else group
+    known = _exchanges.get(group) if direct and group is not None else None
+    if known is not None:
+        return known
     if not dist.is_available() or not dist.is_initialized():
         raise NotSupportedError(
             "torch.distributed is not initialised; start the program with torchrun and call "
             "torch.distributed.init_process_group() first"
         )
-    group = dist.group.WORLD if group is None else group
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")
-    if not (x.is_cuda and is_on("SOFTGEN_DIRECT")):
+    if not direct:
         return Collective(group)
     if group not in _exchanges:
         if torch.cuda.is_current_stream_capturing():  # they cannot ask each other
@@ -91,3 +95,8 @@ def exchange_of(group: Any, x: Any) -> Exchange:
         with torch.cuda.device(x.device):
             _exchanges[group] = Direct(group) if usable(group) else None
     return _exchanges[group] or Collective(group)
+
+
+def _world() -> Any:
+    """Return the group of all processes, or None."""
+    return dist.group.WORLD if dist.is_available() else None

@@ -16,6 +16,7 @@ from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
+from softgen.torch.gradients import applied
 
 # What no id is, so that none is ignored.
 _NO_COLUMN = -(2**63)
@@ -86,10 +87,8 @@ def _of_one(x: Any, ids: Any, start: int, exchange: Any) -> tuple[Any, Any]:
 
 def _losses(x: Any, asked: Losses, exchange: Any) -> tuple[Any, Any]:
     """Return the losses that are asked for, and lse."""
-    if x.requires_grad and torch.is_grad_enabled():
-        found: tuple[Any, Any] = CrossEntropy.apply(x, asked, exchange)
-        return found
-    return asked.of(x.detach(), exchange)[:2]
+    loss, lse, *_ = applied(CrossEntropy, x)(x, asked, exchange)
+    return loss, lse
 
 
 @eager

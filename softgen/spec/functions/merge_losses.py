@@ -82,6 +82,13 @@ class MergeLosses(OfTargets):
         """Return the weight of lse^2."""
         return {"z_loss": 2.0**-10}
 
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return sums that pieces may have: logarithms are taken of them."""
+        import numpy as np
+
+        sums = np.random.default_rng(0).uniform(1, 8, (rows, cols))
+        return {**super().timed_inputs(rows, cols), "ds": sums}
+
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return sums, elements of which some are nobody's, targets of all kinds, and numbers."""
         import numpy as np
