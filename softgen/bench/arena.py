@@ -214,7 +214,9 @@ class Arena:
                 part = slice(first, first + step)
                 values = function.other_inputs(x[part].astype("float64"))
                 for i in mine:
-                    others[i][part] = values[i].astype(others[i].dtype)
+                    # What does not follow from x is of NumPy, such as gradients.
+                    value = self.player.cupy.asarray(values[i])
+                    others[i][part] = value.astype(others[i].dtype)
 
     def _operand(self, word: int, operand: Operand) -> Any:
         if operand.extent is Extent.NUMBER:

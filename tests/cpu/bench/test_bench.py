@@ -745,7 +745,12 @@ class HostPlayer(FakePlayer):
             MemoryPointer=lambda memory, offset: memory,
             runtime=runtime,
         )
-        self.cupy = SimpleNamespace(cuda=cuda, ndarray=self.array)
+        self.uploaded: list[Any] = []
+        self.cupy = SimpleNamespace(cuda=cuda, ndarray=self.array, asarray=self.upload)
+
+    def upload(self, value: Any) -> Any:
+        self.uploaded.append(value)
+        return np.asarray(value)
 
     @staticmethod
     def array(shape: tuple[int, ...], dtype: Any, memory: tuple[int, int]) -> Any:
@@ -834,6 +839,9 @@ def test_every_function_is_checked_by_its_reference(
         for operand, array, value in zip(problem.inputs[1:], others, belonging, strict=True):
             wanted = np.asarray(timed.get(operand.name, value))
             assert bool((array == wanted.astype(array.dtype)).all()), operand
+    # An array of CuPy takes none of NumPy.
+    mine = [each for each in problem.inputs[1:] if each.name not in timed]
+    assert len(arena.player.uploaded) == len(mine) * len(arena.sets)  # type: ignore[attr-defined]
     right = the_only_finding(arena, computing(function))
     assert right.status is Status.TIMED, right
     assert right.error is not None
