@@ -83,11 +83,11 @@ class MergeLosses(OfTargets):
         return {"z_loss": 2.0**-10}
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
-        """Return sums that pieces may have: logarithms are taken of them."""
+        """Return sums that pieces may have, as logarithms are taken of them, and finite elements."""
         import numpy as np
 
         sums = np.random.default_rng(0).uniform(1, 8, (rows, cols))
-        return {**super().timed_inputs(rows, cols), "ds": sums}
+        return {**super().timed_inputs(rows, cols), "ds": sums, "logits": np.zeros(rows)}
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return sums, elements of which some are nobody's, targets of all kinds, and numbers."""

@@ -772,7 +772,8 @@ def host_buffers(problem: Problem, rows: int, *, whole: bool) -> Buffers:
                 addresses.append(operand.word(timed[operand.name]))
                 continue
             if operand.name in timed:
-                owners.append(np.resize(timed[operand.name], rows + 64).astype(dtype))
+                values = np.asarray(timed[operand.name])
+                owners.append(np.resize(values, values.size + 64).astype(dtype))
                 addresses.append(owners[-1].ctypes.data)
                 continue
             values = np.random.default_rng(number).standard_normal(rows * problem.cols + 64)
