@@ -83,7 +83,7 @@ class MergeLosses(OfTargets):
         return {"z_loss": 2.0**-10}
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
-        """Return sums that pieces may have, as logarithms are taken of them, and finite elements."""
+        """Return sums that pieces may have, since logarithms are taken, and finite elements."""
         import numpy as np
 
         sums = np.random.default_rng(0).uniform(1, 8, (rows, cols))
