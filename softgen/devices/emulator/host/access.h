@@ -121,8 +121,15 @@ inline void fail_if(const std::string& wrong) {
   fail(format("block %lld: ", static_cast<long long>(launch.block->index)) + wrong);
 }
 
+// Whether the address is a local variable of the running thread, of which nothing is to be checked.
+inline bool is_local(uintptr_t at) {
+  const auto frame = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
+  return at - frame < reinterpret_cast<uintptr_t>(launch.stack_top) - frame;
+}
+
 inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
                       bool may_be_constant = false) {
+  if (is_local(at)) return;
   Block& block = *launch.block;
   if (Operand* operand = operand_near(at)) {
     require_launch_before_awaited("touched an array", pc);

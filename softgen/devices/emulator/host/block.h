@@ -151,6 +151,7 @@ struct Launch {
   uint32_t cluster_phase;  // barriers of the cluster that all threads reached
   int arrivals;            // threads that reached the next one
   int current = -1;        // the running thread, or -1 in the scheduler
+  const char* stack_top;   // of that thread
   Context scheduler;
 };
 

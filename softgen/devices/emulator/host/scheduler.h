@@ -51,6 +51,7 @@ extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, 
 
 inline void resume(int thread) {
   launch.current = thread;
+  launch.stack_top = launch.block->stacks.top(static_cast<size_t>(thread));
   simt_builtins.thread.x = static_cast<unsigned>(thread);
   simt_switch(&launch.scheduler, this_thread().context);
   launch.current = -1;

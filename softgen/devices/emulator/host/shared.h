@@ -90,10 +90,8 @@ class SharedRegion {
   size_t bytes() const { return named(bytes_); }
   // The offset of a byte as the kernel knows it, without the gaps.
   size_t named(size_t at) const {
-    const auto known = known_gaps_.find(begin_);
-    if (known == known_gaps_.end()) return at;
     size_t before = 0;
-    for (const uintptr_t gap : known->second) before += gap < begin_ + at ? kGapBytes : 0;
+    for (const uintptr_t gap : *gaps_) before += gap < begin_ + at ? kGapBytes : 0;
     return at - before;
   }
 
@@ -213,8 +211,12 @@ class SharedRegion {
 
   // Gaps are as the compiler filled them until the first block starts.
   void find_gaps() {
-    if (!bytes_ || known_gaps_.count(begin_)) return;
-    std::vector<uintptr_t>& gaps = known_gaps_[begin_];
+    gaps_ = &kNoGaps;
+    if (!bytes_) return;
+    const auto [known, is_new] = known_gaps_.try_emplace(begin_);
+    std::vector<uintptr_t>& gaps = known->second;
+    gaps_ = &gaps;
+    if (!is_new) return;
     for (uintptr_t at = (begin_ + 7) / 8 * 8; at + kGapBytes <= begin_ + bytes_; at += 8) {
       const auto* words = reinterpret_cast<const unsigned long long*>(at);
       if (std::all_of(words, words + kGapWords, [](auto word) { return word == kGapWord; })) {
@@ -226,9 +228,7 @@ class SharedRegion {
 
   std::string in_a_gap(uintptr_t address, size_t size, const char* did, const Accessor& by,
                        const void* pc) const {
-    const auto known = known_gaps_.find(begin_);
-    if (known == known_gaps_.end()) return {};
-    for (const uintptr_t gap : known->second) {
+    for (const uintptr_t gap : *gaps_) {
       if (address >= gap + kGapBytes || address + size <= gap) continue;
       return format("thread %d %s %zu bytes outside of the variables in %s, at ", by.thread, did,
                     size, name_) +
@@ -379,7 +379,9 @@ class SharedRegion {
   uint32_t first_epoch_ = 1;
   std::string unwritten_;
   static constexpr size_t kGapBytes = kGapWords * sizeof(kGapWord);
+  inline static const std::vector<uintptr_t> kNoGaps;
   inline static std::unordered_map<uintptr_t, std::vector<uintptr_t>> known_gaps_;  // by begin_
+  const std::vector<uintptr_t>* gaps_ = &kNoGaps;
   std::vector<unsigned char> parked_;
   std::deque<Readers> readers_;
   Cell* cells_ = nullptr;
