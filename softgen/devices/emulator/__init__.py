@@ -7,15 +7,7 @@ EmulationError with a report in words. Memory order between blocks, timing and t
 approximations are not modelled: the GPU stays the oracle for them.
 """
 
-from softgen.devices.emulator.program import (
-    SECONDS,
-    Job,
-    Program,
-    Results,
-    Work,
-    build,
-    run,
-    run_each,
-)
+from softgen.devices.emulator.job import SECONDS, Job, Results, Work
+from softgen.devices.emulator.program import Program, build, run, run_each
 
 __all__ = ["SECONDS", "Job", "Program", "Results", "Work", "build", "run", "run_each"]
