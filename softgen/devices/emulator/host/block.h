@@ -121,7 +121,7 @@ struct Block {
   Stacks stacks;
 };
 
-// What a launch did, as program.py reads it: calls of all threads.
+// What a launch did, as job.py reads it: calls of all threads.
 struct Work {
   int64_t global = 0;     // loads and stores of x and y
   int64_t workspace = 0;  // of the workspace
