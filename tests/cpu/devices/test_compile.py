@@ -86,34 +86,49 @@ def firsts(problem: Problem, arch: Arch) -> list[Variant]:
     return [variant for variant in found if variant is not None]
 
 
+def most_held(variant: Variant) -> tuple[int, int]:
+    """Return the elements that a thread holds and the size of the block, to compare variants."""
+    knobs = variant.strategy.knobs
+    names = ("cols_per_thread", "rows_per_access", "pack_size", "unroll")
+    kept = names[:2] if "cols_per_thread" in knobs else names[2:]
+    return math.prod(knobs.get(name, 1) for name in kept), knobs["block_size"]
+
+
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
-    """Compile each candidate for each architecture, softmax and log_softmax in turn.
+    """Compile each candidate for the H200 and for others in turn, softmax and log_softmax in turn.
 
-    The turns shift by one from one architecture to the next, so that both meet every candidate.
+    Every architecture meets the greediest setting of each strategy, which spills first, and a third
+    of the rest. The turns shift by one from one to the next.
     """
     known, start = KNOWN[arch], list(KNOWN).index(arch)
     by_algorithm: list[list[Variant]] = [
         list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in BOTH
     ]
     pairs = enumerate(zip(*by_algorithm, strict=True), start)
-    chosen = [pair[number % len(pair)] for number, pair in pairs]
-    assert {"online", "safe"} <= {variant.strategy.name for variant in chosen}
+    turns = {pair[number % len(pair)]: number for number, pair in pairs}
+    greediest = {v.strategy.name: v for v in sorted(turns, key=most_held)}
+    assert {"online", "safe"} <= set(greediest)
+    always = {*turns} if known is H200 else {*greediest.values()}
+    chosen = [variant for variant, turn in turns.items() if variant in always or turn % 3 == 0]
     assert complaints(chosen, known) == []
 
 
 WIDTHS = (1, 7, 33, 256, 2048, 4096, 50257, 131072, 3_000_000_000)
 
 
-@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("bits", [16, 32, 64])
 @pytest.mark.parametrize("cols", WIDTHS)
-def test_first_choices_for_other_widths(cols: int, dtype: DType) -> None:
-    algorithm = list(BOTH)[cols % 2]
-    assert complaints(firsts(Problem.of(algorithm, dtype, cols), H200), H200) == []
+def test_first_choices_for_other_widths(cols: int, bits: int) -> None:
+    """The types of 16 bits take turns."""
+    number = WIDTHS.index(cols)
+    types = [dtype for dtype in DType if dtype.itemsize * 8 == bits]
+    problem = Problem.of(list(BOTH)[cols % 2], types[number % len(types)], cols)
+    assert complaints(firsts(problem, H200), H200) == []
 
 
-SEEDED = random.Random(0).sample(spill_grid.cases(), 300)
+SEEDED = random.Random(0).sample(spill_grid.cases(), 150)
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -130,28 +145,22 @@ def test_best_guesses_of_a_part_of_the_grid(arch: str, dtype: DType) -> None:
 def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> None:
     known = KNOWN[arch]
     found = list(candidates(Problem.of("softmax", dtype, 6000), 4096, known, "shared"))
-    major = known.compute_capability[0]
-    assert len({variant.strategy.knobs["copy"] for variant in found}) == min(major - 6, 3)
-    assert complaints(found, known) == []
+    ways = {variant.strategy.knobs["copy"]: variant for variant in reversed(found)}
+    assert len(ways) == min(known.compute_capability[0] - 6, 3)
+    assert complaints(found if known is H200 else ways.values(), known) == []
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
-    """Rows that no ring holds: registers are nearly full."""
+    """Rows that no ring holds: registers are nearly full. Types take turns, as functions do."""
     problems = [Problem.of(algorithm, dtype, 2**26 // dtype.itemsize) for algorithm in BOTH]
     by_algorithm = [list(candidates(problem, 4, H200, "cooperative")) for problem in problems]
-    chosen = [pair[number % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
+    turns = [pair[number // 2 % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
+    chosen = turns[[*DType].index(dtype) % 2 :: 2]
+    assert len(chosen) >= 2
     assert chosen[0].strategy.knobs["held"] > 0
     spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in chosen}
     assert not any(spills.values()), spills
-
-
-def most_held(variant: Variant) -> tuple[int, int]:
-    """Return the elements that a thread holds and the size of the block, to compare variants."""
-    knobs = variant.strategy.knobs
-    names = ("cols_per_thread", "rows_per_access", "pack_size", "unroll")
-    kept = names[:2] if "cols_per_thread" in knobs else names[2:]
-    return math.prod(knobs.get(name, 1) for name in kept), knobs["block_size"]
 
 
 @pytest.mark.parametrize("out", list(DType))

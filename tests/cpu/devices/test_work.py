@@ -10,7 +10,10 @@ import dataclasses
 import json
 from pathlib import Path
 
+import pytest
+
 from softgen.verify.verify import on_emulator
+from tests.helpers.emulator_helpers import share_programs
 from tests.mutation import subjects
 
 COUNTS = Path(__file__).with_name("work.json")
@@ -27,7 +30,10 @@ def counted() -> dict[str, list[dict[str, int]]]:
     return found
 
 
-def test_kernels_do_what_they_did() -> None:
+def test_kernels_do_what_they_did(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_programs(tmp_path_factory, monkeypatch)  # with the test of mutants
     assert counted() == json.loads(COUNTS.read_text())
 
 

@@ -51,11 +51,11 @@ def verified(variants: list[Variant], monkeypatch: pytest.MonkeyPatch) -> Report
 
 def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
     problems = [
-        Problem.of(algorithm, dtype, cols, out_dtype=out)
-        for algorithm in BOTH
-        for dtype in HALVES
-        for out in (dtype, DType.FLOAT32)
-        for cols in WIDTHS
+        Problem.of(list(BOTH)[(number + turn) % 2], dtype, cols, out_dtype=out)
+        for number, cols in enumerate(WIDTHS)
+        for turn, (dtype, out) in enumerate(
+            (dtype, out) for out in (None, DType.FLOAT32) for dtype in HALVES
+        )
     ]
     problems += [dataclasses.replace(p, fixed_order=True) for p in problems if p.alignment == 1]
     variants = [
@@ -67,7 +67,7 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 64
+    assert report.checked == len(variants) == 32
 
 
 @pytest.mark.parametrize(

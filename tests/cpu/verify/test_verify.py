@@ -96,7 +96,8 @@ def test_a_wrong_kernel_is_reported_by_regime(monkeypatch: pytest.MonkeyPatch) -
         return broken(source, "__int_as_float(0xff800000)", "-1e20f")
 
     monkeypatch.setattr(verify_module, "render", finite_start)
-    report = verify(variants=["safe"], dtypes=["float32"])
+    safe = matrix(False, ["safe"], ["float32"], ["softmax", "log_softmax"])
+    report = verify(variants=[v.name for v in safe if v.problem.cols in (33, 100)])
     assert report.failed == len(report.failures) == 2
     assert report.failures[1].startswith("softmax_f32_100_safe_b256_pdl1: regime ")
     assert "elements are off by more than 2e-06 (relative)" in report.failures[1]
@@ -110,9 +111,11 @@ def test_a_kernel_that_breaks_a_rule_is_reported(monkeypatch: pytest.MonkeyPatch
         return broken(source, "__syncthreads();", "") if hit else source
 
     monkeypatch.setattr(verify_module, "render", racy)
-    report = verify(variants=["safe"], dtypes=[DType.FLOAT64])
-    hit = [v for v in matrix(False, ["safe"], ["float64"]) if v.problem.cols == 1000]
-    assert report.checked > report.failed == sum(v.problem.function.reduces for v in hit) > 6
+    some = [v for v in matrix(False, ["safe"], ["float64"]) if v.problem.cols in (33, 1000)]
+    some = some[::3]
+    report = verify(variants=[variant.name for variant in some])
+    hit = sum(v.problem.cols == 1000 and v.problem.function.reduces for v in some)
+    assert report.checked > report.failed == hit > 3
     assert all("race on shared memory" in failure for failure in report.failures)
 
 
@@ -124,7 +127,7 @@ def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPa
         return broken(source, 'extern "C"', '@ extern "C"')
 
     monkeypatch.setattr(verify_module, "render", ill)
-    report = verify(variants=["safe"], dtypes=["float16"])
+    report = verify(variants=["safe"], dtypes=["float16"], functions=["log_softmax"])
     assert report.failed == 1
     assert "log_softmax_f16_7_safe" in report.failures[0]
     assert "refused the source" in report.failures[0]
