@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 
 from softgen import moved as moved
+from softgen.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as typing has it, whose import is most of that of softgen
 if TYPE_CHECKING:
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from softgen.spec.dtypes import DType
     from softgen.spec.functions.base import Function
     from softgen.spec.problem import Problem
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Arch",

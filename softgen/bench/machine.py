@@ -6,9 +6,9 @@ import importlib.metadata
 import shutil
 import subprocess
 
-from softgen import __version__
 from softgen.bench.record import Machine
 from softgen.devices.gpu.device import describe
+from softgen.version import __version__
 
 # Distributions by the name that people know them under.
 _PACKAGES = {

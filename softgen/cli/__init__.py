@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from softgen import __version__
 from softgen.cli import bench, cache, doctor, emit, explain, listing, run, show, tune, verify
 from softgen.cli.group import Command, Commands
+from softgen.version import __version__
 
 __all__ = ["app"]
 

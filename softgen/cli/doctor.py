@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from softgen import __version__
 from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
+from softgen.version import __version__
 
 
 def doctor(json: options.JsonOption = False) -> None:

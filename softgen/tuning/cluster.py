@@ -9,7 +9,6 @@ import threading
 from collections.abc import Generator, Sequence
 from typing import Any
 
-import softgen
 from softgen.errors import (
     InvalidValueError,
     MissingDependencyError,
@@ -22,6 +21,7 @@ from softgen.tuning.entry import problem_from_json
 from softgen.tuning.events import Event, Finished, Said
 from softgen.tuning.fleet import Answer, Fleet, Heard, Worker
 from softgen.tuning.handout import Task
+from softgen.version import __version__
 
 LOCAL = "local"  # the address of a cluster that is begun on this machine, and ends with us
 CONNECT_SECONDS = 10.0
@@ -36,7 +36,7 @@ class Tuner:
         from softgen.tuning.worker import use
 
         use(0)
-        return {"name": gpu_name(), "version": softgen.__version__}
+        return {"name": gpu_name(), "version": __version__}
 
     def tune(self, problem: dict[str, Any], rows: int, budget: float | None) -> Answer:
         """Tune a shape, and store the choice on this node too."""
@@ -146,9 +146,9 @@ class Actor(Worker):
         threading.Thread(target=wait, daemon=True).start()
 
     def _begun(self, told: dict[str, str]) -> Answer:
-        if told["version"] != softgen.__version__:
+        if told["version"] != __version__:
             raise NotSupportedError(
-                f"softgen {told['version']} is installed there, and {softgen.__version__} here"
+                f"softgen {told['version']} is installed there, and {__version__} here"
             )
         self.name = told["name"]
         return {"ready": True}

@@ -77,7 +77,7 @@ def test_a_cluster_of_two_models(ray: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_another_version_of_softgen_is_not_used(
     two_gpus: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("softgen.__version__", "0.0.0")
+    monkeypatch.setattr("softgen.tuning.cluster.__version__", "0.0.0")
     result = cli("tune", "--shape", "8x8", "--ray", "x")
     assert result.exit_code == group.FAILED
     assert "is installed there, and 0.0.0 here" in result.stderr

@@ -1,0 +1,3 @@
+"""The version, for modules of every room."""
+
+__version__ = "0.1.0"
