@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Callable
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.spec.problem import whole_number
 
 
 def is_number(value: Any) -> bool:
@@ -29,13 +28,7 @@ def finite(name: str, value: Any) -> float:
 
 def whole(name: str, value: Any) -> int:
     """Return the argument `name`, an int that fits 64 bits."""
-    index: Callable[[Any], int] = operator.index
-    try:
-        number = None if isinstance(value, bool) else index(value)
-    except TypeError:
-        number = None
-    if number is None:
-        raise InvalidTypeError(f"{name} must be an int, got {value!r}")
+    number = whole_number(name, value)
     if not -(2**63) <= number < 2**64:
         raise InvalidValueError(f"{name} must fit 64 bits, got {number}")
     return number
