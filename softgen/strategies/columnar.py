@@ -133,16 +133,20 @@ class Columnar(Strategy):
         slots = self.warp_parts + (blocks if blocks > 1 else 0)
         return slots * self.rows_of_a_block * problem.part_bytes + 8 * (blocks > 1)
 
+    def require_pack_of_rows(self, problem: Problem) -> None:
+        """Raise IllegalVariantError unless one access can move a pack of adjacent rows."""
+        self.require(self.pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
+        self.require(
+            self.pack_size <= problem.alignment,
+            f"packs of {self.pack_size} where rows start on {problem.alignment} elements",
+        )
+
     def check_grid(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless blocks, packs and clusters are possible."""
         require = self.require
         self.require_cluster(self.blocks_of_a_row, arch)
         require(self.blocks_of_a_row in CLUSTERS, f"cluster_size must be one of {CLUSTERS}")
-        require(self.pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
-        require(
-            self.pack_size <= problem.alignment,
-            f"packs of {self.pack_size} where rows start on {problem.alignment} elements",
-        )
+        self.require_pack_of_rows(problem)
         self.require_block(self.block_size)
         require(self.threads_across in ACROSS, f"threads_across must be one of {ACROSS}")
         require(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PACK_SIZES, Strategy, knob
+from softgen.strategies.base import Strategy, knob
 from softgen.strategies.columnar import (
     INPUT_REGISTERS,
     MOST_SHARED,
@@ -111,11 +111,7 @@ class Spread(Columnar):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the blocks are resident and hold what they should."""
         require = self.require
-        require(self.pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
-        require(
-            self.pack_size <= problem.alignment,
-            f"packs of {self.pack_size} where rows start on {problem.alignment} elements",
-        )
+        self.require_pack_of_rows(problem)
         self.require_block(self.block_size)
         inner = problem.layout.step
         across = self.threads_across

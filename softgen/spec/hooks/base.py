@@ -123,11 +123,6 @@ class Beside(Hook):
         return False
 
     @property
-    def picks(self) -> bool:
-        """Whether it reads an element by its column, before any result is written over it."""
-        return False
-
-    @property
     def enters(self) -> bool:
         """Elements stay what they are."""
         return False
@@ -145,3 +140,43 @@ class Leaving(Beside):
     def weighs(self) -> bool:
         """On the way out."""
         return True
+
+
+class OfFunction(Hook):
+    """Base of what a function does itself, as hooks do: `Function.modifiers`.
+
+    Callers name it nowhere. Its text finds the inputs of the function by their names.
+
+    Attributes:
+        gradient: whether results are gradients, which it modifies.
+    """
+
+    gradient: bool
+
+    @property
+    def formula(self) -> str:
+        """What it is."""
+        return f"{self.name}[row]"
+
+    def operands(self, compute: DType) -> tuple[Operand, ...]:
+        """Return nothing: the function has them."""
+        return ()
+
+    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
+        """Return nothing."""
+        return ()
+
+    @property
+    def placed(self) -> bool:
+        """Where results are modified."""
+        return self.gradient
+
+    @property
+    def enters(self) -> bool:
+        """Elements stay what they are."""
+        return False
+
+    @property
+    def leaves(self) -> bool:
+        """Gradients."""
+        return self.gradient

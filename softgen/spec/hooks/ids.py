@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
-from softgen.spec.operands import Operand
+from softgen.spec.hooks.base import OfFunction
 
 
 @dataclass(frozen=True)
-class Ids(Hook):
-    """The ids of a row. Functions have it, and callers name it nowhere: `Function.modifiers`.
+class Ids(OfFunction):
+    """The ids of a row.
 
     Attributes:
         count: how many a row has.
@@ -28,34 +26,6 @@ class Ids(Hook):
     def name(self) -> str:
         """As the others have one; it is in no kernel's name."""
         return "ids"
-
-    @property
-    def formula(self) -> str:
-        """What it is."""
-        return "ids[row]"
-
-    def operands(self, compute: DType) -> tuple[Operand, ...]:
-        """Return nothing: the function has them."""
-        return ()
-
-    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
-        """Return nothing."""
-        return ()
-
-    @property
-    def placed(self) -> bool:
-        """Where results are modified."""
-        return self.gradient
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
-
-    @property
-    def leaves(self) -> bool:
-        """Gradients."""
-        return self.gradient
 
     def registers(self, compute: DType) -> int:
         """Return what the ids and the numbers of the gradient take.

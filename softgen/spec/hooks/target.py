@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
-from softgen.spec.operands import Operand
+from softgen.spec.hooks.base import OfFunction
 
 
 @dataclass(frozen=True)
-class Target(Hook):
-    """The target of a row. Functions have it, and callers name it nowhere: `Function.modifiers`.
+class Target(OfFunction):
+    """The target of a row.
 
     It ends a row that is ignored before its first column, so that nothing of it is loaded.
 
@@ -36,37 +34,9 @@ class Target(Hook):
         return "target"
 
     @property
-    def formula(self) -> str:
-        """What it is."""
-        return "target[row]"
-
-    def operands(self, compute: DType) -> tuple[Operand, ...]:
-        """Return nothing: the function has them."""
-        return ()
-
-    def example(self, rows: int, cols: int) -> tuple[Any, ...]:
-        """Return nothing."""
-        return ()
-
-    @property
-    def placed(self) -> bool:
-        """Where results are modified."""
-        return self.gradient
-
-    @property
     def ends(self) -> bool:
         """Rows that are ignored."""
         return not self.told
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
-
-    @property
-    def leaves(self) -> bool:
-        """Gradients."""
-        return self.gradient
 
     @property
     def picks(self) -> bool:
