@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import run
+from softgen.devices.emulator import build
 from softgen.source.render import Source, render
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
@@ -32,19 +34,31 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     share_programs(tmp_path_factory, monkeypatch)
 
 
-def error(source: Source, step: int) -> float:
+def errors(sources: Sequence[Source], step: int) -> list[float]:
     """Return the worst relative error where each further step is below half a unit of the sum."""
-    cols = source.variant.problem.cols
-    x = np.full((2, cols), np.log(0.95 * 2.0**-24 * 0.5), np.float32)
+    problem = sources[0].variant.problem
+    x = np.full((2, problem.cols), np.log(0.95 * 2.0**-24 * 0.5), np.float32)
     x[:, : THREADS * step] = 0
-    y = run(source, x).astype(np.float64)
-    wanted = reference(source.variant.problem.function, x.astype(np.float64))
-    return float(np.max(np.abs(y - wanted) / wanted))
+    wanted = reference(problem.function, x.astype(np.float64))
+    program = build(sources)
+    found = [program.run(source, x).astype(np.float64) for source in sources]
+    return [float(np.max(np.abs(y - wanted) / wanted)) for y in found]
+
+
+MISTAKES = (
+    ("lost += (before - sum) + term;", ""),
+    ("lost += (before", "lost = (before"),
+    ("lost += (before", "lost -= (before"),
+    ("(before - sum) + term", "(before + sum) + term"),
+    ("return sum + lost;", "return sum;"),
+    ("return sum + lost;", "return sum - lost;"),
+)
 
 
 @pytest.mark.parametrize(("strategy", "step"), SETTINGS, ids=lambda s: str(s))
 def test_terms_below_the_last_place_of_a_sum_count(strategy: Strategy, step: int) -> None:
     source = render(Variant(Problem.of("softmax", "float32", 50_000), strategy))
-    assert error(source, step) < 4e-7
-    without = broken(source, "lost += (before - sum) + term;", "")
-    assert error(without, step) > 2e-6
+    wrong = [broken(source, *mistake) for mistake in MISTAKES]
+    right, *others = errors([source, *wrong], step)
+    assert right < 4e-7
+    assert min(others) > 2e-6, dict(zip(MISTAKES, others, strict=True))
