@@ -87,6 +87,7 @@ def _row_names(problem: Problem) -> dict[str, Any]:
         # Between the rows of a view lies what is nobody's.
         "inner_row": "false" if strided else "row > 0 && row + 1 < rows",
         "more_arrays": [array_of(operand.name) for operand in problem.element_inputs[1:]],
+        "more_rows_at": "".join(f", {row_of(o.name)}" for o in problem.element_inputs[1:]),
         "more_names": "".join(f", {array(o.name)}" for o in problem.element_inputs[1:]),
     }
 
@@ -113,6 +114,15 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     return {
         "x": first.name,
         "more_inputs": more,
+        "more_value": "".join(f", {operand.name}_value[1]" for operand in more),
+        "more_single": "".join(f", {operand.name}_value" for operand in more),
+        "more_row_list": [f"const X* row_{operand.name}" for operand in more],
+        "more_raw_filled": [f"Raw (&{operand.name}_raw)[kPacks]" for operand in more],
+        "more_raw_declared": "".join(f", {operand.name}_raw[kPacks]" for operand in more),
+        "more_raw": [f"const Raw (&{operand.name}_raw)[kPacks]" for operand in more],
+        "more_raw_packs": [f"Raw {operand.name}_raw" for operand in more],
+        "more_packs": "".join(f", {operand.name}_raw" for operand in more),
+        "more_pack": "".join(f", {operand.name}_raw[p]" for operand in more),
         "more_filled": [f"Compute (&{operand.name}_values)[kColsPerThread]" for operand in more],
         "more_declared": "".join(f", {operand.name}_values[kColsPerThread]" for operand in more),
         "more_row_parameters": "".join(f"const X* row_{operand.name}, " for operand in more),

@@ -110,6 +110,9 @@ class Strategy(abc.ABC):
     tuned: ClassVar[bool] = True  # whether it is a candidate without being asked for by name
     takes: ClassVar[frozenset[Feature]] = frozenset()  # what its template has beyond the usual
     layouts: ClassVar[tuple[type[Layout], ...]] = (Rows,)  # that its template knows
+    # Whether its template takes whole packs of rows that start anywhere from several inputs whose
+    # parts are sums.
+    cuts_sums: ClassVar[bool] = False
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
@@ -303,18 +306,22 @@ class Strategy(abc.ABC):
             f"packs of {problem.alignment} need no exchange",
         )
 
-    @staticmethod
-    def common_pack(problem: Problem) -> int:
+    @classmethod
+    def common_pack(cls, problem: Problem) -> int:
         """Return the elements of the widest access to all arrays: see `require_alike`."""
         widest = problem.dtype.max_pack
-        return widest if _alike(problem) else min(problem.alignment, widest)
+        return widest if cls._alike(problem) else min(problem.alignment, widest)
 
     def require_alike(self, pack_size: int, problem: Problem) -> None:
-        """Raise IllegalVariantError if rows of several arrays may start differently in packs."""
+        """Raise IllegalVariantError if rows of several arrays may start differently in packs.
+
+        Of inputs of sums they may where the template is ready for it: gradients, whose arrays are
+        alike as libraries allocate them.
+        """
         self.require(
-            problem.alignment >= pack_size or _alike(problem),
-            "rows of two inputs, or of a view and its result, must start on packs: they may lie "
-            "differently",
+            problem.alignment >= pack_size or self._alike(problem),
+            "rows of two inputs, or of a view and its result, must start on packs here: they may "
+            "lie differently",
         )
 
     def require_cols_per_thread(self, cols_per_thread: int, pack_size: int) -> None:
@@ -347,6 +354,18 @@ class Strategy(abc.ABC):
             f"{limit}",
         )
 
+    @classmethod
+    def _alike(cls, problem: Problem) -> bool:
+        """Whether what starts within a pack does so by as much in all arrays of rows, as a rule.
+
+        Where an array does not, a thread's accesses to it are of single elements, a pack apart:
+        with such a result bfloat16 rows of 1000 took 5.7 times as long.
+        """
+        if len(problem.element_inputs) > 1:
+            cuts = cls.cuts_sums and problem.function.part is SUM and not problem.fixed_order
+            return cuts and problem.layout.starts_alike
+        return problem.layout.starts_alike or not problem.writes_elements
+
     def require(self, rule: bool, message: str) -> None:
         """Raise IllegalVariantError with `message` unless `rule` holds."""
         if not rule:
@@ -362,13 +381,3 @@ class Lesson(Strategy):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """Never the first choice."""
         return math.inf
-
-
-def _alike(problem: Problem) -> bool:
-    """Whether what starts within a pack does so by as much in all arrays with elements a column.
-
-    Where a result does not, a thread's stores are of single elements, a pack apart: bfloat16 rows
-    of 1000 took 5.7 times as long.
-    """
-    alone = len(problem.element_inputs) == 1
-    return alone and (problem.layout.starts_alike or not problem.writes_elements)

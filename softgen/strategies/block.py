@@ -39,6 +39,7 @@ class Block(Sliced):
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
+    cuts_sums = True
     layouts = (Rows, Strided, Shards)
 
     thread_group_width: int = knob("g", "threads that share a row")

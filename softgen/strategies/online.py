@@ -25,6 +25,7 @@ class Online(Strategy):
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
     takes = frozenset(Feature)
+    cuts_sums = True
     layouts = (Rows, Strided)
 
     pack_size: int = knob("p", "elements moved by one load or store")

@@ -7,7 +7,7 @@ from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
-from softgen.spec.parts import MAX_SUM
+from softgen.spec.parts import MAX_SUM, SUM
 from softgen.spec.problem import Problem
 from softgen.spec.shards import MOST_SHARDS
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
@@ -47,8 +47,13 @@ def halves_in_float32(problem: Problem) -> bool:
     return problem.dtype.itemsize == 2 and problem.compute_dtype is DType.FLOAT32
 
 
-def require_packable(strategy: Strategy, pack_size: int, problem: Problem, arch: Arch) -> None:
-    """Raise IllegalVariantError unless elements of `problem` can stay packed."""
+def require_packable(
+    strategy: Strategy, pack_size: int, problem: Problem, arch: Arch, *, sums: bool = False
+) -> None:
+    """Raise IllegalVariantError unless elements of `problem` can stay packed.
+
+    With `sums` the template has sums of packed elements too, of any number of inputs.
+    """
     strategy.require(
         halves_in_float32(problem) and pack_size >= 2,
         "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
@@ -59,10 +64,12 @@ def require_packable(strategy: Strategy, pack_size: int, problem: Problem, arch:
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
+    if sums and problem.function.part is SUM:
+        own = {Feature.SUMS, Feature.MORE_INPUTS}
     strategy.require(
         features_of(problem) <= own,
-        "elements of two inputs, or with a hook on their way in that is no scale above 0, cannot "
-        "stay packed",
+        "elements of two inputs whose parts are no sums, or with a hook on their way in that is no "
+        "scale above 0, cannot stay packed",
     )
     strategy.require(
         arch.compute_capability >= PACKED_NEEDS,
@@ -83,15 +90,15 @@ class Sliced(Strategy):
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
 
-    @staticmethod
-    def widest_pack(problem: Problem) -> int:
+    @classmethod
+    def widest_pack(cls, problem: Problem) -> int:
         """Return the elements of the widest access that is worth its while.
 
         Two float64 are not worth an exchange between lanes: 4096 x 4097 took 79 us without, and 87.
         """
         if problem.fixed_order and problem.dtype is DType.FLOAT64:
             return problem.alignment
-        return Strategy.common_pack(problem)
+        return cls.common_pack(problem)
 
     def aligned(self, problem: Problem) -> bool:
         """Return whether every row starts on a pack."""
@@ -232,7 +239,7 @@ class Sliced(Strategy):
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
         if self.packed:
-            require_packable(self, self.pack_size, problem, arch)
+            require_packable(self, self.pack_size, problem, arch, sums=True)
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: what is written has 16 bits too."""
@@ -250,7 +257,12 @@ class Sliced(Strategy):
         return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 
     def input_registers(self, problem: Problem) -> int:
-        """Return what a thread needs for inputs beside the first, without their elements."""
+        """Return what a thread needs for inputs beside the first, without their elements.
+
+        Nothing where they stay packed: the terms of a sum take less than a pair's.
+        """
+        if self.packed:
+            return 0
         each = SINGLE_INPUT_REGISTERS if self.pack_size == 1 else INPUT_REGISTERS
         return each * (len(problem.element_inputs) - 1)
 

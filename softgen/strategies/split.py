@@ -33,6 +33,7 @@ class Split(Sliced):
             *(Feature.HOOKS, Feature.ENDS, Feature.FLOAT8),
         }
     )
+    cuts_sums = True
     layouts = (Rows, Strided)
 
     block_size: int = knob("b", "threads in a block")

@@ -258,7 +258,8 @@ def _judge_shards(program: Program, source: Source, seconds: int) -> list[Verdic
 def _jobs(source: Source, seconds: int) -> list[Job]:
     """Return the launches of a kernel, misaligned where its problem allows it.
 
-    Out of place, x and y lie differently where rows may start anywhere; in place, blocks that
+    Out of place, x and y lie differently where rows may start anywhere, and further inputs once
+    like x and once not; in place, blocks that
     stride over the rows are two, there is one more of those that do not, and those that wait for
     others run before them. Where blocks share
     a row, there is a launch of one row too.
@@ -281,6 +282,8 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
         jobs.append(replace(job, in_place=True, grid=grid, together=together, placement=where))
     elif y_offset != offset:
         jobs.append(job)
+    if y_offset != offset and len(problem.element_inputs) > 1:
+        jobs.append(replace(job, others_offset=y_offset))
     if variant.launch.workspace_bytes_per_row:  # what follows the last row comes early
         step = problem.layout.step
         one = tuple(o[:step] if o.ndim else o for o in rest)

@@ -38,6 +38,7 @@ class Job:
             rows may be fewer; those that do not may be more, which then have nothing to do.
         x_offset: elements that x starts after a 16-byte boundary.
         y_offset: the same of y.
+        others_offset: the same of its other inputs; x's by default.
         first_row: index of the first row of x, so that offsets are large where memory is small.
             That row is only a neighbour: its result is undefined. No two blocks may share a row.
             Of columns it is the first row of an outer index, all of whose rows are neighbours.
@@ -57,6 +58,7 @@ class Job:
     grid: int | None = None
     x_offset: int = 0
     y_offset: int = 0
+    others_offset: int | None = None
     first_row: int = 0
     together: int | None = None
     dynamic_shared: int | None = None
@@ -233,6 +235,8 @@ class Job:
         apart = operand.extent in (Extent.NUMBER, Extent.BROADCAST)  # no elements of rows
         of_a_row = size if apart else operand.elements_per_row(problem.cols)
         elements = self.y_offset if operand.result else self.x_offset
+        if operand in problem.inputs[1:] and self.others_offset is not None:
+            elements = self.others_offset
         inner = problem.layout.step if operand.extent is Extent.ELEMENT else 1
         # What there is one of per row lies apart from any boundary of rows.
         shift = elements * operand.dtype.itemsize % 16 if operand.extent is Extent.ELEMENT else 0
