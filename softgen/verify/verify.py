@@ -17,6 +17,7 @@ from softgen.errors import CompileError, EmulationError, InvalidValueError, Soft
 from softgen.source.render import Source, render
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.layouts import Columns
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
 from softgen.strategies.variants import Variant
 from softgen.verify import sharded
@@ -259,10 +260,9 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
     """Return the launches of a kernel, misaligned where its problem allows it.
 
     Out of place, x and y lie differently where rows may start anywhere, and further inputs once
-    like x and once not; in place, blocks that
-    stride over the rows are two, there is one more of those that do not, and those that wait for
-    others run before them. Where blocks share
-    a row, there is a launch of one row too.
+    like x and once not; in place, columns start on 16 bytes, where tiles are moved in other ways,
+    blocks that stride over the rows are two, there is one more of those that do not, and those that
+    wait for others run before them. Where blocks share a row, there is a launch of one row too.
     """
     variant = source.variant
     (x, *others), (offset, y_offset) = _inputs(variant), _offsets(variant)
@@ -279,7 +279,10 @@ def _jobs(source: Source, seconds: int) -> list[Job]:
         waits = launch.workspace_bytes_per_row and not launch.cooperative
         together = _TOGETHER if waits else None
         where = placement_of(problem, len(x), in_place=True)
-        jobs.append(replace(job, in_place=True, grid=grid, together=together, placement=where))
+        twin = replace(job, in_place=True, grid=grid, together=together, placement=where)
+        # The order of their sums does not depend on where columns lie, and GPUs' arrays start so.
+        aligned = isinstance(problem.layout, Columns)
+        jobs.append(replace(twin, x_offset=0, y_offset=0) if aligned else twin)
     elif y_offset != offset:
         jobs.append(job)
     if y_offset != offset and len(problem.element_inputs) > 1:
