@@ -169,6 +169,8 @@ EQUIVALENT = {
     r"if \(thread == 1\) written\[row\] = 0;": "any thread of the warp may clear the count",
     r"first <= kRowPacks; first \+= kInFlight": "the pack behind a row's last has no column of it",
     r"i <= kLoads; \+\+i": "what is moved is asked first whether it is in the tile",
+    r"kLoads = \(kTile \* kPackSize": "likewise",
+    r"_77_fixed_warp_.* lane == kLanes \+ 1": "no pack of 77 columns is behind the last lane's",
     r"kPacks = kColsPerThread \* kPackSize": "packs behind a row's last have no column of it",
     r"spread_p4_w4_b64_c1_.* sum = exponential\(": "a thread has one element, so there is one term",
     r"_f64_50001_safe_.* sum = value = ": "likewise",

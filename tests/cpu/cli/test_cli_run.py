@@ -18,6 +18,7 @@ from softgen.cli import run as run_module
 from softgen.cli.run_compute import Computed, compute
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
+from tests.helpers.emulator_helpers import put_host
 
 CPU = ("run", "--device", "cpu")
 
@@ -25,7 +26,10 @@ CPU = ("run", "--device", "cpu")
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return one cache folder for all tests here: each kernel is compiled once (a second each)."""
-    return tmp_path_factory.mktemp("shared") / "cache"
+    folder = tmp_path_factory.mktemp("shared") / "cache"
+    folder.mkdir(mode=0o700)
+    put_host(tmp_path_factory, folder)
+    return folder
 
 
 @pytest.fixture(autouse=True)
