@@ -20,8 +20,9 @@ MAX_GRID = 2**31 - 1
 MOST_REGISTERS = 255  # of a thread
 LINE_BYTES = 128  # of a line of L1 and of L2
 
-# Bytes of dynamic shared memory that a block gets without asking, and the blocks of a cluster:
-# every device of compute capability 9.0 and above can schedule 8, and those with full GPCs 16.
+# Bytes of shared memory that a block gets without asking, static and dynamic together, and the
+# blocks of a cluster: every device of compute capability 9.0 and above can schedule 8, and those
+# with full GPCs 16.
 FREE_SHARED = 48 * 1024
 PORTABLE_CLUSTER = 8
 

@@ -16,8 +16,8 @@ class Launch:
         block_size: threads in a block.
         rows_per_block: rows that a block finishes in one step of its loop.
         static_shared_bytes: static shared memory of one block in bytes.
-        dynamic_shared_bytes: dynamic shared memory of one block in bytes; above 48 KB the host has
-            to opt in.
+        dynamic_shared_bytes: dynamic shared memory of one block in bytes; the host has to opt in
+            where it is above 48 KB together with the static.
         cluster_size: blocks of a thread block cluster, which then share one row.
         blocks_per_row: blocks that each step takes, where that is more than one.
         most_blocks: where blocks stride over the rows, the largest grid.
@@ -47,7 +47,7 @@ class Launch:
     @property
     def asks_for_shared(self) -> bool:
         """Whether the host must allow the kernel that much dynamic shared memory."""
-        return self.dynamic_shared_bytes > FREE_SHARED
+        return self.dynamic_shared_bytes > 0 and self.shared_bytes > FREE_SHARED
 
     @property
     def asks_for_cluster(self) -> bool:

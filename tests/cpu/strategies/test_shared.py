@@ -159,6 +159,13 @@ def test_narrow_rows_are_for_others() -> None:
     assert order.index("block") < order.index("shared") < order.index("online")
 
 
+@pytest.mark.parametrize(("cols", "asks"), [(12200, False), (12288, True), (12400, True)])
+def test_static_memory_counts_where_the_host_has_to_ask(cols: int, asks: bool) -> None:
+    """Rows of 12288 float32 are 48 KB, to which come the parts of the warps."""
+    launch = Variant(Problem.of("softmax", "float32", cols), Shared(4, 512, PLAIN, 1, 0)).launch
+    assert launch.asks_for_shared == asks
+
+
 @pytest.mark.parametrize("arch", [H200, H200.with_multiprocessors(78), KNOWN["sm_120"]], ids=str)
 def test_a_ring_has_as_many_blocks_as_the_gpu_holds(arch: Arch) -> None:
     found = list(candidates(Problem.of("softmax", "float32", 8192), 4096, arch, "shared"))
