@@ -104,6 +104,12 @@ class Compiler:
         return (*UNIT_FLAGS, *fill, *(CLANG if self.is_clang else GNU))
 
     @property
+    def link_flags(self) -> tuple[str, ...]:
+        """Flags to link a unit; gold, where it is installed, takes a third of the time."""
+        quick = () if self.is_clang or shutil.which("ld.gold") is None else ("-fuse-ld=gold",)
+        return (*LINK_FLAGS, *quick)
+
+    @property
     def _major(self) -> int:
         found = re.search(r"\b(\d+)\.\d+\.\d+\b", self.version)
         return int(found[1]) if found else 0

@@ -12,7 +12,6 @@ import numpy as np
 from softgen.devices.emulator import processes
 from softgen.devices.emulator.compiler import (
     HOST_FLAGS,
-    LINK_FLAGS,
     PACKAGE,
     Compiler,
     find_compiler,
@@ -108,7 +107,7 @@ def build(sources: Sequence[Source]) -> Program:
     distinct = list({source.sha256: source for source in sources}.values())
     text = unit_text(distinct)
     folder = program_folder()
-    stem = f"unit-{_digest(compiler, *compiler.unit_flags, *LINK_FLAGS, text)}"
+    stem = f"unit-{_digest(compiler, *compiler.unit_flags, *compiler.link_flags, text)}"
     path = kept(folder, stem)
     if path is None:
         try:
@@ -158,5 +157,5 @@ def _compile(compiler: Compiler, text: str, folder: Path, stem: str) -> Path:
         unit.write_text(text)
         include = f"-I{PACKAGE / 'include'}"
         compiler.call([*compiler.unit_flags, include, "-c", unit, "-o", compiled])
-        compiler.call([compiled, host, *LINK_FLAGS, "-o", built])
+        compiler.call([compiled, host, *compiler.link_flags, "-o", built])
         return keep(built, folder, stem)
