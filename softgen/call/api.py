@@ -58,8 +58,9 @@ def softmax(
             or comes with softgen, stores the winner on disk and is fast ever after; "cached" uses
             such a winner, else the best guess; "off" the best guess; "force" times again. By
             default SOFTGEN_TUNE, else "on".
-        variant: skip the choice: a strategy's name ("warp"), "oneflow", a step of the ladder
-            ("naive"), a setting ("online_p4_u2_b128"), a variant's name, a Strategy or a Variant.
+        variant: skip the choice: a strategy's name ("warp") for its best guess, untuned, "oneflow",
+            a step of the ladder ("naive"), a setting ("online_p4_u2_b128"), a variant's name, a
+            Strategy or a Variant.
         batch_invariant: if True a row's result has the same bits in any batch and anywhere in
             memory, on any GPU of one model: nothing is tuned, and rows that start off the boundary
             their width gives them cost a copy. By default SOFTGEN_BATCH_INVARIANT, else False.

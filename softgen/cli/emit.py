@@ -19,7 +19,7 @@ from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
-from softgen.strategies.select import Untimed, select, untimed
+from softgen.strategies.select import Untimed, select, shipped_of, untimed
 from softgen.strategies.variants import is_full_name, no_setting
 
 if TYPE_CHECKING:
@@ -87,6 +87,11 @@ def emit(
         _check(out or DEFAULT_FOLDER, sources, of, json)
     else:
         _write(out or DEFAULT_FOLDER, sources, of, json, wanted.unasked())
+        if not json and (shipped := wanted.passed_by()):
+            output.note(
+                f"it is the best guess of {variant}; --variant {shipped.variant.name} is the "
+                f"winner, {shipped.origin}"
+            )
         if out is None and not json:
             output.note(f"they are in {DEFAULT_FOLDER.absolute()}; --out names another folder")
 
@@ -161,6 +166,15 @@ class Selection:
         if self.cols is None or self.every or self.variant is not None:
             return None
         return untimed(self._problem(), self.rows, self.arch, self.batch_invariant)
+
+    def passed_by(self) -> Untimed | None:
+        """Return the shipped winner, if --variant names its strategy and so chooses another."""
+        if self.cols is None or self.every or self.variant is None:
+            return None
+        asked = (self.variant, self._problem(), self.rows, self.arch, self.batch_invariant)
+        found = shipped_of(*asked) if not is_full_name(self.variant) else None
+        guess = select(found.variant.problem, *asked[2:4], self.variant) if found else None
+        return found if found and found.variant != guess else None
 
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""

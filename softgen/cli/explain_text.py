@@ -103,10 +103,10 @@ def show(
         "candidates. `expected` is a time over that of a copy: of a strategy by its estimate, of "
         "a setting times what few bytes on their way, idle threads and a last wave cost. The "
         f"tuner times those within {cost.VARIANT_WITHIN} of the least and a few of each strategy "
-        f"within {cost.STRATEGY_WITHIN}, {len(found.table)} here. The fastest take turns. The "
-        "table is in the order of times, then of `expected`. A strategy has its settings in an "
-        "order of its own: the first of the best strategy is the guess, and of equal times the "
-        "earlier wins."
+        f"within {cost.STRATEGY_WITHIN}, {len(found.table)} here with the chosen one. The fastest "
+        "take turns. The table is in the order of times, then of `expected`. A strategy has its "
+        "settings in an order of its own: the first of the best strategy is the guess, and of "
+        "equal times the earlier wins."
     )
 
 

@@ -10,7 +10,7 @@ from softgen.cli import options, output
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
-from softgen.strategies.select import describe, select, untimed
+from softgen.strategies.select import Untimed, describe, select, shipped_of, untimed
 from softgen.strategies.variants import Variant, candidates, is_full_name, none_legal
 
 EXAMPLE_COLS = 1000
@@ -43,7 +43,8 @@ def list_variants(
     """List the candidate variants of a problem and their parameters.
 
     First comes the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for
-    sm_90), where there is one, then the best guess.
+    sm_90), where there is one, then the best guess; with a strategy's name as --variant the winner
+    if it is of that strategy, then the strategy's best guess, which the name alone chooses.
     """
     if cols is None and not (variant and is_full_name(variant)):
         cols = EXAMPLE_COLS
@@ -53,7 +54,7 @@ def list_variants(
     )
     known = arch_named(arch, sms)
     found = matching(problem, rows, known, variant)
-    first = untimed(problem, rows, known, batch_invariant) if found and variant is None else None
+    first = _first(problem, rows, known, variant, batch_invariant) if found else None
     if first and first.tuned_on:
         found = [first.variant, *(each for each in found if each != first.variant)]
     if json:
@@ -74,6 +75,15 @@ def list_variants(
     _print(found)
     if first:
         output.note(f"{first.variant.name}: {first.origin}")
+
+
+def _first(
+    problem: Problem, rows: int, arch: Arch, choice: str | None, batch_invariant: bool
+) -> Untimed | None:
+    """Return what is listed before the other candidates; None if it is one of them."""
+    if choice is None:
+        return untimed(problem, rows, arch, batch_invariant)
+    return shipped_of(choice, problem, rows, arch, batch_invariant)
 
 
 def _print(found: list[Variant]) -> None:

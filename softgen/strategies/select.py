@@ -97,6 +97,17 @@ def untimed(problem: Problem, rows: int, arch: Arch, batch_invariant: bool = Fal
     return Untimed(chosen, tuned_on, None if batch_invariant else rows)
 
 
+def shipped_of(
+    strategy: str, problem: Problem, rows: int, arch: Arch, batch_invariant: bool = False
+) -> Untimed | None:
+    """Return the winner that softgen ships, if it is of the strategy of that name.
+
+    The name alone chooses the strategy's best guess: the winner is asked for by its own name.
+    """
+    found = untimed(problem, rows, arch, batch_invariant)
+    return found if found.tuned_on and found.variant.strategy.name == strategy else None
+
+
 def describe(problem: Problem) -> str:
     """Return a problem in the words of the command line."""
     types = problem.dtype.value

@@ -20,7 +20,7 @@ from softgen.tuning.entry import Entry, Key, Timing
 
 @dataclass(frozen=True)
 class Candidate:
-    """A setting that the cost model lets through, or that was timed.
+    """A setting that the cost model lets through, that was timed, or that is the choice.
 
     Attributes:
         expected: about its time over that of a copy, by the cost model.
@@ -46,7 +46,7 @@ class Row:
     Attributes:
         expected: the time of its best guess over that of a copy, by `Strategy.estimate`.
         legal: how many settings it offers for the problem.
-        considered: how many of them the cost model lets through.
+        considered: how many of them the table has.
         best: the fastest of those that were timed, if any.
     """
 
@@ -80,7 +80,8 @@ class Explanation:
     Attributes:
         guess: the best guess, which stands where nothing is known.
         legal: how many settings the strategies offer, those that were not considered too.
-        table: the candidates, those that were timed first, fastest first, then by what is expected.
+        table: the candidates and the winner, those that were timed first, fastest first, then by
+            what is expected.
         strategies: best first as a guess.
         knobs: those of the winner's strategy.
     """
@@ -112,9 +113,10 @@ def explain(
     """
     # As the tuner looked at them; a guess is made for the bucket.
     sized = entry.rows if entry else rows_bucket(max(1, rows))
-    table = candidate_table(problem, sized, arch, entry)
-    # The tuner tries more than the candidates: its fastest with other values of pdl.
-    every = [*candidates(problem, sized, arch), *(each.variant for each in table), winner]
+    # The tuner tries more than the candidates, its fastest with other values of pdl: what it found
+    # and what is shipped need not be among them.
+    table = candidate_table(problem, sized, arch, entry, winner)
+    every = [*candidates(problem, sized, arch), *(each.variant for each in table)]
     found = list(dict.fromkeys(every))
     kinds = list(dict.fromkeys(type(variant.strategy) for variant in found))
     return Explanation(
@@ -128,9 +130,13 @@ def explain(
 
 
 def candidate_table(
-    problem: Problem, rows: int, arch: Arch, entry: Entry | None = None
+    problem: Problem,
+    rows: int,
+    arch: Arch,
+    entry: Entry | None = None,
+    winner: Variant | None = None,
 ) -> tuple[Candidate, ...]:
-    """Return the candidates for `rows` rows, with what `entry` keeps of them.
+    """Return the candidates for `rows` rows, and `winner`, with what `entry` keeps of them.
 
     Those that were timed come first, fastest first, then the others by what is expected of them.
     """
@@ -140,6 +146,8 @@ def candidate_table(
     for name in timings:
         with contextlib.suppress(SoftgenError):  # of a strategy that has changed since
             found.setdefault(name, parse_name(name))
+    if winner is not None:
+        found.setdefault(winner.name, winner)
     table = [
         Candidate(*(variant, cost(variant, rows, arch)), timings.get(name), failures.get(name, ""))
         for name, variant in found.items()

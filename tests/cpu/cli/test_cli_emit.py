@@ -24,7 +24,7 @@ from softgen.strategies.select import untimed
 from softgen.strategies.variants import best_guess, candidates, parse_name
 from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy
-from tests.helpers.cli_helpers import cli, document, ok, refused
+from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 
 SAFE = "softmax_f32_1000_safe_b256_pdl1"
 
@@ -49,6 +49,11 @@ def test_the_gallery_goes_to_generated(tmp_path: Path) -> None:
     texts = {path.stem: path.read_text() for path in Path("generated").glob("*.cu")}
     assert texts == {source.name: source.text for source in gallery()}
     assert ok("emit", "--check").stdout == ""
+
+
+def test_the_page_says_how_many_kernels_the_gallery_has() -> None:
+    (said,) = re.findall(r"the gallery, about (\d+) kernels", (ROOT / "docs/emit.md").read_text())
+    assert len(gallery()) == pytest.approx(int(said), rel=0.1)
 
 
 def test_emit_says_what_it_did() -> None:
@@ -572,6 +577,23 @@ def test_the_shipped_winner_is_emitted_listed_and_shown_where_there_is_one() -> 
     names = [line["name"] for line in listed]
     assert len(names) == len(set(names))
     assert generate("softmax", "bfloat16", 4096, rows=8192).name == TUNED
+
+
+def test_a_strategys_name_is_its_best_guess_and_tells_of_the_shipped_winner() -> None:
+    listed = document(ok("list", *BF16, "--variant", "block", "--json"))
+    assert (listed[0]["name"], listed[0]["tuned_on"]) == (TUNED, "NVIDIA H200")
+    assert {line["tuned_on"] for line in listed[1:]} == {""}
+    assert f"{TUNED}: tuned on NVIDIA H200 for 8192 rows\n" in (
+        ok("list", *BF16, "--variant", "block").stderr
+    )
+    said = ok("emit", *BF16, "--variant", "block", "--out", "out").stderr
+    assert cuda_files("out") == {listed[1]["name"]}
+    assert f"--variant {TUNED} is the winner, tuned on NVIDIA H200 for 8192 rows\n" in said
+    for other in ("cluster", TUNED, TUNED.removeprefix("softmax_bf16_4096_")):
+        assert "is the winner" not in ok("emit", *BF16, "--variant", other, "--out", "out").stderr
+    assert {
+        line["tuned_on"] for line in document(ok("list", *BF16, "--variant", "cluster", "--json"))
+    } == {""}
 
 
 @pytest.mark.parametrize("options", [("--arch", "sm_80"), ("--sms", 78), ("--rows", 64)])

@@ -13,7 +13,7 @@ from softgen.errors import MissingDependencyError
 from softgen.spec.arch import Arch, arch_named
 from softgen.spec.problem import Problem
 from softgen.spec.roofline import Peaks
-from softgen.strategies.variants import parse_name
+from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.winners import path_of
 from softgen.tuning import cache
 from softgen.tuning.cost import worth_timing
@@ -113,6 +113,18 @@ def test_a_shipped_winner_without_a_gpu() -> None:
     )
     assert told["occupancy"] == "not known: no NVRTC in this test"
     assert " us" not in ok("explain", "4096x12672").stdout.partition("setting")[2]
+
+
+def test_a_shipped_winner_that_is_no_candidate_is_in_the_table() -> None:
+    """Its pdl is one that only the tuner tries."""
+    words = ("8192x4096", "--dtype", "bfloat16")
+    chosen = lines(*words)["chosen"].partition(":")[0]
+    problem = Problem.of("softmax", "bfloat16", 4096)
+    assert chosen not in {v.strategy.label for v in candidates(problem, 8192, H200)}
+    assert re.search(rf"^{chosen} +\d\.\d\d +chosen *$", ok("explain", *words).stdout, re.MULTILINE)
+    printed = document(ok("explain", *words, "--json"))
+    (marked,) = (each for each in printed["candidates"] if each["winner"])
+    assert marked["variant"] == printed["variant"] == f"softmax_bf16_4096_{chosen}"
 
 
 def test_a_best_guess_says_why_nothing_was_measured() -> None:
