@@ -22,7 +22,8 @@ pytestmark = pytest.mark.gpu
 
 LAST = 64  # rows that are looked at, half of them behind 2^31 elements
 COLS = (100, 1001, 5000, 5001, 32768)
-BEHIND = [(100, 64), (21, 3), (400, 33), (5000, 1024), (1000000, 16)]  # columns, and what is behind each
+# Columns, and what is behind each.
+BEHIND = [(100, 64), (21, 3), (400, 33), (5000, 1024), (1000000, 16)]
 
 
 @pytest.fixture(scope="module")
