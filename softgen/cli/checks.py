@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from softgen.devices.gpu import cupy_cache
+from softgen.errors import InvalidValueError
 
 INSTALL_CUDA = "pip install 'softgen[cuda13]'  (CUDA 12 drivers: 'softgen[cuda12]')"
 INSTALL_COMPILER = "apt-get install g++  (or dnf install gcc-c++), or set CXX"
@@ -27,6 +28,7 @@ class Finding:
         detail: its version or place, or what is wrong.
         required: whether the CPU path (emit, list, show, run --device cpu) needs it.
         fix: the command that gets it; empty where it is there.
+        wrong: whether it is there, and such that calls fail.
     """
 
     name: str
@@ -34,6 +36,14 @@ class Finding:
     detail: str
     required: bool
     fix: str = ""
+    wrong: bool = False
+
+    @property
+    def state(self) -> str:
+        """One word for a table."""
+        if self.ok:
+            return "ok"
+        return "WRONG" if self.wrong else "MISSING" if self.required else "absent"
 
 
 def examine() -> list[Finding]:
@@ -42,8 +52,8 @@ def examine() -> list[Finding]:
 
 
 def healthy(findings: list[Finding]) -> bool:
-    """Whether everything that the CPU path needs is there."""
-    return all(finding.ok for finding in findings if finding.required)
+    """Whether everything that the CPU path needs is there, and nothing is set wrong."""
+    return all(finding.ok for finding in findings if finding.required or finding.wrong)
 
 
 _Probe = tuple[str, bool, str, Callable[[], str]]
@@ -76,13 +86,18 @@ class _Mendable(Exception):
         self.fix = fix
 
 
+class _WrongSetting(Exception):
+    """What a probe raises of a variable of the environment that cannot be read."""
+
+
 def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Finding:
     try:
         return Finding(name, True, probe(), required)
     except Exception as error:  # whatever a broken installation throws belongs into the report
         reason = str(error).strip() or type(error).__name__
         fix = error.fix if isinstance(error, _Mendable) else fix
-        return Finding(name, False, reason.splitlines()[0], required, fix)
+        wrong = isinstance(error, _WrongSetting)
+        return Finding(name, False, reason.splitlines()[0], required, fix, wrong)
 
 
 def _python() -> str:
@@ -138,10 +153,13 @@ def _settings() -> str:
     from softgen.devices.gpu import dependent
     from softgen.tuning import policy
 
-    mode, budget = policy.tune_mode(None), policy.tune_budget()
-    invariant = ", batch-invariant" if policy.batch_invariant_default() else ""
-    plain = "" if dependent.is_wanted() else ", plain launches"
-    told = ", choices told on stderr" if policy.debugging() else ""
+    try:
+        mode, budget = policy.tune_mode(None), policy.tune_budget()
+        invariant = ", batch-invariant" if policy.batch_invariant_default() else ""
+        plain = "" if dependent.is_wanted() else ", plain launches"
+        told = ", choices told on stderr" if policy.debugging() else ""
+    except InvalidValueError as error:
+        raise _WrongSetting(str(error)) from error
     return f"tuning {mode}, at most {budget:g} s{invariant}{plain}{told}"
 
 

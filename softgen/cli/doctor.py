@@ -12,7 +12,7 @@ from softgen.version import __version__
 def doctor(json: options.JsonOption = False) -> None:
     """Check this machine: versions, device, compilers, cache folder, and what is missing.
 
-    Exits with 0 if the CPU path works, with or without a GPU.
+    Exits with 0 if the CPU path works, with or without a GPU, and no setting is wrong.
     """
     from dataclasses import asdict
 
@@ -21,7 +21,9 @@ def doctor(json: options.JsonOption = False) -> None:
     findings = examine()
     ok = healthy(findings)
     broken = [finding.name for finding in findings if finding.required and not finding.ok]
-    message = f"the CPU path needs: {', '.join(broken)}"
+    wrong = [finding.detail for finding in findings if finding.wrong]
+    missing = [f"the CPU path needs: {', '.join(broken)}"] if broken else []
+    message = "; ".join([*missing, *wrong])
     if json:
         found = [asdict(finding) for finding in findings]
         document = {"version": __version__, "ok": ok, "checks": found}
@@ -30,10 +32,7 @@ def doctor(json: options.JsonOption = False) -> None:
         output.result(f"softgen {__version__}")
         output.table(
             ("check", "state", "detail"),
-            (
-                (f.name, "ok" if f.ok else "MISSING" if f.required else "absent", f.detail)
-                for f in findings
-            ),
+            ((f.name, f.state, f.detail) for f in findings),
         )
         for finding in findings:
             if finding.fix:

@@ -25,6 +25,8 @@ def parse_dtype(text: str | DType) -> DType:
     names = [member.value for member in DType]
     if text not in names:
         choices, hint = ", ".join(map(repr, names)), DType.likely(text)
+        if text in list(Float8):
+            hint = " only results have it: give it as --out-dtype"
         raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
     return DType(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -130,14 +131,12 @@ def run(
     limit = MAX_EMULATED if where is options.Device.CPU else None
     try:
         values, x_type = Request(source, rows, cols, dtype, seed, inner or 1).load(limit)
-        if where is options.Device.CPU:
-            reason = "no GPU can be used: " if device is options.Device.AUTO else ""
-            output.note(f"{reason}the emitted kernel runs on the CPU emulator")
-        with _progress(where, values.size, json):
-            report = _run(
-                *(where, function, values, x_type, out_dtype),
-                *(named or variant, files, source is None, hooks or [], inner or 1),
-            )
+        unasked = device is options.Device.AUTO
+        report = _run(
+            *(where, function, values, x_type, out_dtype),
+            *(named or variant, files, source is None, hooks or [], inner or 1),
+            _emulating(values.size, unasked, json),
+        )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
             f"the memory of this machine or of its GPU is too small for that input ({error}); use "
@@ -154,11 +153,17 @@ def run(
         raise typer.Exit(WRONG_RESULT)
 
 
-def _progress(
-    where: options.Device, elements: int, json: bool
-) -> contextlib.AbstractContextManager[object]:
-    """Show on stderr that the emulator is at work, unless a program reads the output."""
-    if json or where is not options.Device.CPU or not elements:
+@contextlib.contextmanager
+def _emulating(elements: int, unasked: bool, json: bool) -> Iterator[None]:
+    """Say on stderr that the emulator computes, and show it unless a program reads the output."""
+    reason = "no GPU can be used: " if unasked else ""
+    output.note(f"{reason}the emitted kernel runs on the CPU emulator")
+    with _progress(elements, json):
+        yield
+
+
+def _progress(elements: int, json: bool) -> contextlib.AbstractContextManager[object]:
+    if json or not elements:
         return contextlib.nullcontext()
     seconds = COMPILE_SECONDS + elements / EMULATED_PER_SECOND
     about = f"compiling and emulating {elements} elements, about {seconds:.0f} s"
@@ -176,6 +181,7 @@ def _run(
     random: bool,
     hooks: list[str],
     inner: int,
+    emulating: contextlib.AbstractContextManager[object],
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
@@ -208,7 +214,7 @@ def _run(
         count = values.size // cols
         x = numerics.encode(layout.from_memory(values, count, cols), x_type)
         inputs = (x, *files.load_inputs(problem.bare, x, random), *taken)
-        made = compute(where, problem, inputs, choice)
+        made = compute(where, problem, inputs, choice, emulating)
         exponent_error = made.variant.strategy.exponent_error(problem)
         accuracy = measure(problem, inputs, made.results, exponent_error)
         arrays = [

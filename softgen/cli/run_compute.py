@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,12 @@ def compute(
     problem: Problem,
     inputs: Sequence[NDArray[Any]],
     choice: Variant | str | None,
+    emulating: AbstractContextManager[object],
 ) -> Computed:
-    """Compute inputs in storage form on the GPU, or with the same text on the emulator."""
+    """Compute inputs in storage form on the GPU, or with the same text on the emulator.
+
+    `emulating` is entered while the emulator is at work, and not before all is known to be legal.
+    """
     if where is options.Device.CUDA:
         from softgen.cli.run_gpu import run_on_gpu
 
@@ -58,5 +63,6 @@ def compute(
     if debug:
         origin = "best guess" if choice is None else "asked for"
         tell(variant, x.shape[0], "the CPU emulator", origin, start)
-    results = emulator.run_each(source, x, others=tuple(others))
+    with emulating:
+        results = emulator.run_each(source, x, others=tuple(others))
     return Computed(results, variant, "cpu emulator", arch)

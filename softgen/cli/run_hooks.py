@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from softgen.call.hooks import NAMES, chosen
 from softgen.call.library import Library
 from softgen.cli.npy import read_npy
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType, ElementType, FloatType, Integer, compute_type
 from softgen.spec.functions.base import Function
@@ -97,6 +97,12 @@ def _argument(text: str, compute: str) -> tuple[str, Any]:
         integers = name in ("mask", "lengths")
         array = read_npy(Path(value), option=f"--hook {name}", integers=integers)
         if name == "mask":
+            if array.dtype.kind not in "bi":
+                raise InvalidTypeError(
+                    f"--hook {text}: {array.dtype} cannot be a mask, which is True where x counts: "
+                    "give booleans or integers, or an additive mask, 0 and -inf, as "
+                    f"--hook bias={value}"
+                )
             return name, array != 0
         if name == "lengths":
             from softgen.spec.numerics import encode

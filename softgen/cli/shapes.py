@@ -30,6 +30,9 @@ def read_shapes(path: Path) -> list[Shape]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValueError(f"--shapes: cannot read {path}: {error}") from error
+        reason = (isinstance(error, OSError) and error.strerror) or error
+        raise InvalidValueError(
+            f"--shapes: cannot read {path}: {reason}; give a text file with one ROWSxCOLS a line"
+        ) from error
     texts = [(number, line.partition("#")[0].strip()) for number, line in enumerate(lines, 1)]
     return [parse_shape(text, f"{path}, line {number}") for number, text in texts if text]

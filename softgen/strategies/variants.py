@@ -213,13 +213,21 @@ def none_legal(problem: Problem, rows: int, arch: Arch, strategy: str | None = N
     return (
         f"strategy {strategy!r} has no setting worth running for {why}; `softgen list "
         f"{problem.command_options} {arch.command_options}` shows what has"
-        f"{_narrower(problem.layout)}"
+        f"{_sharing(problem.layout, strategy)}"
     )
 
 
 def no_setting(why: str, layout: Layout) -> str:
     """Return what to say where no strategy has a setting for what `why` names."""
     return f"no strategy has a setting for {why}{_narrower(layout)}"
+
+
+def _sharing(layout: Layout, strategy: str) -> str:
+    """Return what to do where a strategy has no setting for shards: another, or narrower ones."""
+    if not layout.sharded or isinstance(layout, strategy_named(strategy).layouts):
+        return _narrower(layout)
+    able = [kind.name for kind in tuned_strategies(layout) if isinstance(layout, kind.layouts)]
+    return f"; only {' and '.join(able)} have sharded kernels"
 
 
 def _narrower(layout: Layout) -> str:

@@ -106,6 +106,11 @@ def _came(path: Path) -> Iterator[_Found | None]:
                 yield None
             else:
                 yield _found(data, file)
+    elif not path.exists():
+        raise InvalidValueError(
+            f"{path} does not exist; name a cache folder, as `softgen cache path` prints it, or a "
+            "file of `softgen cache export`"
+        )
     else:
         for item in cache.read_export(path):
             yield _found(item, path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -136,7 +137,23 @@ def test_a_setting_that_no_call_takes_is_a_finding(
     monkeypatch.setenv(variable, value)
     found = finding("settings")
     assert (found.ok, found.required, found.fix) == (False, False, "set it so, or unset it")
+    assert (found.wrong, found.state) == (True, "WRONG")
     assert found.detail.startswith(f"the environment variable {variable} must be ")
+
+
+def test_with_a_wrong_setting_it_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_emulator", lambda: "computes")
+    monkeypatch.setenv("SOFTGEN_TUNE", "yes")
+    told = "the environment variable SOFTGEN_TUNE must be one of on, cached, off, force; got 'yes'"
+    result = cli("doctor")
+    assert result.exit_code == group.FAILED
+    assert re.search(rf"^settings +WRONG +{told} *$", result.stdout, re.MULTILINE)
+    assert result.stderr == f"error: {told}\n"
+    as_json = cli("doctor", "--json")
+    assert as_json.exit_code == group.FAILED
+    report = document(as_json)
+    assert (report["ok"], report["error"], report["kind"]) == (False, told, "Unhealthy")
+    assert [check["name"] for check in report["checks"] if check["wrong"]] == ["settings"]
 
 
 @pytest.mark.usefixtures("host_built")

@@ -91,5 +91,10 @@ def test_a_file_that_does_not_fit_is_told_with_its_option(tmp_path: Path) -> Non
     assert "--hook mask:" in told
     assert "accepted are bfloat16, bool, float16" in told
     assert "--hook bias:" in refused(2, *run, "--hook", f"bias={flags}")
+    additive = tmp_path / "additive.npy"
+    np.save(additive, np.where(np.arange(40) < 30, 0, -np.inf))
+    told = refused(2, *run, "--hook", f"mask={additive}")
+    assert "float64 cannot be a mask" in told
+    assert told.endswith(f"or an additive mask, 0 and -inf, as --hook bias={additive}")
     told = refused(2, *run, "--function", "softmax_backward", "--operand", "y=nothing.npy")
     assert "--operand y: nothing.npy does not exist" in told

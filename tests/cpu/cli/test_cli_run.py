@@ -108,6 +108,15 @@ def test_without_a_gpu_auto_says_that_it_emulates(monkeypatch: pytest.MonkeyPatc
     assert "no GPU can be used: the emitted kernel runs on the CPU emulator" in result.stderr
 
 
+@pytest.mark.parametrize(
+    "words", [("--hook", "mask=3"), ("--variant", "wrap"), ("--operand", "y=3"), ("--inner", 7)]
+)
+def test_nothing_is_said_to_run_before_a_usage_error(words: tuple[str, object]) -> None:
+    result = cli("run", "--device", "cpu", "--rows", 2, "--cols", 8, *words)
+    assert result.exit_code == group.USAGE
+    assert "runs on" not in result.stderr
+
+
 def test_a_file_of_any_shape_goes_in_and_comes_out(tmp_path: Path) -> None:
     x = np.random.default_rng(1).standard_normal((2, 3, 1, 40)).astype(np.float32)
     target = tmp_path / "y.out"

@@ -50,6 +50,10 @@ def test_what_is_refused() -> None:
     assert told == (
         f"no strategy has a setting for 4000000 columns on sm_90, so nothing is emitted{narrower}"
     )
+    told = refused(2, "emit", "--cols", 1000, "--sharded", "--variant", "warp", "--out", "kernels")
+    assert told.endswith("shows what has; only block and cluster have sharded kernels")
+    told = refused(2, "emit", *wide, "--variant", "block", "--out", "kernels")
+    assert told.endswith(narrower)
     told = refused(2, "show", PLAIN, "--sharded")
     assert "is for rows on one device, and --sharded was given" in told
     told = refused(2, "list", "--cols", 100, "--sharded", "--strided", 1)

@@ -156,7 +156,7 @@ def test_other_paths_are_told_apart(tmp_path: Path, tuned: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidValueError, match="empty holds no tuned choices; name a cache"):
         merge([tmp_path / "empty"])
-    with pytest.raises(InvalidValueError, match="nowhere: there is no such file"):
+    with pytest.raises(InvalidValueError, match="nowhere does not exist; name a cache folder"):
         merge([tmp_path / "nowhere"])
     (tmp_path / "empty" / "tuned").mkdir()
     assert merge([tmp_path / "empty"]) == Merged(0, 0, 0, 0)
