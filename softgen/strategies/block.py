@@ -161,7 +161,10 @@ class Block(Sliced):
         score = math.log(waste) + 0.3 * distance
         if self.realigns(problem):  # the ends of warps' parts: bfloat16 4096 x 8191, 41 and 36 us
             score += 0.25 * math.log2(self.thread_group_width)
-        return (score, self.packed, -self.min_blocks, groups)
+        # Two inputs are twice as much to hold: softmax's gradient, bfloat16 8192 x 8192, takes 94.9
+        # us packed, and 109.4.
+        packs = self.packed == (len(problem.element_inputs) == 1)
+        return (score, packs, -self.min_blocks, groups)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

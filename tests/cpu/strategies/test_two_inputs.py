@@ -205,3 +205,9 @@ def test_neighbours_that_are_kept_are_told() -> None:
 def test_pairs_of_two_inputs_cannot_stay_packed() -> None:
     with pytest.raises(IllegalVariantError, match="two inputs whose parts are no sums"):
         Block(8, 8, 64, 64, 1, packed=True).check(Problem.of("merge", "float16", 512), H200)
+
+
+@pytest.mark.parametrize("cols", [8192, 32000])
+def test_both_inputs_stay_packed_where_a_thread_holds_many(cols: int) -> None:
+    problem = Problem.of("softmax_backward", "bfloat16", cols)
+    assert next(candidates(problem, 8192, H200)).strategy.knobs["packed"] is True
