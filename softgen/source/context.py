@@ -16,7 +16,7 @@ from softgen.source.cpp import (
     signature,
     widened,
 )
-from softgen.source.header import alignment_rule, flush_rule, shape_rule
+from softgen.source.header import alignment_rule, compile_command, flush_rule, shape_rule
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import Float8
 from softgen.spec.layouts import Strided
@@ -41,8 +41,12 @@ def context(variant: Variant, arch: Arch | None) -> dict[str, Any]:
         "writes": problem.writes_elements,
         "reduces": problem.function.reduces,
         "flush_rule": flush_rule(problem),
-        "compile_arch": arch.name if arch else variant.oldest_arch,
-        "arch_rule": variant.arch_rule,
+        "compile_command": functools.partial(
+            compile_command,
+            variant.name,
+            arch.name if arch else variant.oldest_arch,
+            variant.arch_rule,
+        ),
         "constants": constant_lines(variant),
         "symbol": variant.name,
         "name": variant.name,

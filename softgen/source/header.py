@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from softgen.source.cpp import LINE
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType, FloatType
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent, Measure, Operand
@@ -37,6 +38,24 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
         if operand in problem.layout_numbers
         else "[elements], of which a row finds its own by the numbers behind it",
     }[operand.extent]
+
+
+def compile_command(name: str, arch: str, rule: str, options: str) -> str:
+    """Return the comment that says how nvcc compiles the file of a kernel, a line or more.
+
+    Args:
+        name: of the kernel.
+        arch: the architecture to compile for, as in sm_90.
+        rule: the architectures that it is for, in words.
+        options: what nvcc must be given.
+    """
+    lines = [f"//   compile: nvcc {options} -arch={arch} -c"]
+    for piece in (f" {name}.cu", f"  # {rule}"):
+        if len(lines[-1] + piece) <= LINE:
+            lines[-1] += piece
+        else:
+            lines.append(f"//     {piece.lstrip()}")
+    return "\n".join(lines)
 
 
 def flush_rule(problem: Problem) -> str:

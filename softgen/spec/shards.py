@@ -96,9 +96,9 @@ class Shards(Layout):
     def accepts(self, number: str) -> str:
         """Return what each of them may be, in words."""
         return {
-            "mailboxes": "[shards], the address of each device's mailbox",
+            "mailboxes": "[shards] in device memory, where each device's mailbox is",
             "mailbox": "the address of this device's",
-            "alarm": "the address of 4 bytes of the host's: 1 + the shard that did not come",
+            "alarm": "the device address of 4 bytes of mapped, pinned host memory",
             "shard": "from 0 to shards - 1, of this device",
             "shards": f"from 1 to {MOST_SHARDS}",
             "room": "rows that a mailbox has room for, and rows at least",

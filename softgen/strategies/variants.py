@@ -68,7 +68,8 @@ class Variant:
         """The architectures that it is for, in words: the oldest, and newer ones without room."""
         newer = itertools.dropwhile(lambda name: not self._fits[name], self._fits)
         without = [name for name in newer if not self._fits[name]]
-        return f"any from {self.oldest_arch} " + (f"but {', '.join(without)}" if without else "on")
+        rest = f"but {', '.join(without)}" if without else "on"
+        return f"any architecture from {self.oldest_arch} {rest}"
 
     @functools.cached_property
     def _fits(self) -> dict[str, bool]:

@@ -220,11 +220,11 @@ def test_the_machine_code_is_whole(arch: str, monkeypatch: pytest.MonkeyPatch) -
 def test_the_compile_line_of_the_header_is_enough(source: Source) -> None:
     """Compile with what it says and nothing else, but NVRTC's own switch, and find no warning."""
     (line,) = re.findall(
-        r"^//   compile: nvcc (.*) -arch=(sm_\d+) -c  # any from sm_\d\d",
+        r"^//   compile: nvcc (.*) -arch=(sm_\d+) -c(?:\n//    )? (\w+)\.cu\s",
         source.text,
         re.MULTILINE,
     )
-    assert line[1] == DEFAULT_ARCH
+    assert line[1:] == (DEFAULT_ARCH, source.name)
     made = compile_offline(replace(source, options=tuple(line[0].split())), arch_named(line[1]))
     assert made.spill_bytes == 0
     assert "warning" not in made.log

@@ -112,4 +112,4 @@ def test_a_file_says_what_it_needs_and_no_more(pdl: int) -> None:
     assert ("griddepcontrol.wait" in text) == (pdl > 0)
     assert ("griddepcontrol.launch_dependents" in text) == (pdl >= TRIGGERS)
     assert ("__CUDA_ARCH__" in text) == (pdl == NO_PDL)
-    assert f"# any from {'sm_90' if pdl else 'sm_75'} on" in text
+    assert f"any architecture from {'sm_90' if pdl else 'sm_75'} on" in text

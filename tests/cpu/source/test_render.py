@@ -182,6 +182,10 @@ def test_the_header_says_what_the_launch_is() -> None:
         assert f"//   aligned: {alignment_rule(problem)}\n" in head
         starts = "(then every row is)" if problem.alignment > 1 else "rows may start anywhere)"
         assert starts in head
+        last = ", the workspace last" if launch.workspace_bytes(1) else ""
+        assert (
+            f"//   rows: int64 number (long long); the arguments come in this order{last}\n" in head
+        )
         assert f"nvcc {' '.join(COMPILE_OPTIONS)}" in head
         assert "-ftz=true" in COMPILE_OPTIONS
         assert f"//   ftz:     -ftz=true {flush_rule(problem)}\n" in head
@@ -200,10 +204,11 @@ def test_the_header_names_the_oldest_architecture_with_room() -> None:
         variant.check(oldest)
         older = [a for a in KNOWN.values() if a.compute_capability < oldest.compute_capability]
         assert not any(variant.strategy.is_legal(variant.problem, arch) for arch in older)
-        compile_line = f"-arch={oldest.name} -c  # {variant.arch_rule}\n"
-        assert compile_line in render(variant).text
+        head, *_ = render(variant).text.partition("   ftz:")
+        words = f"-arch={oldest.name} -c {variant.name}.cu # {variant.arch_rule} //"
+        assert words in " ".join(head.replace("\n//     ", " ").split())
         named, *without = re.findall(r"sm_\d+", variant.arch_rule)
-        assert variant.arch_rule.startswith(f"any from {oldest.name} ")
+        assert variant.arch_rule.startswith(f"any architecture from {oldest.name} ")
         assert named == oldest.name
         newer = [a for a in KNOWN.values() if a.compute_capability > oldest.compute_capability]
         assert without == [a.name for a in newer if not fits(variant, a)]
@@ -211,7 +216,7 @@ def test_the_header_names_the_oldest_architecture_with_room() -> None:
     full = "softmax_f32_1000_block_p4_c8_g128_b128_m12"
     assert [parse_name(name).oldest_arch for name in (wide, full)] == ["sm_80", "sm_80"]
     wider = parse_name("softmax_bf16_60000_shared_p8_b512_y0_s1_n0")
-    assert wider.arch_rule == "any from sm_80 but sm_86, sm_89, sm_120"
+    assert wider.arch_rule == "any architecture from sm_80 but sm_86, sm_89, sm_120"
 
 
 def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
@@ -219,7 +224,7 @@ def test_the_compile_line_names_the_architecture_that_is_asked_for() -> None:
     for variant in sample():
         text = render(variant).text
         asked = render(variant, H200).text
-        assert f"-arch=sm_90 -c  # {variant.arch_rule}\n" in asked
+        assert "-arch=sm_90 -c" in asked
         assert asked.replace("-arch=sm_90", f"-arch={variant.oldest_arch}") == text
         assert render(variant, H200.with_multiprocessors(78)).text == asked
 

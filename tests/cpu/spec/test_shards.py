@@ -33,8 +33,10 @@ def test_the_signature_and_the_header_follow_from_the_operands() -> None:
     )
     text = render(variant).text
     for line in (
-        "//   mailboxes: int64 [shards], the address of each device's mailbox\n",
+        "//   mailboxes: int64 [shards] in device memory, where each device's mailbox is\n",
         "//   shards: int32 number, from 1 to 8\n",
+        "//   alarm: int64 number, the device address of 4 bytes of mapped, pinned host memory\n",
+        "//   rows: int64 number (long long); the arguments come in this order\n",
         "//   sharded: every device launches as many rows as the others, in the same order\n",
     ):
         assert line in text

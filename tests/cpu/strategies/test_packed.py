@@ -154,7 +154,7 @@ def test_turing_has_no_instruction_for_it() -> None:
     variant.check(A100)
     with pytest.raises(IllegalVariantError, match="needs sm_80, sm_75 has none"):
         variant.check(T4)
-    assert "-c  # any from sm_80 on" in render(variant).text
+    assert "# any architecture from sm_80 on" in render(variant).text
     assert not any(v.strategy.knobs.get("packed") for v in candidates(problem, 4096, T4))
 
 
