@@ -162,6 +162,8 @@ def waiting() -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # A shell lets the commands of a script that run in the background ignore it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     until(lambda: any(cols == WAITING_COLS for _, cols, _ in log()) and stored() == {8})
     yield command
