@@ -11,7 +11,7 @@ import pytest
 
 from softgen.bench.scale import H200, WORK, predict
 
-TIMES = Path(__file__).resolve().parents[3] / "docs" / "benchmark" / "scaling.csv"
+TIMES = Path(__file__).resolve().parents[3] / "docs" / "scale" / "scaling.csv"
 
 
 def rows() -> list[dict[str, str]]:
