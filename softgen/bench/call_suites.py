@@ -12,37 +12,36 @@ from softgen.spec.functions.base import Function
 
 F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 
-# Arrays, and the axis: images by channels, scores by queries, few and many columns, long axes.
-AXES = (
-    ((64, 128, 1024), 1),
-    ((8, 4096, 77), 1),
-    ((1, 50257, 16), 1),
-    ((8192, 8192), 0),
-    ((64, 21, 512, 512), 1),
-    ((1000000, 3, 4), 1),
-    ((64, 128, 1024), 0),
-    ((4, 16, 2048, 128), 2),
-    ((16, 1000, 197), 1),
-    ((256, 64, 56, 56), 1),
-    ((32, 32000, 64), 1),
-    ((4096, 4096), 0),
-    ((100000, 21, 3), 1),
-    ((32, 512, 7, 7), 1),
-    ((1000000, 64), 0),
-    ((2048, 8, 4096), 1),
-    ((131072, 512), 0),
+# Images by channels, scores by queries, few and many columns, long axes.
+ARRAYS = (
+    (64, 128, 1024),
+    (8, 4096, 77),
+    (1, 50257, 16),
+    (8192, 8192),
+    (64, 21, 512, 512),
+    (1000000, 3, 4),
+    (4, 16, 2048, 128),
+    (16, 1000, 197),
+    (256, 64, 56, 56),
+    (32, 32000, 64),
+    (4096, 4096),
+    (100000, 21, 3),
+    (32, 512, 7, 7),
+    (1000000, 64),
+    (2048, 8, 4096),
+    (131072, 512),
 )
-FEW_AXES = AXES[:1] + AXES[3:4] + AXES[4:5]  # of the other types and functions
 
 
 def axes() -> Iterator[Shape]:
-    """Yield softmax along axes that are not last, and a few of the other functions."""
-    for dtype, cases in ((F32, AXES), (BF16, AXES), (F16, FEW_AXES), (F64, FEW_AXES[:2])):
-        yield from (Shape.of("axes", dtype, Case(*case)) for case in cases)
+    """Yield softmax along every axis of the arrays, and along two axes the functions like it."""
+    cases = [Case(shape, axis) for shape in ARRAYS for axis, size in enumerate(shape) if size > 1]
+    for dtype in (F32, BF16, F16, F64):
+        yield from (Shape.of("axes", dtype, case) for case in cases)
     for name in ("log_softmax", "logsumexp"):
         for dtype in (F32, BF16):
-            cases = FEW_AXES[:2]
-            yield from (Shape.of("axes", dtype, Case(*case), Function.of(name)) for case in cases)
+            for case in (Case((64, 128, 1024), 1), Case((8192, 8192), 0)):
+                yield Shape.of("axes", dtype, case, Function.of(name))
 
 
 LOGITS = ((4096, 128256), (8192, 151936), (16384, 50257), (2048, 32000))

@@ -181,7 +181,7 @@ SUITES = {
         Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
         Suite(
             "axes",
-            "axes that are not last, of images, scores and tables",
+            "every axis of images, scores and tables, in four types",
             calls=axes,
             peers=USUAL,
         ),
