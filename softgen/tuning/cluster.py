@@ -14,10 +14,8 @@ from softgen.errors import (
     MissingDependencyError,
     NoDeviceError,
     NotSupportedError,
-    SoftgenError,
 )
-from softgen.tuning import cache
-from softgen.tuning.entry import problem_from_json
+from softgen.tuning import cache, worker
 from softgen.tuning.events import Event, Finished, Said
 from softgen.tuning.fleet import Answer, Fleet, Heard, Worker
 from softgen.tuning.handout import Task
@@ -33,19 +31,12 @@ class Tuner:
 
     def begin(self) -> dict[str, str]:
         """Load CUDA; return the GPU's name in messages, and this softgen's version."""
-        from softgen.tuning.worker import use
-
-        use(0)
+        worker.use(0)
         return {"name": gpu_name(), "version": __version__}
 
     def tune(self, problem: dict[str, Any], rows: int, budget: float | None) -> Answer:
         """Tune a shape, and store the choice on this node too."""
-        from softgen.tuning.tune import tune
-
-        try:
-            return {"entry": tune(problem_from_json(problem), rows, budget=budget).to_json()}
-        except SoftgenError as error:
-            return {"error": str(error), "kind": type(error).__name__}
+        return worker.answer_of(problem, rows, budget)
 
 
 def gpu_name() -> str:

@@ -7,13 +7,13 @@ error that is no SoftgenError ends the process: after some errors of CUDA nothin
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from softgen.errors import SoftgenError
@@ -27,9 +27,9 @@ def main(device: int) -> None:
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(requests,), daemon=True).start()
     use(device)
-    answer(ready=True)
+    answer({"ready": True})
     while True:
-        _serve(requests.get(), answer)
+        answer(answer_of(**requests.get(), progress=lambda step: answer({"step": asdict(step)})))
 
 
 def use(device: int) -> None:
@@ -41,12 +41,12 @@ def use(device: int) -> None:
     cuda.runtime.free(0)
 
 
-def _answers() -> Callable[..., None]:
+def _answers() -> Callable[[dict[str, Any]], None]:
     """Return what writes an answer on stdout, where nothing else is written from now on."""
     stdout = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def answer(**fields: Any) -> None:
+    def answer(fields: dict[str, Any]) -> None:
         stdout.write(json.dumps(fields) + "\n")
         stdout.flush()
 
@@ -60,15 +60,22 @@ def _listen(requests: queue.SimpleQueue[dict[str, Any]]) -> None:
     os._exit(0)
 
 
-def _serve(request: dict[str, Any], answer: Callable[..., None]) -> None:
+def answer_of(
+    problem: dict[str, Any],
+    rows: int,
+    budget: float | None,
+    progress: Callable[[tune.Progress], None] | None = None,
+) -> dict[str, Any]:
+    """Tune a shape, store the choice, and return what is to be answered: an entry or an error.
+
+    Args:
+        problem: `Problem.as_json`.
+        rows: how many.
+        budget: seconds; None for no limit.
+        progress: called after each candidate.
+    """
     try:
-        entry = tune.tune(
-            problem_from_json(request["problem"]),
-            request["rows"],
-            budget=request["budget"],
-            progress=lambda step: answer(step=dataclasses.asdict(step)),
-        )
+        entry = tune.tune(problem_from_json(problem), rows, budget=budget, progress=progress)
     except SoftgenError as error:
-        answer(error=str(error), kind=type(error).__name__)
-    else:
-        answer(entry=entry.to_json())
+        return {"error": str(error), "kind": type(error).__name__}
+    return {"entry": entry.to_json()}
