@@ -263,26 +263,27 @@ def on(x: Any) -> Any:
     return contextlib.nullcontext() if here else torch.cuda.device(x.device)
 
 
-def usable(group: Any) -> bool:
-    """Return whether the processes of a group can exchange directly; all of them have to ask.
+def usable(group: Any, wanted: bool) -> bool:
+    """Return whether the processes of a group exchange directly; all of them have to ask.
 
-    They can on GPUs of one host, one each, that access each other's memory, where PyTorch has
-    symmetric memory and the system lets it share memory between processes.
+    They do where all have `wanted` it, on GPUs of one host, one each, that access each other's
+    memory, where PyTorch has symmetric memory and the system lets it share memory between
+    processes. The answer is the same in all.
     """
     size = dist.get_world_size(group)
     if not 1 < size <= MOST_SHARDS:
         return False
-    mine = (_host(), torch.cuda.current_device())
+    gpu = torch.cuda.current_device()
     every: list[Any] = [None] * size
-    dist.all_gather_object(every, mine, group=group)
-    gpus = [gpu for _, gpu in every]
-    if len({host for host, _ in every}) > 1 or len(set(gpus)) < len(gpus):
+    dist.all_gather_object(every, (_host(), gpu, wanted), group=group)
+    hosts, gpus, wishes = zip(*every, strict=True)
+    if not all(wishes) or len(set(hosts)) > 1 or len(set(gpus)) < len(gpus):
         return False
-    reach = all(mine[1] == gpu or torch.cuda.can_device_access_peer(mine[1], gpu) for gpu in gpus)
+    reach = all(gpu == its or torch.cuda.can_device_access_peer(gpu, its) for its in gpus)
     if not _agree(reach and Mailboxes.are_possible(), group):
         return False
     try:
-        Mailboxes(group, torch.device("cuda", mine[1]), 1, 1.0)
+        Mailboxes(group, torch.device("cuda", gpu), 1, 1.0)
     except RuntimeError:  # as where a container forbids what shares memory between processes
         return _agree(False, group)
     return _agree(True, group)

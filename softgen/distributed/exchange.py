@@ -73,11 +73,10 @@ def exchange_of(group: Any, x: Any) -> Exchange:
     Raises NotSupportedError before torch.distributed is initialised, and InvalidValueError for a
     group that this process is not in.
     """
-    direct = is_on("SOFTGEN_DIRECT") and x.is_cuda
     group = _world() if group is None else group
-    known = _exchanges.get(group) if direct and group is not None else None
-    if known is not None:
-        return known
+    known = group is not None and x.is_cuda and group in _exchanges
+    if known:
+        return _exchanges[group] or Collective(group)
     if not dist.is_available() or not dist.is_initialized():
         raise NotSupportedError(
             "torch.distributed is not initialised; start the program with torchrun and call "
@@ -85,15 +84,14 @@ def exchange_of(group: Any, x: Any) -> Exchange:
         )
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")
-    if not direct:
+    # While a stream is captured they cannot ask each other.
+    if not x.is_cuda or torch.cuda.is_current_stream_capturing():
         return Collective(group)
-    if group not in _exchanges:
-        if torch.cuda.is_current_stream_capturing():  # they cannot ask each other
-            return Collective(group)
-        from softgen.distributed.direct import Direct, usable
+    from softgen.distributed.direct import Direct, usable
 
-        with torch.cuda.device(x.device):
-            _exchanges[group] = Direct(group) if usable(group) else None
+    wanted = is_on("SOFTGEN_DIRECT", default=True)
+    with torch.cuda.device(x.device):
+        _exchanges[group] = Direct(group) if usable(group, wanted) else None
     return _exchanges[group] or Collective(group)
 
 
