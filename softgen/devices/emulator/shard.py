@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
+from softgen.spec.layouts import FIRST
 from softgen.spec.problem import Problem
 from softgen.spec.shards import mailbox_bytes
 from softgen.spec.storage import storage_dtype
@@ -50,9 +51,10 @@ class Shard:
 
     def numbers(self, problem: Problem) -> list[npt.NDArray[Any]]:
         """Return what the kernel takes; the emulator puts its addresses in."""
-        values: tuple[Any, ...] = ([0] * self.shards, 0, 0, self.shard, self.shards)
-        known = (*values, self.room, self.patience, self.first)
-        given = zip(
-            problem.layout_numbers, known, strict=False
-        )  # few kernels take the first column
+        numbers = problem.layout_numbers
+        mailboxes: tuple[Any, ...] = ([0] * self.shards, 0, 0)
+        values = (*mailboxes, self.shard, self.shards, self.room, self.patience)
+        if numbers[-1].name == FIRST:
+            values += (self.first,)
+        given = zip(numbers, values, strict=True)
         return [np.array(value, storage_dtype(operand.dtype)) for operand, value in given]
