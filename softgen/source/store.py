@@ -1,20 +1,16 @@
 """Emitted texts, remembered on disk: a process whose kernel was emitted before loads no Jinja.
 
-To load it and to read the templates would be more than half of a first call whose machine code
-CuPy has on disk. A file holds a digest in its first line, then the text; what is damaged, another
-variant's, or of other templates is emitted anew. The digest has no key, so it does not keep out who
-can write to the folder: that is for `folders.py`, and SECURITY.md says what is trusted.
+To load it and to read the templates would be more than half of a first call whose machine code is
+on disk. What is damaged, another variant's, or of other templates is emitted anew.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 from pathlib import Path
 
-from softgen.disk import folders, owned
-from softgen.disk.files import read_regular, write_whole
+from softgen.disk import checked, folders, owned
 from softgen.errors import SoftgenError
 from softgen.source.digest import digest
 from softgen.source.render import Source, render
@@ -25,20 +21,16 @@ KIND = "texts"
 
 def source_of(variant: Variant) -> Source:
     """Return the source of `variant`, as `render` does, from disk where it was kept."""
-    name = f"{variant.name}-{digest(variant)}.txt"
-    try:
-        folder = folders.found(KIND)
-        text = _checked(variant, read_regular(folder / name)) if folder else None
-    except OSError:
-        text = None
+    made_by = (variant.name, digest(variant))
+    name = f"{'-'.join(made_by)}.txt"
+    text = _text_of(variant, checked.read(KIND, name, made_by))
     if text is not None:
         return Source.of(variant, text)
     source = render(variant)
     # What cannot be kept is emitted again: nothing but the next process's time is lost.
     with contextlib.suppress(OSError):
-        folder = folders.made(KIND)
-        _delete_others(folder)
-        write_whole(folder / name, _with_digest(variant, source.text.encode()))
+        _delete_others(folders.made(KIND))
+        checked.write(KIND, name, made_by, source.text.encode())
     return source
 
 
@@ -60,19 +52,10 @@ def _digest_of(name: str) -> str:
         return ""
 
 
-def _with_digest(variant: Variant, text: bytes) -> bytes:
-    """Return what a file holds: a text after a digest of it, of its name and of its templates."""
-    head = f"{variant.name}\0{digest(variant)}\0".encode()
-    return hashlib.sha256(head + text).hexdigest().encode() + b"\n" + text
-
-
-def _checked(variant: Variant, data: bytes) -> str | None:
-    """Return the text of a file; None if it is not what was written."""
-    content = data.partition(b"\n")[2]
-    if data != _with_digest(variant, content):
-        return None
+def _text_of(variant: Variant, content: bytes | None) -> str | None:
+    """Return the text that a file holds; None if it is not a text of `variant`."""
     try:
-        text = content.decode()
+        text = (content or b"").decode()
     except UnicodeDecodeError:
         return None
     # As CuPy will look it up: at the start of a line, where only the kernel's own name stands.

@@ -129,7 +129,7 @@ def test_a_full_disk_loses_nothing(
     def full(*arguments: object) -> None:
         raise OSError(28, os.strerror(28))
 
-    monkeypatch.setattr(texts, "write_whole", full)
+    monkeypatch.setattr("softgen.disk.checked.write_whole", full)
     assert source_of(VARIANT) == source_of(VARIANT) == render(VARIANT)
     assert emitted == [VARIANT] * 2
     assert names(own_cache / "texts") == []
