@@ -19,6 +19,9 @@ from softgen.call.tokens import arithmetic_of
 # bytes and of any type.
 ENOUGH_ROWS, LEAST_PIECE, PACK = 1056, 512, 8
 
+# out, axis, dtype, tune, variant and batch_invariant of a call: a caller's defaults.
+_DEFAULTS = (None, -1, None, None, None, None)
+
 # A choice that each process would time for itself could differ, and with it the last bits.
 _SAME = (None, -1, None, "off", None, True)
 
@@ -27,8 +30,7 @@ def partial(x: Any, scale: Any) -> tuple[Any, Any]:
     """Return the pair (m, d) of each row of x * scale; a scale of None is 1."""
     if scale is None:
         return api.partial(x)
-    request = (x, None, -1, None, None, None, None, True, {"scale": scale})
-    pair: tuple[Any, Any] = call_hooked("partial", *request)
+    pair: tuple[Any, Any] = call_hooked("partial", x, *_DEFAULTS, True, {"scale": scale})
     return pair
 
 
@@ -42,7 +44,7 @@ def pair(x: Any, scale: Any, dtype: Any) -> tuple[Any, Any]:
 
 def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
     """Return the pair of each row from those of its pieces, (rows, pieces), in their order."""
-    pair: tuple[Any, Any] = calls_of("merge")[type(ms)](ms, *_SAME, (ds,))
+    pair: tuple[Any, Any] = _call("merge", ms, ds, options=_SAME)
     return pair
 
 
@@ -94,7 +96,7 @@ def logsumexp(x: Any) -> Any:
 
 def merge_lse(lses: Any) -> Any:
     """Return lse of each row from those of its pieces, (rows, pieces), in their order."""
-    return calls_of("logsumexp")[type(lses)](lses, *_SAME, ())
+    return _call("logsumexp", lses, options=_SAME)
 
 
 def logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
@@ -104,10 +106,8 @@ def logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
 
 def partial_target(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, Any, Any]:
     """Return m, d and the target's element of each row, +inf where another process may have it."""
-    calls = calls_of(_by_type("partial_target", target))
-    found: tuple[Any, Any, Any] = calls[type(x)](
-        *(x, None, -1, None, None, None, None, (target, ignored, first))
-    )
+    name = _by_type("partial_target", target)
+    found: tuple[Any, Any, Any] = _call(name, x, target, ignored, first)
     return found
 
 
@@ -123,8 +123,8 @@ def merge_losses(
     ms: Any, ds: Any, logits: Any, target: Any, ignored: int, z_loss: float
 ) -> tuple[Any, Any]:
     """Return the loss of each row and lse from its pieces' pairs, (rows, pieces)."""
-    calls = calls_of(_by_type("merge_losses", target))
-    found: tuple[Any, Any] = calls[type(ms)](ms, *_SAME, (ds, logits, target, ignored, z_loss))
+    name, more = _by_type("merge_losses", target), (ds, logits, target, ignored, z_loss)
+    found: tuple[Any, Any] = _call(name, ms, *more, options=_SAME)
     return found
 
 
@@ -139,15 +139,19 @@ def cross_entropy_backward(
     first: int,
 ) -> Any:
     """Return the gradient of the loss of each row. `upstream` is one a row, or one for all."""
-    calls = calls_of(_by_type("cross_entropy_backward_shard", target))
+    name = _by_type("cross_entropy_backward_shard", target)
     place = (1, math.prod(upstream.shape))
-    rest = (target, ignored, lse, upstream, *place, 0.0, z_loss, loss, first)
-    return calls[type(x)](x, None, -1, None, None, None, None, rest)
+    return _call(name, x, target, ignored, lse, upstream, *place, 0.0, z_loss, loss, first)
 
 
 def token_log_probs_backward(x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any) -> Any:
     """Return the gradient of the log-probabilities of columns of x, (..., k)."""
     return gradients.token_log_probs_backward(x, ids, lse, upstream, temperature=temperature)
+
+
+def _call(name: str, x: Any, *more: Any, options: tuple[Any, ...] = _DEFAULTS) -> Any:
+    """Return the results of the function called `name`; `more` are its inputs beside x."""
+    return calls_of(name)[type(x)](x, *options, more)
 
 
 def _by_type(name: str, target: Any) -> str:
