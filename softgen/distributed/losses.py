@@ -18,8 +18,8 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import applied
 
-# What no id is, so that none is ignored.
-_NO_COLUMN = -(2**63)
+# An ignore_index that no id is.
+_NONE_IGNORED = -(2**63)
 
 
 @eager
@@ -80,7 +80,7 @@ def token_log_probs(
 
 def _of_one(x: Any, ids: Any, start: int, exchange: Any) -> tuple[Any, Any]:
     """Return the log-probability of an id a row, which is a loss less than 0, and lse."""
-    asked = Losses(ids, start, _NO_COLUMN)
+    asked = Losses(ids, start, _NONE_IGNORED)
     losses, lse = _losses(x, asked, exchange)
     return -losses, lse.masked_fill(lse == torch.inf, torch.nan)
 
