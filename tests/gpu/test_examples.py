@@ -10,16 +10,23 @@ from pathlib import Path
 
 import pytest
 
+cupy = pytest.importorskip("cupy")
 pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+def run(
+    name: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    *words: str,
+    launcher: tuple[str, ...] = (),
+) -> str:
     """Run an example in a folder of its own, and return what it prints."""
     monkeypatch.setenv("SOFTGEN_TUNE", "off")
-    command = [sys.executable, str(ROOT / "examples" / name), "--small", *words]
+    command = [sys.executable, *launcher, str(ROOT / "examples" / name), "--small", *words]
     ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
@@ -57,3 +64,20 @@ def test_a_policy_gradient_step_makes_no_second_tensor_of_all_tokens(
     assert float(mine["error"]) < 2**-8  # dx is rounded to bfloat16
     logits = 2 * 64 * 50304 * 2 / 1e9
     assert float(mine["gigabytes_beside"]) < logits / 4 < logits < float(theirs["gigabytes_beside"])
+
+
+def test_a_vocabulary_in_shards_learns_as_with_loss_parallel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if cupy.cuda.runtime.getDeviceCount() < 2:
+        pytest.skip("needs two GPUs")
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    words = ("--steps", "8", "--out", "curves")
+    printed = run("vocabulary_parallel.py", tmp_path, monkeypatch, *words, launcher=torchrun)
+    with (tmp_path / "curves" / "losses.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    for row in rows:
+        assert float(row["softgen"]) == pytest.approx(float(row["loss_parallel"]), abs=0.01)
+    assert float(rows[0]["softgen"]) == pytest.approx(11.76, abs=0.1)  # log(128256)
+    assert re.search(r"^ +[\d.]+  cross_entropy_backward_shard", printed, re.MULTILINE), printed

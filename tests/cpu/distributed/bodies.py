@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -426,3 +428,43 @@ def page(rank: int, size: int, train: str, of_dtensor: str) -> None:
     exec(of_dtensor, names)
     whole = torch.cat([each[:, :500] for each in logits.detach().tensor_split(size, -1)], -1)
     close(names["y"].full_tensor(), torch.log_softmax(whole, -1), 1e-5)
+
+
+def vocabulary_parallel(rank: int, size: int, folder: Path) -> None:
+    """The example, small: both losses, and the gradients of a step against float64 of all words."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
+    example: Any = importlib.import_module("vocabulary_parallel")
+    Kernels().install()
+    mesh, text = init_device_mesh("cpu", (size,)), example.text_of(20_000)
+    results = example.compare(mesh, example.SMALL, 3, text)
+    if rank == 0:
+        example.tell(results)
+        example.write(folder / "curves", results)
+    for loss in example.RUNS.values():
+        training = example.Training(loss, example.SMALL, text, mesh)
+        words, target = training.batch()
+        got = loss(training.logits(words), target, mesh)
+        model = training.model
+        parts = [torch.empty_like(model.words) for _ in range(size)]
+        dist.all_gather(parts, model.words.detach())
+        exact_model = example.Model(example.SMALL, mesh).double()
+        exact_model.load_state_dict(model.state_dict())
+        whole = torch.cat(parts).double().requires_grad_()
+        hidden = exact_model.body(whole[words])
+        exact = torch.nn.functional.cross_entropy((hidden @ whole.T).flatten(0, 1), target)
+        exact.backward()
+        assert {int(each) * size // len(whole) for each in target} == set(range(size))
+        close(got, exact.detach(), 1e-6)
+        _near(model.words.grad, whole.grad.chunk(size)[rank])
+        pairs = zip(model.named_parameters(), exact_model.parameters(), strict=True)
+        for (name, mine), theirs in pairs:
+            if name != "words":
+                _near(mine.grad, theirs.grad)
+
+
+def _near(got: Any, exact: Any) -> None:
+    """Assert that a gradient is within 1e-5 of its largest element."""
+    off = (got.double() - exact).abs().max() / exact.abs().max()
+    assert off < 1e-5, float(off)
