@@ -34,11 +34,11 @@ def partial(x: Any, scale: Any) -> tuple[Any, Any]:
     return pair
 
 
-def pair(x: Any, scale: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return the pair of each row of the shard: (-inf, 0) of `dtype` where it has no column."""
+def pair(x: Any, scale: Any) -> tuple[Any, Any]:
+    """Return the pair of each row of the shard: (-inf, 0) where it has no column."""
     if math.prod(x.shape):
         return partial(x, scale)
-    d = x.sum(-1, dtype=dtype)
+    d = _zeros_of(x)
     return d - math.inf, d
 
 
@@ -60,26 +60,15 @@ def pieces_of(rows: int, cols: int) -> int:
     return next(found, 1) if wanted > 1 else 1
 
 
-def merged(every: Any) -> tuple[Any, Any]:
-    """Return the pair of each row from (processes, 2 or more, rows)."""
-    ms, ds = _by_row(every)
-    return merge(ms, ds)
-
-
-def losses_of(every: Any, target: Any, ignored: int, z_loss: float) -> tuple[Any, Any]:
-    """Return the loss of each row and lse from (processes, 3, rows), as `partial_target` has it."""
-    ms, ds = _by_row(every)
-    logits = _module_of(every).amin(every[:, 2], 0)
-    return merge_losses(ms, ds, logits, target, ignored, z_loss)
-
-
 def finished(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
-    """Return `finish` of rows that are cut into pieces where that is faster."""
+    """Return `finish` of rows that are cut into pieces where that is faster; there may be none."""
+    if not math.prod(x.shape):
+        return module_of(x).empty_like(x, dtype=dtype)
     rows, cols = math.prod(m.shape), x.shape[-1]
     pieces = pieces_of(rows, cols)
     if pieces == 1:
         return finish(x, m, d, log, dtype)
-    spread = _module_of(m).broadcast_to
+    spread = module_of(m).broadcast_to
     m, d = (spread(each.reshape(rows, 1), (rows, pieces)).reshape(-1) for each in (m, d))
     return finish(x.reshape(-1, cols // pieces), m, d, log, dtype).reshape(x.shape)
 
@@ -92,6 +81,11 @@ def finish(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
 def logsumexp(x: Any) -> Any:
     """Return log(sum(exp(x))) in the type of the arithmetic."""
     return api.logsumexp(x, dtype=arithmetic_of(x))
+
+
+def lse_of(x: Any) -> Any:
+    """Return `logsumexp` of the shard: -inf where it has no column."""
+    return logsumexp(x) if math.prod(x.shape) else _zeros_of(x) - math.inf
 
 
 def merge_lse(lses: Any) -> Any:
@@ -111,11 +105,11 @@ def partial_target(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, 
     return found
 
 
-def targets_of(x: Any, target: Any, first: int, ignored: int, dtype: Any) -> tuple[Any, Any, Any]:
-    """Return `partial_target`, or what a shard without columns has of it, of `dtype`."""
+def targets_of(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, Any, Any]:
+    """Return `partial_target`, or what a shard without columns has of it."""
     if math.prod(x.shape):
         return partial_target(x, target, first, ignored)
-    m, d = pair(x, None, dtype)
+    m, d = pair(x, None)
     return m, d, d + math.inf
 
 
@@ -159,13 +153,11 @@ def _by_type(name: str, target: Any) -> str:
     return name if target.dtype.itemsize == 8 else f"{name}_i32"
 
 
-def _by_row(every: Any) -> Any:
-    """Return the pairs of (processes, 2 or more, rows) as (2, rows, processes), contiguous."""
-    pairs = every[:, :2].swapaxes(0, 2).swapaxes(0, 1)
-    of_torch = hasattr(pairs, "contiguous")
-    return pairs.contiguous() if of_torch else _module_of(pairs).ascontiguousarray(pairs)
+def _zeros_of(x: Any) -> Any:
+    """Return a 0 for each row of an array without elements, in the type of the arithmetic."""
+    return x.sum(-1, dtype=getattr(module_of(x), "float64" if x.dtype.itemsize == 8 else "float32"))
 
 
-def _module_of(x: Any) -> Any:
+def module_of(x: Any) -> Any:
     """Return the module of an array's library."""
     return sys.modules[type(x).__module__.partition(".")[0]]

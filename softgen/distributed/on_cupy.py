@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import reduced, require_reduction
 from softgen.call.tokens import arithmetic_of
-from softgen.distributed import local
+from softgen.distributed.gathered import Gathered
 from softgen.distributed.starts import Starts
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
@@ -34,12 +34,12 @@ def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
 
     All processes call this. Raises what `softgen.softmax` raises.
     """
-    return _finished(x_local, comm, dtype, log=False)
+    return _Nccl(comm).softmax(_wide_for(dtype, x_local), dtype)
 
 
 def log_softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
     """Return this process's columns of the logarithm of the softmax; see `softmax`."""
-    return _finished(x_local, comm, dtype, log=True)
+    return _Nccl(comm).log_softmax(_wide_for(dtype, x_local), dtype)
 
 
 def logsumexp(x_local: Any, comm: Any, *, keepdim: bool = False) -> Any:
@@ -47,15 +47,7 @@ def logsumexp(x_local: Any, comm: Any, *, keepdim: bool = False) -> Any:
 
     The arguments are those of `softmax`. With `keepdim` the result keeps the last axis.
     """
-    x = _checked(x_local)
-    if x.size:
-        lse = local.logsumexp(x)
-    else:
-        lse = _cupy().full(x.shape[:-1], -float("inf"), arithmetic_of(x))
-    if lse.size and _size(comm) > 1:
-        every = _gathered(lse.reshape(1, -1), comm)
-        pieces = _cupy().ascontiguousarray(every[:, 0].T)
-        lse = local.merge_lse(pieces).reshape(lse.shape)
+    lse = _Nccl(comm).logsumexp(_checked(x_local))
     return lse[..., None] if keepdim else lse
 
 
@@ -77,7 +69,7 @@ def token_log_probs(
         float32 (float64 for float64), of ids' shape; or a pair of it and lse. NaN for an id that no
         process has.
     """
-    x = _checked(x_local)
+    x, ids = _checked(x_local), _integers("ids", ids)
     several = ids.ndim == x.ndim
     count_of(ids.shape, x.shape)
     m, log_sum, logits = _of_columns(x, ids if several else ids[..., None], comm, offset)
@@ -110,31 +102,42 @@ def cross_entropy(
         The loss in float32 (float64 for float64). NaN for a target that no process has.
     """
     require_reduction(None, reduction, 0, 0)
-    x = _checked(x_local)
+    x, target = _checked(x_local), _integers("target", target)
     require_one_a_row(target.shape, x.shape)
-    _require_integers(target)
     first = _first(x, comm) if offset is None else offset
-    found = local.targets_of(x, target, first, ignore_index, arithmetic_of(x))
-    losses = found[0]
-    if losses.size:
-        mine = _cupy().stack([each.ravel() for each in found])
-        every = _gathered(mine, comm) if _size(comm) > 1 else mine[None]
-        losses, _ = local.losses_of(every, target.ravel(), ignore_index, 0.0)
-    return reduced(losses.reshape(target.shape), target, ignore_index, reduction)
+    losses, _ = _Nccl(comm).losses(x, target, first, ignore_index, 0.0)
+    return reduced(losses, target, ignore_index, reduction)
 
 
-def _finished(x_local: Any, comm: Any, dtype: object, log: bool) -> Any:
-    """Return the softmax of this shard, or its logarithm."""
-    x = _checked(x_local)
-    if dtype is not None and DType.of(dtype) is DType.FLOAT64:  # the pairs are then, too
-        x = x.astype("float64")
-    m, d = local.pair(x, None, arithmetic_of(x))
-    if m.size and _size(comm) > 1:
-        both = _cupy().stack((m.ravel(), d.ravel()))
-        m, d = (each.reshape(m.shape) for each in local.merged(_gathered(both, comm)))
-    if not x.size:
-        return _cupy().empty(x.shape, x.dtype if dtype is None else dtype)
-    return local.finished(x, m, d, log, dtype)
+class _Nccl(Gathered):
+    """Parts of rows through a communicator."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    @property
+    def size(self) -> int:
+        """How many processes it has, which it does not say: they count, once."""
+        if self._comm not in _sizes:
+            one = _cupy().ones(1, "int32")
+            count = _cupy().empty_like(one)
+            self._comm.all_reduce(one, count)
+            _sizes[self._comm] = int(count[0])
+        return _sizes[self._comm]
+
+    def gather(self, mine: Any) -> Any:
+        """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
+        mine = _cupy().ascontiguousarray(mine)
+        every = _cupy().empty((self.size, *mine.shape), mine.dtype)
+        self._comm.all_gather(mine, every, mine.size)
+        return every
+
+
+def _wide_for(dtype: object, x: Any) -> Any:
+    """Return x, as float64 where the results are, so that the pairs are too."""
+    x = _checked(x)
+    double = dtype is not None and DType.of(dtype) is DType.FLOAT64
+    return x.astype("float64") if double else x
 
 
 def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, Any, Any]:
@@ -143,56 +146,32 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
     Elements are NaN where no process has the column.
     """
     cupy, cols, infinity = _cupy(), x.shape[-1], float("inf")
-    _require_integers(ids)
     columns = ids - (_first(x, comm) if offset is None else offset)
     logits = cupy.full(ids.shape, infinity, arithmetic_of(x))
     if cols:
         nearest = columns.clip(0, cols - 1)
         found = cupy.take_along_axis(x, nearest, -1).astype(logits.dtype)
         logits = cupy.where(nearest == columns, found, logits)
-    m, d = local.pair(x, None, arithmetic_of(x))
-    if m.size and _size(comm) > 1:
-        rows = m.size
-        both = m.reshape(1, rows), d.reshape(1, rows)
-        every = _gathered(cupy.concatenate((*both, logits.reshape(rows, -1).T)), comm)
-        m, d = (each.reshape(m.shape) for each in local.merged(every))
-        logits = every[:, 2:].min(0).T.reshape(logits.shape)
+    m, d, logits = _Nccl(comm).pairs(x, None, logits)
     # What has +inf among its logits has a pair of NaN.
     return m, cupy.log(d), cupy.where(logits == infinity, float("nan"), logits)
-
-
-def _gathered(mine: Any, comm: Any) -> Any:
-    """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
-    cupy = _cupy()
-    mine = cupy.ascontiguousarray(mine)
-    every = cupy.empty((_size(comm), *mine.shape), mine.dtype)
-    comm.all_gather(mine, every, mine.size)
-    return every
-
-
-def _size(comm: Any) -> int:
-    """Return how many processes a communicator has, which it does not say: they count, once."""
-    if comm not in _sizes:
-        one = _cupy().ones(1, "int32")
-        count = _cupy().empty_like(one)
-        comm.all_reduce(one, count)
-        _sizes[comm] = int(count[0])
-    return _sizes[comm]
 
 
 def _first(x: Any, comm: Any) -> int:
     """Return the number of the shard's first column, asked once for a number of columns."""
 
     def ask() -> Any:
-        return _gathered(_cupy().array([[x.shape[-1]]], "int64"), comm).ravel()
+        return _Nccl(comm).gather(_cupy().array([[x.shape[-1]]], "int64")).ravel()
 
     return _starts.first(comm, comm.rank, x.shape[-1], ask)
 
 
-def _require_integers(columns: Any) -> None:
-    """Raise InvalidTypeError for numbers of columns of another type."""
-    if columns.dtype.name not in ("int32", "int64"):
-        raise InvalidTypeError(f"columns must be int32 or int64, got {columns.dtype}")
+def _integers(name: str, columns: Any) -> Any:
+    """Return an array of numbers of columns; raise InvalidTypeError for anything else."""
+    if not isinstance(columns, _cupy().ndarray) or columns.dtype.name not in ("int32", "int64"):
+        given = getattr(columns, "dtype", type(columns).__qualname__)
+        raise InvalidTypeError(f"{name} must be a CuPy array of int32 or int64, got {given}")
+    return columns
 
 
 def _checked(x: Any) -> Any:
@@ -203,6 +182,7 @@ def _checked(x: Any) -> Any:
         )
     if not x.ndim:
         raise InvalidValueError("x_local must have columns along its last axis, got no axis")
+    arithmetic_of(x)  # it raises for a type that is not served, before others wait for this process
     return x
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from softgen.distributed import collective
+from softgen.distributed.collective import Collective
 from softgen.distributed.starts import Starts
 from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
@@ -29,10 +29,8 @@ def first_column(x: Any, group: Any) -> int:
                 "the first column of this shard is not known yet, and cannot be asked for while a "
                 "stream is captured; call once before, or give offset="
             )
-        mine = torch.tensor([x.shape[-1]], device=x.device)
-        every = mine.new_empty(dist.get_world_size(group))
-        collective.all_gather(every, mine, group=group)
-        return every
+        mine = torch.tensor([[x.shape[-1]]], device=x.device)
+        return Collective(group).gather(mine).view(-1)
 
     return _starts.first(group, dist.get_rank(group), x.shape[-1], ask)
 

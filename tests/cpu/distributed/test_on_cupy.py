@@ -185,6 +185,8 @@ def test_bad_input_is_told_what_is_wrong() -> None:
         on_cupy.token_log_probs(x, np.zeros((3, 1), "int64"), None)
     with pytest.raises(InvalidTypeError, match="int32 or int64, got float32"):
         on_cupy.cross_entropy(x, x[:, 0], None)
+    with pytest.raises(InvalidTypeError, match=r"ids must be a CuPy array .* got list"):
+        on_cupy.token_log_probs(x, [0, 1], None)
     with pytest.raises(InvalidValueError, match="did you mean"):
         on_cupy.cross_entropy(x, np.zeros(2, "int64"), None, reduction="means")
 
