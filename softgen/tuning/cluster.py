@@ -153,6 +153,7 @@ class Actor(Worker):
         """Return what the error says."""
         return self._how_ended
 
-    def end(self) -> None:
+    def end(self) -> bool:
         """Kill the actor."""
         self._ray.kill(self._actor)
+        return True

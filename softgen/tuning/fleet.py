@@ -1,9 +1,10 @@
-"""Tune shapes on several GPUs: workers that get a shape at a time, and are replaced if they die."""
+"""Tune shapes on several GPUs: workers get one at a time, and are replaced if they die or hang."""
 
 from __future__ import annotations
 
 import abc
 import queue
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,13 @@ from softgen.tuning.tune import Progress
 
 # Workers of a GPU that may end in a row, without a shape that was finished in between.
 MOST_ENDS = 3
+
+# Seconds without an answer after which a worker hangs: until it waits for shapes (importing CuPy
+# and loading CUDA took up to 20 on a busy host), and, beyond twice the budget, until the next
+# candidate, or the choice. Without a budget all candidates of a shape may take that long.
+STARTING_SECONDS = 300.0
+ANSWER_SECONDS = 120.0
+UNBOUNDED_SECONDS = 1800.0
 
 Answer = dict[str, Any]
 
@@ -31,6 +39,7 @@ class Worker(abc.ABC):
         task: what it is tuning; None while it has nothing.
         ready: whether it waits for shapes, or has one.
         certain: whether one that is not ready will be, or end, whatever others do.
+        heard_at: when it last answered or was given a shape, by time.monotonic().
     """
 
     certain = True
@@ -39,6 +48,7 @@ class Worker(abc.ABC):
         self.slot, self.name = slot, name
         self.task: Task | None = None
         self.ready = False
+        self.heard_at = time.monotonic()
 
     @abc.abstractmethod
     def give(self, task: Task, budget: float | None) -> None:
@@ -49,8 +59,8 @@ class Worker(abc.ABC):
         """Return how it ended, in words."""
 
     @abc.abstractmethod
-    def end(self) -> None:
-        """End it, and wait until it has."""
+    def end(self) -> bool:
+        """End it, and return whether it has: a driver that hangs may keep it."""
 
 
 Heard = queue.SimpleQueue[tuple[Worker, Answer | None]]
@@ -88,11 +98,7 @@ class Fleet:
             for slot in self._slots:
                 self._begin(slot)
             while self._workers and (self._handout or any(w.task for w in self._workers.values())):
-                worker, answer = self._heard.get()
-                if answer is None:
-                    yield from self._ended(worker)
-                else:
-                    yield from self._answered(worker, answer)
+                yield from self._listen()
                 yield from self._hand_out()
             for task in self._handout.take_all():
                 yield Failed(task, SoftgenError(f"{task}: no GPU is left to tune it on"))
@@ -103,12 +109,42 @@ class Fleet:
     def _begin(self, slot: int) -> None:
         self._workers[slot] = self._hire(slot, self._heard)
 
+    def _listen(self) -> Iterator[Event]:
+        """Wait for an answer, or until a worker has not given one for too long."""
+        waits = {w: limit for w in self._workers.values() if (limit := self._patience(w))}
+        ends = {w: w.heard_at + limit for w, limit in waits.items()}
+        first = min(ends, key=ends.__getitem__, default=None)
+        left = None if first is None else max(0.0, ends[first] - time.monotonic())
+        try:
+            worker, answer = self._heard.get(timeout=left)
+        except queue.Empty:
+            assert first is not None
+            budget = f" with a budget of {self._budget:g} s" if first.task and self._budget else ""
+            yield from self._ended(first, f"no answer for {waits[first]:g} s{budget}")
+            return
+        if self._workers.get(worker.slot) is not worker:
+            return  # one that was given up has ended
+        worker.heard_at = time.monotonic()
+        if answer is None:
+            yield from self._ended(worker)
+        else:
+            yield from self._answered(worker, answer)
+
+    def _patience(self, worker: Worker) -> float | None:
+        """Return how many seconds a worker may go on without an answer; None for any number."""
+        if not worker.ready:
+            return STARTING_SECONDS if worker.certain else None
+        if worker.task is None:
+            return None
+        return UNBOUNDED_SECONDS if self._budget is None else 2 * self._budget + ANSWER_SECONDS
+
     def _hand_out(self) -> Iterator[Event]:
         for worker in self._workers.values():
             if worker.ready and worker.task is None:
                 others = any(w.ready or w.certain for w in self._workers.values() if w != worker)
                 worker.task = task = self._handout.take(worker.name, others)
                 if task is not None:
+                    worker.heard_at = time.monotonic()
                     worker.give(task, self._budget)
                     yield Began(worker.name, task)
 
@@ -130,20 +166,24 @@ class Fleet:
                 kind: type[SoftgenError] = getattr(errors, answer["kind"], SoftgenError)
                 yield Failed(task, kind(f"{task}, on {worker.name}: {answer['error']}"))
 
-    def _ended(self, worker: Worker) -> Iterator[Event]:
-        """Replace a process that has ended, and give its shape to another once."""
-        worker.end()
+    def _ended(self, worker: Worker, hung: str = "") -> Iterator[Event]:
+        """Replace a process that has ended or hung, and give its shape to another once."""
+        gone = worker.end()
         del self._workers[worker.slot]
         self._ends[worker.slot] += 1
-        how, task = worker.how_ended(), worker.task
-        yield Said(worker.name, f"its process ended{f' at {task}' if task else ''} ({how})")
+        task = worker.task
+        how = hung or worker.how_ended()
+        did = "is killed" if hung else "ended"
+        yield Said(worker.name, f"its process {did}{f' at {task}' if task else ''} ({how})")
         if task is not None:
             ends = self._ended_at.setdefault(task.number, [])
             ends.append(f"{worker.name} ({how})")
             if not self._handout.give_back(task, worker.name):
                 told = f"{task}: the process that tuned it ended on {' and on '.join(ends)}"
                 yield Failed(task, SoftgenError(told))
-        if not worker.ready or self._ends[worker.slot] >= MOST_ENDS:
+        if not gone:
+            yield Said(worker.name, "its process does not end; the GPU or its driver hangs")
+        if not gone or not worker.ready or self._ends[worker.slot] >= MOST_ENDS:
             yield Said(worker.name, "nothing more is tuned on it")
         elif self._handout:
             self._begin(worker.slot)

@@ -17,6 +17,7 @@ from softgen.tuning.fleet import Heard, Worker
 from softgen.tuning.handout import Task
 
 WORKER = "softgen.tuning.worker"  # the module whose `main` a process runs
+ENDING_SECONDS = 20.0  # that a process which is killed gets to end: CUDA gives its memory back
 
 
 class Process(Worker):
@@ -73,9 +74,12 @@ class Process(Worker):
         how = f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
         return f"{how}: {self._last_words}" if self._last_words else how
 
-    def end(self) -> None:
-        """Kill the process."""
+    def end(self) -> bool:
+        """Kill the process, and wait a little until it has ended."""
         self._process.kill()
-        self._answered.join()
+        self._answered.join(ENDING_SECONDS)
+        if self._answered.is_alive():
+            return False
         with contextlib.suppress(OSError):  # a request that it did not read
             self._process.__exit__(None, None, None)
+        return True

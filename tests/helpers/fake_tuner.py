@@ -26,9 +26,12 @@ KILLING_COLS = 6000  # SIGKILL
 WRONG_COLS = 7000  # a VerificationError
 CRASHING_COLS = 7001  # another error, as one of CUDA
 WAITING_COLS = 8000  # it takes a minute
+HANGING_ONCE_COLS = 8500  # the process stops, unless the shape was begun before
+HANGING_COLS = 8600  # it stops
 MEETING_COLS = 9000  # it is done a moment after another device has begun
 
 BROKEN_DEVICE = 9  # cannot be used
+HANGING_DEVICE = 10  # never gets as far as that
 
 # A file that gets a line for each shape that is begun, and for a device that cannot be used.
 LOG = "FAKE_TUNER_LOG"
@@ -52,6 +55,10 @@ def fake_tune(
         problem.cols == KILLING_ONCE_COLS and KILLING_ONCE_COLS not in begun
     ):
         os.kill(os.getpid(), signal.SIGKILL)
+    if problem.cols == HANGING_COLS or (
+        problem.cols == HANGING_ONCE_COLS and HANGING_ONCE_COLS not in begun
+    ):
+        os.kill(os.getpid(), signal.SIGSTOP)
     if problem.cols == WRONG_COLS:
         raise VerificationError("no candidate works")
     if problem.cols == CRASHING_COLS:
@@ -108,6 +115,9 @@ def use(device: int) -> None:
     if device == BROKEN_DEVICE:
         _write(0)
         raise RuntimeError("the device is not there")
+    if device == HANGING_DEVICE:
+        _write(0)
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def main(device: int) -> None:

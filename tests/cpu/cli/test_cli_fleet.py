@@ -20,6 +20,9 @@ from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 from tests.helpers.fake_tuner import (
     BROKEN_DEVICE,
     CRASHING_COLS,
+    HANGING_COLS,
+    HANGING_DEVICE,
+    HANGING_ONCE_COLS,
     INTERRUPTING_COLS,
     KILLING_COLS,
     KILLING_ONCE_COLS,
@@ -136,6 +139,51 @@ def test_a_gpu_whose_processes_keep_ending_is_given_up() -> None:
     assert "GPU 0: nothing more is tuned on it" in result.stderr
     assert "64x8: no GPU is left" in result.stderr
     assert len(log()) == fleet.MOST_ENDS
+
+
+def test_what_a_hanging_worker_had_is_done_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process is alive and gives no answer, as one that waits for a GPU which has stopped."""
+    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 1.5)
+    words = ("tune", *shapes(HANGING_ONCE_COLS, 8, 16), "--gpus", "0,1", "--budget", "0.25")
+    result = ok(*words, "--json")
+    assert [line["cols"] for line in document(result)] == [HANGING_ONCE_COLS, 8, 16]
+    first, second = (each for each in log() if each.cols == HANGING_ONCE_COLS)
+    assert {first.device, second.device} == {0, 1}
+    shape = f"softmax float32 64x{HANGING_ONCE_COLS}"
+    told = f"its process is killed at {shape} (no answer for 2 s with a budget of 0.25 s)"
+    assert f"GPU {first.device}: {told}" in result.stderr
+    assert gone(first.pid)
+
+
+def test_a_shape_at_which_two_workers_hang_fails_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "UNBOUNDED_SECONDS", 1.0)
+    result = cli("tune", *shapes(HANGING_COLS, 8), "--gpus", "0", "--json")
+    assert result.exit_code == group.FAILED
+    assert [line["cols"] for line in document(result)] == [8]
+    ends = "GPU 0 (no answer for 1 s) and on GPU 0 (no answer for 1 s)"
+    shape = f"softmax float32 64x{HANGING_COLS}"
+    assert f"error: {shape}: the process that tuned it ended on {ends}" in result.stderr
+
+
+def test_a_gpu_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "STARTING_SECONDS", 1.5)
+    result = cli("tune", *shapes(8), "--gpus", str(HANGING_DEVICE))
+    assert result.exit_code == group.FAILED
+    assert "GPU 10: its process is killed (no answer for 1.5 s)" in result.stderr
+    assert "GPU 10: nothing more is tuned on it" in result.stderr
+    assert "64x8: no GPU is left to tune it on" in result.stderr
+    assert all(gone(each.pid) for each in log())
+
+
+def test_a_process_that_does_not_end_is_left_with_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the driver hangs: a signal ends it when the driver comes back."""
+    monkeypatch.setattr(fleet, "ANSWER_SECONDS", 0.5)
+    end = process.Process.end
+    monkeypatch.setattr(process.Process, "end", lambda self: end(self) and self.slot != 0)
+    result = cli("tune", *shapes(HANGING_COLS, 8), "--gpus", "0", "--budget", "0.25")
+    assert result.exit_code == group.FAILED
+    assert "GPU 0: its process does not end; the GPU or its driver hangs" in result.stderr
+    assert "64x8: no GPU is left to tune it on" in result.stderr
 
 
 PROGRAM = """
