@@ -87,16 +87,11 @@ struct Hooks {
   // N neighbouring results as they go out, from column `col` on.
   template <int N>
   __device__ void leave(Compute* values, Col col) const {
-    if (ignored) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = 0;
-    } else {
+    for (int i = 0; i < N; ++i) values[i] = values[i] * scale - rest;
+    if (target >= col && target < col + N) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = values[i] * scale - rest;
-      if (target >= col && target < col + N) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
-      }
+      for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
     }
   }
 };
@@ -117,8 +112,9 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   const unsigned int count = static_cast<unsigned int>(upstream_count);
   const Compute up = known ? upstream[number / every % count] : __int_as_float(0x7fc00000);
   // An lse that is infinite makes it NaN.
-  hooks.scale = up * (1 + 2 * z_loss * hooks.base) + (hooks.base - hooks.base);
-  hooks.rest = up * label_smoothing / static_cast<Compute>(kCols);
+  const Compute times = up * (1 + 2 * z_loss * hooks.base) + (hooks.base - hooks.base);
+  hooks.scale = hooks.ignored ? 0 : times;
+  hooks.rest = hooks.ignored ? 0 : up * label_smoothing / static_cast<Compute>(kCols);
   hooks.hit = up * (1 - label_smoothing);
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
   return hooks;

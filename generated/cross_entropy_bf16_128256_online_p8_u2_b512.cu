@@ -59,12 +59,15 @@ struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
+  // The target's element as it is in memory. It is widened when it is used: nothing
+  // waits for it until then.
+  X logit;
   Compute z_loss;
   Col end;  // of what is shown: nobody loads the columns from here on
 };
 
-__device__ Hooks hooks_of(long long row, const long long* target, long long ignore_index,
-                          Compute z_loss) {
+__device__ Hooks hooks_of(long long row, const X* x, const long long* target,
+                          long long ignore_index, Compute z_loss) {
   Hooks hooks;
   long long end = kCols;
   const long long id = target[row];
@@ -74,6 +77,8 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   if (hooks.ignored) end = 0;
   hooks.z_loss = z_loss;
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
+  hooks.logit = __ushort_as_bfloat16(0xff80);
+  if (hooks.target < hooks.end) hooks.logit = (x + row * kCols)[hooks.target];
   return hooks;
 }
 
@@ -156,8 +161,8 @@ __device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, const X* x,
-                          Compute* loss, Compute* lse) {
+__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Compute* loss,
+                          Compute* lse) {
   if (hooks.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
@@ -168,7 +173,7 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
   Compute logit[1] = {hooks.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
   if (hooks.target < hooks.end) {
-    logit[0] = __bfloat162float((x + row * kCols)[hooks.target]);
+    logit[0] = __bfloat162float(hooks.logit);
   }
   Compute result = (m - logit[0]) + log_of_sum;
   if (hooks.z_loss != 0) result += hooks.z_loss * of_row * of_row;
@@ -229,11 +234,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, target, ignore_index, z_loss);
+    const Hooks hooks = hooks_of(row, x, target, ignore_index, z_loss);
 
     LongMaxSum part;
     if (!hooks.ignored) walk(row_x, hooks, [&](auto& values, Col) { absorb(part, values); });
     const MaxSum whole = combine_block(part.value(), slots);
-    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, x, loss, lse);
+    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, loss, lse);
   }
 }

@@ -55,11 +55,14 @@ struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
+  // The target's element as it is in memory. It is widened when it is used: nothing
+  // waits for it until then.
+  X logit;
   Compute z_loss;
   Col end;  // of what is shown: nobody loads the columns from here on
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const long long* target,
+__device__ Hooks hooks_of(long long row, long long rows, const X* x, const long long* target,
                           long long ignore_index, Compute z_loss) {
   Hooks hooks;
   long long end = kCols;
@@ -71,6 +74,8 @@ __device__ Hooks hooks_of(long long row, long long rows, const long long* target
   if (hooks.ignored) end = 0;
   hooks.z_loss = z_loss;
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
+  hooks.logit = negative_infinity();
+  if (hooks.target < hooks.end) hooks.logit = (x + row * kCols)[hooks.target];
   return hooks;
 }
 
@@ -132,8 +137,8 @@ __device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Compute base)
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, const X* x,
-                          Compute* loss, Compute* lse) {
+__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Compute* loss,
+                          Compute* lse) {
   if (hooks.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
@@ -144,7 +149,7 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
   Compute logit[1] = {hooks.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
   if (hooks.target < hooks.end) {
-    logit[0] = (x + row * kCols)[hooks.target];
+    logit[0] = hooks.logit;
   }
   Compute result = (m - logit[0]) + log_of_sum;
   if (hooks.z_loss != 0) result += hooks.z_loss * of_row * of_row;
@@ -173,9 +178,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   const int lane = threadIdx.x % 32;
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
   if (row >= rows) return;  // all lanes of the warp together: the exchanges need all 32
-  const Hooks hooks = hooks_of(row, rows, target, ignore_index, z_loss);
+  const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, z_loss);
   Compute values[kColsPerThread];
   load_slice(x + row * kCols, lane, hooks, values);
   const MaxSum whole = reduce_row(values);
-  if (lane == 0) write_row(row, whole.m, whole.d, hooks, x, loss, lse);
+  if (lane == 0) write_row(row, whole.m, whole.d, hooks, loss, lse);
 }

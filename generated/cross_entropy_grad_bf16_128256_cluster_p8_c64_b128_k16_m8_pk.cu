@@ -179,25 +179,25 @@ struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
-  // The target's element, read before results are written over it.
-  Compute logit;
-  // The gradient is p * scale, and of the target it is hit less.
-  Compute scale, hit;
+  // The target's element as it is in memory, read before results are written over it. It is widened when it is used: nothing
+  // waits for it until then.
+  X logit;
+  // The gradient is p * hit, and of the target it is hit less.
+  Compute hit;
   Col end;  // of what is shown: nobody loads the columns from here on
+
+  // What makes results of the row's terms, from what would without hooks.
+  __device__ Compute weigh(Compute factor) const {
+    factor = ignored ? 0 : target < kCols ? __fmul_rn(factor, hit) : __int_as_float(0x7fc00000);
+    return factor;
+  }
 
   // N neighbouring results as they go out, from column `col` on.
   template <int N>
   __device__ void leave(Compute* values, Col col) const {
-    if (ignored) {
+    if (target >= col && target < col + N) {
 #pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = 0;
-    } else {
-#pragma unroll
-      for (int i = 0; i < N; ++i) values[i] = values[i] * scale;
-      if (target >= col && target < col + N) {
-#pragma unroll
-        for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
-      }
+      for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
     }
   }
 };
@@ -212,11 +212,10 @@ __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long 
   hooks.ignored = id == ignore_index;
   hooks.target = known ? static_cast<Col>(id) : kCols;
   if (hooks.ignored) end = 0;
-  hooks.logit = __int_as_float(0x7fc00000);
-  if (known && !hooks.ignored) hooks.logit = __bfloat162float((x + row * kCols)[id]);
-  hooks.scale = known ? upstream : __int_as_float(0x7fc00000);
   hooks.hit = upstream;
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
+  hooks.logit = __ushort_as_bfloat16(0xff80);
+  if (hooks.target < hooks.end) hooks.logit = (x + row * kCols)[hooks.target];
   return hooks;
 }
 
@@ -246,7 +245,11 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute log_of_sum = __logf(sum);
   // Where there is +inf the sum is NaN.
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
-  loss[row] = (m - hooks.logit) + log_of_sum;
+  Compute logit[1] = {hooks.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
+  if (hooks.target < hooks.end) {
+    logit[0] = __bfloat162float(hooks.logit);
+  }
+  loss[row] = (m - logit[0]) + log_of_sum;
   lse[row] = of_row;
 }
 
@@ -355,7 +358,8 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   Raw raw[kPacks];
   load_slice(x + row * kCols, thread, first_pack, live && !hooks.ignored, hooks, raw);
-  const Compute m = max_lanes(largest(raw));
+  // With the target's element: no block pushes its pair, and none stores, before that is read.
+  const Compute m = max_lanes(max(largest(raw), __bfloat162float(hooks.logit)));
   const MaxSum part = {m, add_lanes(sum_of(raw, m))};
   forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
 
@@ -370,5 +374,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
-  store_slice(raw, whole.m, factor_of(whole.d), thread, first_pack, live, hooks, dx + row * kCols);
+  store_slice(raw, whole.m, hooks.weigh(factor_of(whole.d)), thread, first_pack, live, hooks, dx + row * kCols);
 }

@@ -55,11 +55,14 @@ __device__ void widen_pack(Raw raw, Compute* to) {
 // follows.
 struct Hooks {
   long long id;
+  X logit;  // its element as it is in memory, or -inf
 };
 
-__device__ Hooks hooks_of(long long row, const long long* ids) {
+__device__ Hooks hooks_of(long long row, const X* x, const long long* ids) {
   Hooks hooks;
   hooks.id = ids[row];
+  hooks.logit = __ushort_as_bfloat16(0xff80);
+  if (hooks.id >= 0 && hooks.id < kCols) hooks.logit = (x + row * kCols)[hooks.id];
   return hooks;
 }
 
@@ -142,13 +145,12 @@ __device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
 
 // (x[id] - max) - log(sum): x[id] - (max + log(sum)) would round log(sum) away where max is large.
 // Hidden columns give -inf, and an id that is no column NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, const X* x,
-                          Y* log_probs) {
+__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Y* log_probs) {
   const Compute log_of_sum = log(sum);
   const long long id = hooks.id;
   Compute logit[1] = {id >= 0 && id < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
   if (id >= 0 && id < kCols) {
-    logit[0] = __bfloat162float((x + row * kCols)[id]);
+    logit[0] = __bfloat162float(hooks.logit);
   }
   log_probs[row] = __float2bfloat16_rn((logit[0] - m) - log_of_sum);
 }
@@ -205,11 +207,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, ids);
+    const Hooks hooks = hooks_of(row, x, ids);
 
     LongMaxSum part;
     walk(row_x, hooks, [&](auto& values, Col) { absorb(part, values); });
     const MaxSum whole = combine_block(part.value(), slots);
-    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, x, log_probs);
+    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, log_probs);
   }
 }

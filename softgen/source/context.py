@@ -177,10 +177,10 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     """Return what finding the hooks of a row takes, and what the results of a row take of them."""
     problem, rows = variant.problem, _row_names(variant.problem)
     first = problem.element_inputs[0].name
-    picks = problem.posts or any(hook.picks for hook in problem.modifiers)
+    reads = problem.posts or any(hook.reads for hook in problem.modifiers)
     parameters = [operand.parameter for operand in problem.row_operands]
     arguments = [operand.name for operand in problem.row_operands]
-    if picks:
+    if reads:
         parameters.insert(0, rows["array_of"](first))
         arguments.insert(0, rows["array"](first))
     if problem.function.modifiers and variant.strategy.past_rows:  # whose arrays end with the rows
@@ -189,8 +189,8 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     written = [operand.name for operand in problem.row_results]
     declared = [operand.parameter for operand in problem.row_results]
     if written and problem.function.modifiers:
-        written = ["hooks", *([] if picks else [rows["array"](first)]), *written]
-        of_x = [] if picks else [rows["array_of"](first)]
+        written = ["hooks", *([] if reads else [rows["array"](first)]), *written]
+        of_x = [] if reads else [rows["array_of"](first)]
         declared = ["const Hooks& hooks", *of_x, *declared]
     return {
         "hook_parameters": parameters,

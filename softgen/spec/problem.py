@@ -256,6 +256,11 @@ class Problem:
         return any(hook.placed for hook in self.modifiers)
 
     @property
+    def picks(self) -> bool:
+        """Whether an element is read by its column before any result is written over it."""
+        return self.writes_elements and any(hook.picks for hook in self.modifiers)
+
+    @property
     def leaves(self) -> bool:
         """Whether a hook modifies results one by one."""
         return any(hook.leaves for hook in self.modifiers)
@@ -268,7 +273,7 @@ class Problem:
     @property
     def weighs(self) -> bool:
         """Whether a hook multiplies all results of a row by a number."""
-        return any(hook.weighs for hook in self.hooks)
+        return any(hook.weighs for hook in self.modifiers)
 
     @property
     def sinks(self) -> bool:

@@ -113,6 +113,7 @@ class Strategy(abc.ABC):
     # Whether its template takes whole packs of rows that start anywhere from several inputs whose
     # parts are sums.
     cuts_sums: ClassVar[bool] = False
+    loads_ignored: ClassVar[bool] = False  # whether it also loads rows that count for nothing
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 

@@ -26,6 +26,7 @@ class Safe(Strategy):
     name = "safe"
     summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
     takes = frozenset(Feature)
+    loads_ignored = True
     layouts = (Rows, Strided, Columns)
 
     block_size: int = knob("b", "threads in a block")

@@ -43,6 +43,7 @@ class Shared(Strategy):
         }
     )
     layouts = (Rows, Strided)
+    loads_ignored = True
 
     pack_size: int = knob("p", "elements moved by one load or store")
     block_size: int = knob("b", "threads in a block")

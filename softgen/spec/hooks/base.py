@@ -67,6 +67,11 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def reads(self) -> bool:
+        """Whether it reads an element by its column when it finds what belongs to a row."""
+        return self.picks
+
+    @property
     def enters(self) -> bool:
         """Whether it modifies or hides elements on their way in."""
         return True

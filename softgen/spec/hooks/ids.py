@@ -27,12 +27,17 @@ class Ids(OfFunction):
         """As the others have one; it is in no kernel's name."""
         return "ids"
 
+    @property
+    def reads(self) -> bool:
+        """One element, as it comes while the row is on its way; of more ids each is read later."""
+        return self.count == 1 and not self.gradient
+
     def registers(self, compute: DType) -> int:
         """Return what the ids and the numbers of the gradient take.
 
         With the entropy's gradient packs of 2 float64 spilled 24 bytes in 1024 threads.
         """
         if not self.gradient:
-            return 2
+            return 3
         numbers = self.count + (12 if self.entropy else 4)
         return self.count + numbers * compute.itemsize // 4

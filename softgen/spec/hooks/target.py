@@ -44,6 +44,16 @@ class Target(OfFunction):
         return (self.gradient or self.shard) and not self.given
 
     @property
+    def reads(self) -> bool:
+        """For the loss: it comes while the row is on its way."""
+        return not self.given and not self.told
+
+    @property
+    def weighs(self) -> bool:
+        """Softmax, which is its gradient but for the target."""
+        return self.gradient and not self.given
+
+    @property
     def by_row(self) -> bool:
         """Where what is above finds its place by the row's number in 32 bits."""
         return self.given
