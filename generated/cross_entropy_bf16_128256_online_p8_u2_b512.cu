@@ -59,8 +59,7 @@ struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
-  // The target's element as it is in memory. It is widened when it is used: nothing
-  // waits for it until then.
+  // The target's element as it is in memory.
   X logit;
   Compute z_loss;
   Col end;  // of what is shown: nobody loads the columns from here on

@@ -179,8 +179,7 @@ struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
-  // The target's element as it is in memory, read before results are written over it. It is widened when it is used: nothing
-  // waits for it until then.
+  // The target's element as it is in memory, read before results are written over it.
   X logit;
   // The gradient is p * hit, and of the target it is hit less.
   Compute hit;
@@ -374,5 +373,6 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
-  store_slice(raw, whole.m, hooks.weigh(factor_of(whole.d)), thread, first_pack, live, hooks, dx + row * kCols);
+  const Compute factor = hooks.weigh(factor_of(whole.d));
+  store_slice(raw, whole.m, factor, thread, first_pack, live, hooks, dx + row * kCols);
 }
