@@ -141,7 +141,7 @@ class Cluster(Sliced):
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing."""
-        if self.cluster_size < LEAST_PACKED_CLUSTER:
+        if self.cluster_size < LEAST_PACKED_CLUSTER and not problem.sharded:
             return (False,)
         return super().may_pack(problem)
 
@@ -183,7 +183,8 @@ class Cluster(Sliced):
                 for packed in filled.may_pack(problem):
                     setting = dataclasses.replace(filled, packed=packed)
                     # What stays packed of one input is no wider than what does not.
-                    held = (setting if several else filled).element_registers(problem)
+                    counted = setting if several or problem.sharded else filled
+                    held = counted.element_registers(problem)
                     if slice_packs >= block and 8 <= held <= (80 if block == 128 else 64):
                         found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
