@@ -12,6 +12,9 @@ from typing import Any
 
 SECONDS = 120
 
+# softgen.distributed imports these on first use, and PyTorch its compiler with them.
+IMPORTED = ("softgen.distributed.functional", "softgen.distributed.losses")
+
 
 def run_ranks(
     size: int, body: Callable[..., None], folder: Path, *arguments: Any, dying: Sequence[int] = ()
@@ -19,10 +22,10 @@ def run_ranks(
     """Run body(rank, size, *arguments) in `size` processes; raise what the first of them raised.
 
     Those that are `dying` may end without a word, and the others do not wait for them behind. The
-    processes are forked from one that has imported PyTorch, which takes 2 s.
+    processes are forked from one that has imported what they need, which takes 4 s.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", __name__, body.__module__])
+    context.set_forkserver_preload([*IMPORTED, __name__, body.__module__])
     started = []
     for rank in range(size):
         ours, theirs = context.Pipe(duplex=False)
