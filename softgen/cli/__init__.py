@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from softgen.cli import bench, cache, doctor, emit, explain, listing, run, show, tune, verify
+from softgen.cli import (
+    bench,
+    cache,
+    doctor,
+    emit,
+    explain,
+    functions,
+    listing,
+    run,
+    show,
+    tune,
+    verify,
+)
 from softgen.cli.group import Command, Commands
 from softgen.version import __version__
 
@@ -47,6 +59,7 @@ def main(
 for _name, _function in (
     ("run", run.run),
     ("emit", emit.emit),
+    ("functions", functions.functions),
     ("list", listing.list_variants),
     ("show", show.show),
     ("explain", explain.explain),

@@ -11,6 +11,7 @@ import typer
 
 from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
+from softgen.cli.numbers import number
 from softgen.cli.shapes import parse_shape
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
@@ -76,13 +77,13 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=0.001, help="Time a competitor and shape is timed.")
+        float, number("--seconds", least=0.001, help="Time a competitor and shape is timed.")
     ] = 0.2,
     setup_seconds: Annotated[
         float,
-        typer.Option(
+        number(
             "--setup-seconds",
-            min=0.0,
+            least=0,
             help="Time a competitor that compiles for every shape may take for that in a suite.",
         ),
     ] = 120.0,

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 from softgen.cli import options, output
+from softgen.cli.numbers import whole
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
@@ -21,8 +20,8 @@ DISPENSABLE = ("parameters", "threads", "shared bytes")
 def list_variants(
     cols: Annotated[
         int | None,
-        typer.Option(
-            "--cols", min=1, max=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
+        whole(
+            "--cols", least=1, most=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
         ),
     ] = None,
     dtype: options.AnyDType = None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from softgen.cli.numbers import whole
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
-from softgen.spec.functions import all_functions
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
@@ -43,8 +43,6 @@ def parse_out_dtype(text: str | FloatType) -> FloatType:
 DTYPES = f"[{'|'.join(member.value for member in DType)}]"  # in the help
 OUT_DTYPES = f"[{'|'.join([*DType, *Float8])}]"
 
-FUNCTIONS = f"[{'|'.join(function.name for function in all_functions())}]"  # in the help
-
 
 def parse_function(text: str | Function) -> Function:
     """Return the function of that name."""
@@ -54,32 +52,19 @@ def parse_function(text: str | Function) -> Function:
         raise typer.BadParameter(str(error)) from None
 
 
-FunctionOption = Annotated[
-    Function,
-    typer.Option(
+def _function(default: str = "") -> Any:
+    return typer.Option(
         *("--function", "--algorithm"),
         parser=parse_function,
-        metavar=FUNCTIONS,
-        help="Function of each row.",
-    ),
-]
-AnyFunction = Annotated[
-    Function | None,
-    typer.Option(
-        *("--function", "--algorithm"),
-        parser=parse_function,
-        metavar=FUNCTIONS,
-        help="Function of each row. \\[default: softmax]",
-    ),
-]
+        metavar="NAME",
+        help=f"Function of each row; `softgen functions` has the names.{default}",
+    )
+
+
+FunctionOption = Annotated[Function, _function()]
+AnyFunction = Annotated[Function | None, _function(" \\[default: softmax]")]
 SuiteFunction = Annotated[
-    Function | None,
-    typer.Option(
-        *("--function", "--algorithm"),
-        parser=parse_function,
-        metavar=FUNCTIONS,
-        help="Function of each row. \\[default: softmax; in suite logsumexp logsumexp]",
-    ),
+    Function | None, _function(" \\[default: softmax; in suite logsumexp logsumexp]")
 ]
 DTypeOption = Annotated[
     DType,
@@ -103,17 +88,16 @@ OutDType = Annotated[
         help="Element type of the result. \\[default: --dtype]",
     ),
 ]
-AnyCols = Annotated[
-    int | None, typer.Option("--cols", min=1, max=MAX_COLS, help="Elements in a row.")
-]
+AnyCols = Annotated[int | None, whole("--cols", least=1, most=MAX_COLS, help="Elements in a row.")]
 Rows = Annotated[
     int,
-    typer.Option("--rows", min=0, max=MAX_ROWS, help="Number of rows to choose for."),
+    whole("--rows", least=0, most=MAX_ROWS, help="Number of rows to choose for."),
 ]
 Alignment = Annotated[
     int | None,
-    typer.Option(
+    whole(
         "--alignment",
+        least=1,
         help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
         "\\[default: what --cols gives]",
     ),
@@ -129,20 +113,20 @@ BatchInvariant = Annotated[
 ]
 StridedOption = Annotated[
     int,
-    typer.Option(
+    whole(
         "--strided",
-        min=0,
-        max=MOST_OUTER,
+        least=0,
+        most=MOST_OUTER,
         help="For views with so many outer axes, whose sizes and strides the kernel takes; 0 for "
         "contiguous arrays.",
     ),
 ]
 InnerOption = Annotated[
     int,
-    typer.Option(
+    whole(
         "--inner",
-        min=1,
-        max=MOST_INNER,
+        least=1,
+        most=MOST_INNER,
         help="Elements behind the axis that is reduced; 1 where it is the last.",
     ),
 ]
@@ -176,10 +160,10 @@ HereOrArch = Annotated[
 ]
 Sms = Annotated[
     int | None,
-    typer.Option(
+    whole(
         "--sms",
-        min=1,
-        max=MOST_MULTIPROCESSORS,
+        least=1,
+        most=MOST_MULTIPROCESSORS,
         help="SMs to choose and to size a grid for, where the GPU is another device of --arch or a "
         "part of one (MIG, MPS): a cooperative kernel does not run on fewer. "
         "\\[default: those of a known device, 132 for sm_90]",

@@ -11,6 +11,7 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
+from softgen.cli.numbers import whole
 from softgen.cli.run_compute import compute
 from softgen.cli.run_input import Files, Request, axis_before, save_npy
 from softgen.cli.run_report import describe, print_report
@@ -37,13 +38,11 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 def run(
     rows: Annotated[
         int | None,
-        typer.Option("--rows", min=0, max=MAX_ROWS, help="Rows of random input. \\[default: 64]"),
+        whole("--rows", least=0, most=MAX_ROWS, help="Rows of random input. \\[default: 64]"),
     ] = None,
     cols: Annotated[
         int | None,
-        typer.Option(
-            "--cols", min=0, max=MAX_COLS, help="Columns of random input. \\[default: 1000]"
-        ),
+        whole("--cols", least=0, most=MAX_COLS, help="Columns of random input. \\[default: 1000]"),
     ] = None,
     dtype: Annotated[
         DType | None,
@@ -96,15 +95,15 @@ def run(
     ] = None,
     inner: Annotated[
         int | None,
-        typer.Option(
+        whole(
             "--inner",
-            min=1,
-            max=MOST_INNER,
+            least=1,
+            most=MOST_INNER,
             help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
         ),
     ] = None,
     variant: options.VariantOption = None,
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Of the random input.")] = 0,
+    seed: Annotated[int, whole("--seed", least=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
 ) -> None:
     """Compute softmax, or another function, of a file or of random numbers; compare with float64.

@@ -115,6 +115,7 @@ def _argument(text: str, compute: str) -> tuple[str, Any]:
         except ValueError:
             continue
     if name in ARRAYS:
-        also = " or a number" if name == "scale" else ""
-        raise InvalidValueError(f"--hook {text}: {name} is a .npy file{also}, as {name}=values.npy")
-    raise InvalidValueError(f"--hook {text}: {name} is a number, as {name}=2")
+        also = f", or a number, as {name}=0.5" if name == "scale" else ""
+        raise InvalidValueError(f"--hook {text}: {name} is a .npy file, as {name}=values.npy{also}")
+    example = "0.1" if name == "dropout" else "2"
+    raise InvalidValueError(f"--hook {text}: {name} is a number, as {name}={example}")

@@ -52,8 +52,8 @@ def verify(
         typer.Option(
             "--function",
             parser=options.parse_function,
-            metavar=options.FUNCTIONS,
-            help="Only this function; may be repeated.",
+            metavar="NAME",
+            help="Only this function, of those of `softgen functions`; may be repeated.",
         ),
     ] = None,
     only_list: Annotated[

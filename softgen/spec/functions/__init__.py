@@ -41,12 +41,17 @@ def function_named(name: str) -> Function | None:
 _SUFFIX = r"lse|entropy|i32|k\d{1,2}"
 _ORDER = ("l", "e", "i", "k")
 
+# Names that are too many to list.
+SUFFIXES = (
+    "those of targets or ids also end in _i32, for 32 bits, and token_log_probs and its gradient "
+    "in _k2 to _k16, for so many ids a row"
+)
+
 
 def unknown_function(name: str) -> str:
     """Return the message for a name that no function has, with the likely one."""
-    known = [function.name for function in all_functions()]
-    more = "; token_log_probs and its gradient also end in _k2 to _k16, for so many ids a row"
-    return unknown("function", name, known, more, meant=_meant(name, known))
+    known = [function.name for function in all_functions() if not function.twin]
+    return unknown("function", name, known, f"; {SUFFIXES}", meant=_meant(name, known))
 
 
 def _meant(name: str, known: list[str]) -> str:

@@ -11,9 +11,13 @@ import pytest
 
 import softgen
 from softgen.cli import group
+from softgen.spec.functions import all_functions
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
 
-COMMANDS = ("run", "emit", "list", "show", "explain", "tune", "bench", "verify", "cache", "doctor")
+COMMANDS = (
+    *("run", "emit", "functions", "list", "show", "explain", "tune", "bench", "verify", "cache"),
+    "doctor",
+)
 
 
 def test_version() -> None:
@@ -32,6 +36,16 @@ def test_every_command_has_help_and_json(command: str) -> None:
     assert "Usage: softgen" in text
     if command != "cache":
         assert "--json" in text
+
+
+def test_the_functions_are_listed_in_one_place() -> None:
+    told = ok("functions").stdout.splitlines()
+    names = [function.name for function in all_functions()]
+    assert [line.split()[0] for line in told[1:]] == [n for n in names if not n.endswith("_i32")]
+    assert ["softmax", "y", "=", "softmax(x)"] in [line.split() for line in told]
+    listed = document(ok("functions", "--json"))
+    assert [each["name"] for each in listed] == names
+    assert "token_log_probs" not in ok("list", "--help").stdout
 
 
 def test_no_arguments_show_the_help() -> None:
@@ -56,12 +70,25 @@ def test_no_arguments_show_the_help() -> None:
         (("list", "--variant", "wrap"), "did you mean 'warp'"),
         (("list", "--variant", "one_flow"), "unknown variant 'one_flow'; did you mean 'oneflow'"),
         (("tune", "--suite", "LLMs"), "did you mean 'llm'"),
+        (("tune", "--budget", "long"), "'long' is not accepted; give a number, 0.01 or more"),
+        (("tune", "--budget", "nan"), "'nan' is not accepted; give a number, 0.01 or more"),
+        (("bench", "--seconds", "0"), "'0' is not accepted; give a number, 0.001 or more"),
+        (("run", "--seed", "-1"), "'-1' is not accepted; give a whole number, 0 or more"),
         (("bench", "--peers", "torhc"), "did you mean 'torch'"),
         (("verify", "--variant", "Block"), "did you mean 'block'"),
         (("list", "--function", "softmin"), "did you mean 'softmax'"),
-        (("list", "--cols", "0"), "greater than or equal to 1|not in the range"),
-        (("list", "--cols", "many"), "valid integer"),
-        (("list", "--rows", "-1"), "greater than or equal to 0|not in the range"),
+        (
+            ("list", "--cols", "0"),
+            "'0' is not accepted; give a whole number from 1 to 1099511627776",
+        ),
+        (
+            ("list", "--cols", "many"),
+            "'--cols': 'many' is not accepted; give a whole number from 1 to",
+        ),
+        (
+            ("list", "--rows", "-1"),
+            "'-1' is not accepted; give a whole number from 0 to 1099511627776",
+        ),
         (("list", "--arch", "sm_1"), "sm_75, sm_80"),
         (("list", "--arch", "sm_99"), "unknown architecture 'sm_99'; did you mean"),
         (("list", "--arch", "sm_70"), "softgen needs sm_75 or later, and sm_70 is older; it knows"),
@@ -101,9 +128,12 @@ def test_no_arguments_show_the_help() -> None:
         (("emit", "--all"), "give --cols as well"),
         (("emit", "--arch", "sm_80"), "--rows, --arch and --sms need --cols"),
         (("emit", "--sms", "78"), "--rows, --arch and --sms need --cols"),
-        (("emit", "--cols", "10", "--sms", "0"), "greater than or equal to 1|not in the range"),
-        (("list", "--sms", "1025"), "less than or equal to 1024|not in the range"),
-        (("show", "--cols", "10", "--sms", "many"), "valid integer"),
+        (
+            ("emit", "--cols", "10", "--sms", "0"),
+            "'0' is not accepted; give a whole number from 1 to 1024",
+        ),
+        (("list", "--sms", "1025"), "'1025' is not accepted; .* from 1 to 1024"),
+        (("show", "--cols", "10", "--sms", "2.5"), "'2.5' is not accepted; give a whole number"),
         (("tune",), "at least one --shape"),
         (("explain",), "Missing argument 'ROWSxCOLS'"),
         (("explain", "4096"), "ROWSxCOLS: '4096' is not a shape; write ROWSxCOLS"),
