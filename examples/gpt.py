@@ -33,7 +33,7 @@ import softgen.torch
 
 VOCABULARY = 50304  # GPT-2's 50257 words, to a multiple of 128
 TEXT_BYTES = 6_000_000
-WARM_UP, PROFILED = 40, 3  # steps
+WARM_UP, PROFILED = 40, 5  # steps
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Size:
     layers: int = 6
     heads: int = 6
     width: int = 384
-    batch: int = 16
+    batch: int = 32  # with 16 a step is as long as the host takes to launch it
     context: int = 512
 
 
@@ -142,10 +142,15 @@ class Result:
     kernels: dict[str, float] = field(default_factory=dict)
 
     @property
+    def kernel_milliseconds(self) -> float:
+        """Return the time of all kernels in a step."""
+        return sum(self.kernels.values()) / 1e3
+
+    @property
     def share(self) -> float:
         """Return the share of softmax and loss in the time of all kernels."""
         counted = (time for name, time in self.kernels.items() if of_softmax_or_loss(name))
-        return sum(counted) / sum(self.kernels.values())
+        return sum(counted) / 1e3 / self.kernel_milliseconds
 
 
 def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, Any]:
@@ -178,12 +183,20 @@ def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, An
 
 
 def profiled(step: Callable[[], Any]) -> dict[str, float]:
-    """Return the microseconds of each kernel in a step, the longest first."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
-        for _ in range(PROFILED):
+    """Return the microseconds of each kernel in a step, the longest first.
+
+    Two steps go before: processes that wait for each other do not begin to record at one time.
+    """
+    profiler = torch.profiler
+    plan = profiler.schedule(wait=0, warmup=2, active=PROFILED)
+    with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], schedule=plan) as seen:
+        for i in range(2 + PROFILED):
+            if i:
+                seen.step()
             step()
-        torch.cuda.synchronize()
-    times = {event.key: event.self_device_time_total / PROFILED for event in seen.key_averages()}
+            torch.cuda.synchronize()
+    events = (event for event in seen.key_averages() if not event.is_user_annotation)
+    times = {event.key: event.self_device_time_total / PROFILED for event in events}
     return dict(sorted(((k, t) for k, t in times.items() if t), key=lambda each: -each[1]))
 
 
@@ -279,11 +292,14 @@ def main() -> None:
     results = {name: run(each, size, options.steps, text, words) for name, each in RUNS.items()}
     for each in results.values():
         each.kernels = profiled(each.step)
-    print(f"{'':16} {'last loss':>10} {'ms a step':>10} {'peak GB':>8} {'softmax and loss':>17}")
+    print(
+        f"{'':16} {'last loss':>10} {'ms a step':>10} {'kernels, ms':>12} {'peak GB':>8} "
+        f"{'softmax and loss':>17}"
+    )
     for name, each in results.items():
         print(
-            f"{name:16} {each.losses[-1]:10.4f} {each.milliseconds:10.2f} {each.gigabytes:8.2f} "
-            f"{each.share:17.1%}"
+            f"{name:16} {each.losses[-1]:10.4f} {each.milliseconds:10.2f} "
+            f"{each.kernel_milliseconds:12.2f} {each.gigabytes:8.2f} {each.share:17.1%}"
         )
     for name in ("softgen", "torch in halves"):
         mean, largest = apart(results["torch"].losses, results[name].losses)

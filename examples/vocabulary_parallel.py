@@ -4,9 +4,10 @@
 
 The matrix of 128256 words is the embedding and the head. Each process has an equal part of its
 rows, and the same body, that of examples/gpt.py. A process looks up the words that it has, and
-computes its own columns of the logits; logits of all words are nowhere. Two runs from one seed
-differ in the loss and its gradient: PyTorch's loss_parallel on a DTensor, and
-softgen.distributed.cross_entropy.
+computes its own columns of the logits; logits of all words are nowhere. Runs from one seed differ
+in the loss and its gradient: PyTorch's loss_parallel on a DTensor, and
+softgen.distributed.cross_entropy. A third has loss_parallel, and each batch the other way round,
+which adds up in another order.
 
 Prints time, kernels and peak memory of a step, and what of it is the loss with its gradient. Writes
 the curves to OUT/losses.csv and, with Matplotlib, to OUT/losses.png, the table to OUT/steps.csv and
@@ -39,7 +40,7 @@ import softgen.distributed
 VOCABULARY = 128256  # of Llama 3
 TEXT_BYTES = 6_000_000
 FULL = Size(layers=4, heads=12, width=768, batch=8, context=512)
-SMALL = Size(layers=1, heads=2, width=32, batch=2, context=16)
+SMALL = Size(layers=1, heads=2, width=16, batch=2, context=8)
 
 
 def by_loss_parallel(logits: torch.Tensor, target: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
@@ -60,7 +61,21 @@ def by_softgen(logits: torch.Tensor, target: torch.Tensor, mesh: DeviceMesh) -> 
 
 
 Loss = Callable[[torch.Tensor, torch.Tensor, DeviceMesh], torch.Tensor]
-RUNS: dict[str, Loss] = {"loss_parallel": by_loss_parallel, "softgen": by_softgen}
+
+
+@dataclass(frozen=True)
+class Run:
+    """Whose loss a run has, and whether the sequences of a batch come in the other order."""
+
+    loss: Loss
+    turned: bool = False
+
+
+RUNS = {
+    "loss_parallel": Run(by_loss_parallel),
+    "softgen": Run(by_softgen),
+    "loss_parallel turned": Run(by_loss_parallel, turned=True),
+}
 
 
 class AddedUp(torch.autograd.Function):
@@ -136,8 +151,8 @@ class Model(nn.Module):
 class Training:
     """A model, and what it learns from: the same text, in the same order, in all processes."""
 
-    def __init__(self, loss: Loss, size: Size, text: torch.Tensor, mesh: DeviceMesh) -> None:
-        self.loss, self.size, self.mesh = loss, size, mesh
+    def __init__(self, run: Run, size: Size, text: torch.Tensor, mesh: DeviceMesh) -> None:
+        self.loss, self.turned, self.size, self.mesh = run.loss, run.turned, size, mesh
         self.device = torch.device(mesh.device_type)
         torch.manual_seed(0)
         with self.device:
@@ -153,6 +168,7 @@ class Training:
         """Return words, (batch, context), and the word behind each, (batch * context)."""
         last = len(self.text) - self.size.context - 1
         starts = torch.randint(last, (self.size.batch, 1), generator=self.chooser)
+        starts = starts.flip(0) if self.turned else starts
         tokens = self.text[(starts + self.offsets).to(self.device)]
         return tokens[:, :-1], tokens[:, 1:].flatten()
 
@@ -208,14 +224,14 @@ class Result:
 HEADER = ["last loss", "ms a step", "kernels, ms", "of the loss", "share", "peak GB"]
 
 
-def run(
-    loss: Loss, mesh: DeviceMesh, size: Size, steps: int, text: torch.Tensor
+def trained(
+    run: Run, mesh: DeviceMesh, size: Size, steps: int, text: torch.Tensor
 ) -> tuple[Training, Result]:
     """Train a model, and measure its steps."""
     gc.collect()  # of the run before
     on_gpu = mesh.device_type == "cuda"
     before = torch.cuda.memory_allocated() if on_gpu else 0
-    training = Training(loss, size, text, mesh)
+    training = Training(run, size, text, mesh)
     losses = []
     for i in range(steps):
         if i == steps // 4:  # by now kernels are compiled
@@ -242,11 +258,11 @@ def _wait(on_gpu: bool) -> None:
 
 
 def compare(mesh: DeviceMesh, size: Size, steps: int, text: torch.Tensor) -> dict[str, Result]:
-    """Train a model by each loss; return what the runs gave.
+    """Train a model by each run; return what they gave.
 
     Kernels are counted behind all runs: launches take longer once a profiler has been there.
     """
-    runs = {name: run(loss, mesh, size, steps, text) for name, loss in RUNS.items()}
+    runs = {name: trained(run, mesh, size, steps, text) for name, run in RUNS.items()}
     if mesh.device_type == "cuda":
         for training, result in runs.values():
             result.of_step = profiled(training.step)
@@ -256,15 +272,17 @@ def compare(mesh: DeviceMesh, size: Size, steps: int, text: torch.Tensor) -> dic
 
 def tell(results: dict[str, Result]) -> None:
     """Print the table, and the kernels of the losses."""
-    print(f"{'':14}" + "".join(f"{each:>13}" for each in HEADER))
+    print(f"{'':20}" + "".join(f"{each:>13}" for each in HEADER))
     for name, each in results.items():
-        print(f"{name:14}" + "".join(f"{figure:>13}" for figure in each.figures()))
-    mean, largest = apart(*(each.losses for each in results.values()))
-    print(f"the curves are {mean:.4f} apart in the mean, {largest:.4f} at most")
-    for name, each in results.items():
-        if each.of_loss:
+        print(f"{name:20}" + "".join(f"{figure:>13}" for figure in each.figures()))
+    for name in ("softgen", "loss_parallel turned"):
+        mean, largest = apart(results["loss_parallel"].losses, results[name].losses)
+        print(f"{name} is {mean:.4f} from loss_parallel's curve in the mean, {largest:.4f} at most")
+    for name in ("loss_parallel", "softgen"):
+        found = results[name].of_loss
+        if found:
             print(f"kernels of the loss and its gradient, us, {name}:")
-        for kernel, time_of in each.of_loss.items():
+        for kernel, time_of in found.items():
             print(f"{time_of:10.1f}  {kernel[:100]}")
 
 
@@ -292,7 +310,7 @@ def write(folder: Path, results: dict[str, Result]) -> None:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    for (name, each), style in zip(results.items(), ("-", "--"), strict=True):
+    for (name, each), style in zip(results.items(), ("-", "--", ":"), strict=True):
         axes.plot(each.losses, style, label=name)
     axes.legend()
     figure.savefig(folder / "losses.png", dpi=120)
@@ -305,7 +323,7 @@ def text_of(text_bytes: int) -> torch.Tensor:
 
 
 def main() -> None:
-    """Train the two models and compare them."""
+    """Train the three models and compare them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=150, help="of training, 150 by default")
     parser.add_argument("--small", action="store_true", help="a layer, narrow, for a first look")

@@ -20,6 +20,8 @@ def test_both_losses_train_one_model(tmp_path: Path) -> None:
     assert len(rows) == 3
     for row in rows:
         assert float(row["softgen"]) == pytest.approx(float(row["loss_parallel"]), abs=2e-5)
+        turned = float(row["loss_parallel turned"])
+        assert turned == pytest.approx(float(row["loss_parallel"]), abs=2e-5)
     first = float(rows[0]["softgen"])
     assert first == pytest.approx(11.76, abs=0.05)  # log(128256), nothing learned
     with (tmp_path / "curves" / "steps.csv").open(newline="") as file:
