@@ -12,7 +12,7 @@
 //     (first set cudaFuncAttributeMaxDynamicSharedMemorySize)
 //   launch:  cudaLaunchCooperativeKernel: blocks poll each other, so all must be resident
 //   SMs:     planned for 132; fewer are correct and slower (softgen emit --sms sizes it for others)
-//   workspace: rows * 256 bytes on a 128-byte boundary, zero at first and
+//   workspace: unsigned char*, rows * 256 bytes on a 128-byte boundary, zero at first and
 //     left zero; launches that may run at once need one each
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //     softmax_bf16_128256_cooperative_p8_c16_b640_k4_n33_s14_f2_l2.cu

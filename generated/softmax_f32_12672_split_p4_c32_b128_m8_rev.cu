@@ -8,7 +8,7 @@
 // Strategy split: a row cut into chunks, reduced and then written by as many blocks as there are.
 //   grid:    rows * 8 blocks; 1-D, rows >= 1
 //   block:   1-D, exactly 128 threads, 32 bytes of static shared memory
-//   workspace: rows * 36 bytes on a 128-byte boundary, zero at first and
+//   workspace: unsigned char*, rows * 36 bytes on a 128-byte boundary, zero at first and
 //     left zero; launches that may run at once need one each
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //     softmax_f32_12672_split_p4_c32_b128_m8_rev.cu  # any architecture from sm_75 on

@@ -10,7 +10,7 @@
 //   block:   1-D, exactly 256 threads, 576 bytes of static shared memory
 //   launch:  cudaLaunchCooperativeKernel: blocks poll each other, so all must be resident
 //   SMs:     planned for 132; fewer are correct and slower (softgen emit --sms sizes it for others)
-//   workspace: rows * 532 bytes on a 128-byte boundary, zero at first and
+//   workspace: unsigned char*, rows * 532 bytes on a 128-byte boundary, zero at first and
 //     left zero; launches that may run at once need one each
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //     softmax_f32_50257_in16_spread_p4_w2_b256_c6_k66_n2_m1.cu  # any architecture from sm_75 on
