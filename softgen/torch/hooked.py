@@ -110,9 +110,9 @@ class HookedSoftmax(Function):
     @staticmethod
     def backward(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
         """Return dx, and what is asked for of dscale, dbias and dsink."""
-        saved = [each for each in ctx.saved_tensors if each is not None]
-        run = applied(HookedGradient, dy, *saved)
-        found = run(dy, ctx.kept, ctx.needs_input_grad, *ctx.saved_tensors)
+        saved = ctx.saved_tensors  # once: a checkpoint gives each of them once
+        run = applied(HookedGradient, dy, *(each for each in saved if each is not None))
+        found = run(dy, ctx.kept, ctx.needs_input_grad, *saved)
         return (*found, *[None] * (len(TENSORS) - len(DIFFERENTIABLE) + 3))
 
 

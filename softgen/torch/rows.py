@@ -47,8 +47,8 @@ class EntropyBackward(GradientOfRows):
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *request: Any) -> tuple[Any, int]:
         """Return dx of a batch, whose dimension becomes the first."""
         *tensors, axis = request
-        first = (batched(info, dim, each) for dim, each in zip(in_dims, tensors, strict=False))
-        return cls.apply(*first, axes_behind(axis, tensors[0].dim() - 1)), 0
+        first = [batched(info, dim, each) for dim, each in zip(in_dims, tensors, strict=False)]
+        return cls.apply(*first, axes_behind(axis, first[0].dim() - 1)), 0
 
 
 class Entropy(Function):

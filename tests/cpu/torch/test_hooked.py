@@ -79,3 +79,23 @@ def test_a_scale_of_each_row_on_the_way_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     with pytest.raises(NotSupportedError, match=r"out_scale is a number under torch\.compile"):
         mine.softmax(x, 0, out_scale=out)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("asked", ["0", "1", "2", "3", "13", "023"])
+def test_only_what_asks_for_a_gradient_gets_one(asked: str, compiled: bool) -> None:
+    given = (drawn(5, 4), drawn(5), drawn(4), drawn(1))
+    tensors = [t.detach().requires_grad_(str(i) in asked) for i, t in enumerate(given)]
+
+    def ours(x: Any, scale: Any, bias: Any, sink: Any) -> Any:
+        return mine.softmax(x, -1, scale=scale, bias=bias, sink=sink, softcap=CAP, out_scale=0.5)
+
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    mask = torch.ones(5, 4, dtype=torch.bool)
+    run(*tensors).square().sum().backward()
+    wanted = theirs(given[0], -1, *given[1:3], given[3], mask).square().sum()
+    for i, (got, right) in enumerate(zip(tensors, torch.autograd.grad(wanted, given), strict=True)):
+        if str(i) in asked:
+            torch.testing.assert_close(got.grad, right, rtol=1e-10, atol=1e-12)
+        else:
+            assert got.grad is None

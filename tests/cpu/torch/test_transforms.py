@@ -14,6 +14,38 @@ from softgen.torch.patching import SERVED  # noqa: E402
 
 func = torch.func
 
+IDS = torch.tensor([2, 0, 1])
+
+
+def entropy(x: Any, dim: int) -> Any:
+    log_p = torch.log_softmax(x, dim)
+    return -(log_p.exp() * log_p).sum(dim)
+
+
+# softgen's function and PyTorch's, of x of 3 rows.
+FUNCTIONS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "softmax": (lambda x: mine.softmax(x, -1), lambda x: torch.softmax(x, -1)),
+    "log_softmax": (lambda x: mine.log_softmax(x, -1), lambda x: torch.log_softmax(x, -1)),
+    "hooks": (
+        lambda x: mine.softmax(x, -1, softcap=2.0, dropout=0.5, seed=1, scale=x[:, 0]) * 0.5,
+        lambda x: _capped(x) * (mine.softmax(x, -1, dropout=0.5, seed=1).detach() != 0),
+    ),
+    "logsumexp": (lambda x: mine.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1)),
+    "entropy": (lambda x: mine.entropy(x, -1), lambda x: entropy(x, -1)),
+    "token_log_probs": (
+        lambda x: mine.token_log_probs(x, IDS),
+        lambda x: torch.log_softmax(x, -1).gather(-1, IDS[:, None])[:, 0],
+    ),
+    "cross_entropy": (
+        lambda x: mine.cross_entropy(x, IDS),
+        lambda x: torch.nn.functional.cross_entropy(x, IDS),
+    ),
+}
+
+
+def _capped(x: Any) -> Any:
+    return torch.softmax(2.0 * torch.tanh(x * x[:, :1] / 2.0), -1)
+
 
 def weighed(f: Callable[..., Any]) -> Callable[[Any], Any]:
     return lambda v: (f(v, -1) * torch.arange(v.shape[-1])).sum()
@@ -46,15 +78,46 @@ def test_batched_gradients_are_those_of_torch_func(name: str) -> None:
         torch.autograd.grad(ours(x, -1), x, upstream, is_grads_batched=True)
 
 
-def test_checkpoints_and_tensors_that_are_kept_elsewhere() -> None:
+@pytest.mark.parametrize("name", ["logsumexp", "entropy"])
+def test_transforms_of_functions_of_rows(name: str) -> None:
+    ours, theirs = getattr(mine, name), entropy if name == "entropy" else torch.logsumexp
+    x = torch.randn(2, 3, 4)
+    transforms: tuple[Callable[[Any], Any], ...] = (
+        lambda f: func.vmap(lambda v: f(v, 0), in_dims=1)(x),
+        lambda f: func.grad(lambda v: f(v, -1).pow(2).sum())(x),
+        lambda f: func.vmap(func.grad(lambda v: f(v, 0).pow(2).sum()))(x),
+        lambda f: func.jacrev(lambda v: f(v, -1))(x[0]),
+    )
+    for transform in transforms:
+        torch.testing.assert_close(transform(ours), transform(theirs))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_gradient_of_torch_func_is_autograds(name: str) -> None:
+    ours, theirs = FUNCTIONS[name]
+    x = torch.randn(3, 4)
+    found, wanted = (func.grad(lambda v, f=f: f(v).pow(2).sum())(x) for f in (ours, theirs))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_checkpoints_and_tensors_that_are_kept_elsewhere(name: str) -> None:
     from torch.utils.checkpoint import checkpoint
 
-    x = torch.randn(3, 4, requires_grad=True)
-    (wanted,) = torch.autograd.grad(torch.softmax(x, -1).pow(2).sum(), x)
+    ours, theirs = FUNCTIONS[name]
+    x, kept = torch.randn(3, 4, requires_grad=True), []
+    (wanted,) = torch.autograd.grad(theirs(x).pow(2).sum(), x)
+
+    def pack(t: Any) -> Any:
+        kept.append(t.clone())
+        return len(kept) - 1
+
     for _ in range(3):
-        y = checkpoint(lambda t: mine.softmax(t, -1), x, use_reentrant=False)
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.double(), lambda t: t.float()):
-            z = mine.softmax(x, -1)
+        kept.clear()
+        y = checkpoint(ours, x, use_reentrant=False)
+        with torch.autograd.graph.saved_tensors_hooks(pack, kept.__getitem__):
+            z = ours(x)
+        assert kept
         for each in (y, z):
             (found,) = torch.autograd.grad(each.pow(2).sum(), x)
             torch.testing.assert_close(found, wanted)
