@@ -103,12 +103,17 @@ _HOME = {
     "token_log_probs_backward": "softgen.call.gradients",
 }
 
+# Imported as names are: `softgen.torch.softmax` after `import softgen` alone.
+_PACKAGES = ("distributed", "scipy", "torch")
+
 # Public names of before, and what has taken their place.
 _REPLACED = {"Algorithm": "Function"}
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use: `import softgen` itself costs no CuPy, Jinja or NumPy."""
+    if name in _PACKAGES:
+        return importlib.import_module(f"softgen.{name}")
     if name not in __all__:
         hint = f"; it is softgen.{_REPLACED[name]} now" if name in _REPLACED else ""
         raise AttributeError(f"module 'softgen' has no attribute {name!r}{hint}")
@@ -118,4 +123,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_PACKAGES})

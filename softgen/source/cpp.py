@@ -25,6 +25,14 @@ def spell(value: Any) -> Any:
     return value
 
 
+def nested(text: str, deeper: bool) -> str:
+    """Return lines of C++ as they stand in a block, if they are `deeper`: two columns more."""
+    if not deeper:
+        return text
+    lines = text.splitlines(keepends=True)
+    return "".join(line if line.startswith(("#", "\n")) else f"  {line}" for line in lines)
+
+
 def constant_lines(variant: Variant) -> list[str]:
     """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
     problem = variant.problem

@@ -85,9 +85,9 @@ def environment() -> jinja2.Environment:
     """
     import jinja2  # 18 ms that a process whose texts are all on disk does not spend
 
-    from softgen.source.cpp import spell
+    from softgen.source.cpp import nested, spell
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_directory()),
         block_start_string="/*%",
         block_end_string="%*/",
@@ -103,6 +103,8 @@ def environment() -> jinja2.Environment:
         optimized=False,  # folding constants takes longer than it saves, 15% of a first text
         finalize=spell,
     )
+    made.filters["nested"] = nested
+    return made
 
 
 @functools.lru_cache(maxsize=4096)

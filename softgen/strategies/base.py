@@ -81,7 +81,7 @@ def features_of(problem: Problem) -> set[Feature]:
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),
-        (Feature.PLACES, problem.layout.step > 1 and any(map(_asks_place, problem.hooks))),
+        (Feature.PLACES, problem.layout.step > 1 and any(map(asks_place, problem.hooks))),
         (Feature.FLOAT8, isinstance(problem.out_dtype, Float8)),
         # Columns know nothing of what a function does itself to elements of a row, as by its ids.
         (
@@ -93,7 +93,8 @@ def features_of(problem: Problem) -> set[Feature]:
     return {feature for feature, is_asked in asked if is_asked}
 
 
-def _asks_place(hook: Hook) -> bool:
+def asks_place(hook: Hook) -> bool:
+    """Whether a hook asks for the row or the column of an element."""
     return hook.placed or hook.by_row or hook.leaves
 
 

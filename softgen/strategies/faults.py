@@ -15,7 +15,7 @@ FOLDER = Path(__file__).parent
 # inside a module is copied with the module that one begins from.
 LESSONS = frozenset(("oneflowblock", "oneflowwarp", "recurrence", "serial", "threepass"))
 # Those for other axes than the last, which a choice along the last does without.
-COLUMNAR = frozenset(("bands", "columns", "spread", "strips", "tiles"))
+COLUMNAR = frozenset(("bands", "columns", "spread", "strips"))
 # What strategies consist of, and what chooses among them.
 HELPERS = frozenset(
     (
@@ -27,7 +27,7 @@ SHIPPED = (
     LESSONS
     | HELPERS
     | COLUMNAR
-    | {"block", "cluster", "cooperative", "online", "safe", "shared", "split", "warp"}
+    | {"block", "cluster", "cooperative", "online", "safe", "shared", "split", "tiles", "warp"}
 )
 
 

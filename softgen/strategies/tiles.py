@@ -1,8 +1,9 @@
-"""Columns of memory with little behind the axis: tiles of whole outer indices in shared memory.
+"""Short rows, and columns with little behind the axis: tiles of whole outer indices.
 
-Where inner is a few elements, accesses along it are parts of a sector. All elements of some outer
-indices follow each other in memory, though: a block moves them in whole packs, and its threads find
-the columns of their rows in shared memory, whatever inner is.
+Where inner is a few elements, accesses along it are parts of a sector, and so are those of rows
+that are shorter than a pack or start anywhere in one. All elements of some outer indices follow
+each other in memory, though: a block moves them in whole packs, and its threads find the columns
+of their rows in shared memory, whatever inner is. Along the last axis inner is 1.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from dataclasses import dataclass, replace
 
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES
-from softgen.spec.layouts import Columns
+from softgen.spec.layouts import Columns, Rows
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
+from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, asks_place, knob
 from softgen.strategies.columnar import (
     INPUT_REGISTERS,
     hook_registers,
@@ -32,6 +33,8 @@ MOST_SHARED = 48 * KIB  # static
 MOST_INNER, MOST_ODD_INNER = 64, 256
 APART = (1, 2, 3, 4, 5, 7, 8)  # of a candidate
 MOST_HELD = 48  # registers of elements of a candidate
+ROUNDS = (1, 2, 4, 8)  # of a candidate
+LONGEST_ROW = 256  # bytes, of a candidate along the last axis
 
 
 @dataclass(frozen=True)
@@ -39,8 +42,8 @@ class Tiles(Strategy):
     """Some outer indices per block, moved through shared memory in whole packs."""
 
     name = "tiles"
-    summary = "outer indices that follow each other in shared memory, for a few elements of inner"
-    layouts = (Columns,)
+    summary = "rows that follow each other, in shared memory: short ones, and small inner"
+    layouts = (Columns, Rows)
     takes = frozenset({Feature.MORE_INPUTS, Feature.SUMS, Feature.HOOKS})
     triggers = True
 
@@ -63,6 +66,8 @@ class Tiles(Strategy):
     @classmethod
     def computes(cls, problem: Problem) -> bool:
         """Whether the template has what the problem asks for."""
+        if any(map(asks_place, problem.hooks)) or len(problem.modifiers) > len(problem.hooks):
+            return False  # along the last axis too
         return sums_in_place(problem) and super().computes(problem)
 
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -94,9 +99,14 @@ class Tiles(Strategy):
             f"apart must be a divisor of {self.outers}, the outer indices of a block",
         )
         require(
-            self.outers * inner * self.threads_per_row <= self.block_size,
+            self.rounds(problem) == 1
+            or (
+                self.threads_per_row == 1
+                and self.block_size % inner == 0
+                and self.outers * inner % self.block_size == 0
+            ),
             f"{self.outers} x {inner} rows of {self.threads_per_row} threads are more than "
-            f"{self.block_size}",
+            f"{self.block_size}, and not so many times a row a thread",
         )
         tile = self.tile_bytes(problem)
         require(
@@ -122,6 +132,11 @@ class Tiles(Strategy):
         """Return the size of a block's elements of an input."""
         return self.outers * problem.layout.step * problem.cols * problem.dtype.itemsize
 
+    def rounds(self, problem: Problem) -> int:
+        """Return how many rows a thread has, one after another."""
+        threads = self.outers * problem.layout.step * self.threads_per_row
+        return -(-threads // self.block_size)
+
     def part(self, problem: Problem) -> int:
         """Return the columns that the threads of a row have in one round."""
         return self.threads_per_row
@@ -137,6 +152,8 @@ class Tiles(Strategy):
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield blocks as full as whole packs allow, of small inner."""
         inner, pack = problem.layout.step, problem.dtype.max_pack
+        if inner == 1 and not cls._is_cut(problem):
+            return
         if inner > (MOST_ODD_INNER if cls._is_narrow(problem) else MOST_INNER):
             return
         unit = MAX_PACK_BYTES // math.gcd(
@@ -146,7 +163,9 @@ class Tiles(Strategy):
             cls(pack, -(-problem.cols // sharers), sharers, outers, block)
             for sharers in SHARERS
             for block in BLOCKS
-            if (outers := block // (inner * sharers) // unit * unit)
+            for rounds in ROUNDS
+            if (outers := rounds * (block // (inner * sharers)) // unit * unit)
+            and (rounds == 1 or cls._is_light(problem, rounds))
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
         held = [s._turned(problem) for s in legal if s.held(problem) <= MOST_HELD]
@@ -163,6 +182,11 @@ class Tiles(Strategy):
         of_outer = problem.layout.step * problem.cols * size
         return _wavefronts(self.outers, self.apart, sharing, of_outer, size)
 
+    @staticmethod
+    def _is_light(problem: Problem, rounds: int) -> bool:
+        """Whether so many rows are what a thread moves in four packs."""
+        return rounds * problem.cols * problem.dtype.itemsize <= 4 * MAX_PACK_BYTES
+
     def held(self, problem: Problem) -> int:
         """Return the registers of a thread that hold elements."""
         of_input = self.cols_per_thread * problem.compute_dtype.itemsize // 4
@@ -176,9 +200,12 @@ class Tiles(Strategy):
         of them with `apart` 1, where a warp's accesses are four. Where they are one or two it is
         7.3 us by 192 threads, 7.6 by 96 and 8.3 by 480.
         """
-        used = self.outers * problem.layout.step * self.threads_per_row / self.block_size
+        rounds = self.rounds(problem)
+        used = self.outers * problem.layout.step * self.threads_per_row / self.block_size / rounds
+        moved = self.tile_bytes(problem) / self.block_size
         score = 2.5 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
         score += 0.3 * abs(math.log2(self.block_size / 128)) + 0.1 * self._wavefronts(problem)
+        score += 0.3 * max(0.0, math.log2(2 * MAX_PACK_BYTES / moved))
         return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
 
     @classmethod
@@ -187,10 +214,19 @@ class Tiles(Strategy):
 
         A few columns fit the registers of one thread: `columns` takes 0.92 of its time there.
         """
+        if problem.layout.step == 1:
+            # Accesses of 2 bytes: `warp` takes 2.2 to 2.7 times as long at 3 and 7 columns.
+            return 0.95 if problem.alignment * problem.dtype.itemsize <= 2 else 1.05
         if problem.cols <= 4:
             return 1.1
         small = problem.layout.step * problem.dtype.itemsize <= 64
         return 1.02 if small or cls._is_narrow(problem) else 1.2
+
+    @classmethod
+    def _is_cut(cls, problem: Problem) -> bool:
+        """Whether rows are short, and shorter than a pack or not whole packs."""
+        row = problem.cols * problem.dtype.itemsize
+        return row <= LONGEST_ROW and (row < MAX_PACK_BYTES or cls._is_narrow(problem))
 
     @staticmethod
     def _is_narrow(problem: Problem) -> bool:

@@ -165,7 +165,16 @@ def test_a_guess_along_the_last_axis_loads_no_strategy_of_columns() -> None:
     of_columns = {kind.name for kind in all_strategies() if kind.layouts == (Columns,)}
     assert of_columns == COLUMNAR
     loaded = {name.rpartition(".")[2] for name in ran.stdout.split() if "strategies." in name}
-    assert loaded >= {"warp", "block", "cluster", "cooperative", "online", "safe", "shared"}
+    assert loaded >= {
+        "tiles",
+        "warp",
+        "block",
+        "cluster",
+        "cooperative",
+        "online",
+        "safe",
+        "shared",
+    }
     assert loaded & (COLUMNAR | LESSONS) == set()
 
 
@@ -189,3 +198,8 @@ def test_one_function_is_found_without_the_others() -> None:
 def test_a_name_like_a_functions_is_unknown(name: str) -> None:
     with pytest.raises(softgen.InvalidValueError, match=r"unknown function .* softgen knows: "):
         softgen.Function.of(name)
+
+
+def test_packages_are_imported_as_names_are() -> None:
+    code = "import softgen; assert callable(softgen.scipy.softmax); assert 'torch' in dir(softgen)"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,7 +12,7 @@ import softgen
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.source.render import render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.layouts import ROWS, Rows, Strided
+from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.base import Lesson
@@ -26,7 +26,7 @@ ARCH = arch_named(DEFAULT_ARCH)
 KINDS = [
     kind.name
     for kind in all_strategies()
-    if not issubclass(kind, Lesson) and issubclass(Rows, kind.layouts)
+    if not issubclass(kind, Lesson) and issubclass(Strided, kind.layouts)
 ]
 NAMES = (
     "softmax_f32_1000_strided1_online_p4_u2_b128",
