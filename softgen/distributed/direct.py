@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,7 @@ import torch
 import torch.distributed as dist
 
 from softgen.devices.gpu.compile import compile_source
-from softgen.devices.gpu.device import arch_of
-from softgen.distributed import local
+from softgen.distributed import local, tuned
 from softgen.distributed.collective import Collective
 from softgen.distributed.mailboxes import Mailboxes
 from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
@@ -23,9 +21,6 @@ from softgen.source.render import render
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.spec.shards import MOST_SHARDS, SHARDS
-from softgen.strategies.base import NO_PDL, TRIGGERS
-from softgen.strategies.select import untimed
-from softgen.strategies.variants import Variant
 from softgen.torch.dtypes import wide
 
 # As long as NCCL waits where nobody says otherwise.
@@ -50,10 +45,10 @@ _NO_COLUMN = 2**63 - 1
 class Direct:
     """Parts of rows through mailboxes in symmetric memory, for groups of GPUs that are `usable`.
 
-    Whether a call goes through them depends on its rows alone, which are the same in all processes:
-    they need not agree on anything. Each launches a kernel for its own number of columns. Where no
-    kernel holds so many in registers, and where two are faster, one finds the parts of rows and
-    another of one column a row sends them.
+    Whether a call goes through them depends on what is the same in all processes: its rows, and
+    what they found at the first call with about so many (`tuned.py`). Each launches a kernel for
+    its own number of columns. Where no kernel holds so many in registers, and where two are faster,
+    one finds the parts of rows and another of one column a row sends them.
 
     Attributes:
         size: how many processes it has.
@@ -68,6 +63,7 @@ class Direct:
         self._mailboxes: Mailboxes | None = None
         self._kernels: dict[Any, Any] = {}
         self._launches: dict[Any, Any] = {}
+        self._gathers: dict[Any, bool] = {}  # by what all processes know
 
     @property
     def group(self) -> Any:
@@ -89,31 +85,37 @@ class Direct:
 
     def logsumexp(self, x: Any) -> Any:
         """Return lse of the rows; see Exchange."""
-        if not self._takes(x):
-            return self.collective.logsumexp(x)
-        with on(x):
+
+        def direct(x: Any) -> Any:
             found = self._at_once("logsumexp", x, wide(x))
             if found is None:  # a row of one column, which is lse of the shard
                 found = self._must("logsumexp", local.logsumexp(x)[..., None], wide(x))
-        return found[0]
+            return found[0]
+
+        return self._chosen("logsumexp", x, wide(x), direct, lambda x: self.collective.logsumexp(x))
 
     def losses(
         self, x: Any, target: Any, first: int, ignored: int, z_loss: float
     ) -> tuple[Any, Any]:
         """Return the losses and lse; see Exchange."""
-        if not self._takes(x):
-            return self.collective.losses(x, target, first, ignored, z_loss)
         kind = "" if target.dtype is torch.int64 else "_i32"
         target = target.contiguous()
-        with on(x):
-            rest = (target, ignored, z_loss)
+        rest = (target, ignored, z_loss)
+
+        def direct(x: Any) -> tuple[Any, Any]:
             found = self._at_once(f"cross_entropy{kind}", x, x.dtype, rest, first)
             if found is None:
                 m, d, logits = local.partial_target(x, target, first, ignored)
                 more = (d[..., None], logits, *rest)
                 found = self._must(f"merge_losses{kind}", m[..., None], m.dtype, more, 0)
-        loss, lse = found
-        return loss, lse
+            loss, lse = found
+            return loss, lse
+
+        def gather(x: Any) -> tuple[Any, Any]:
+            return self.collective.losses(x, target, first, ignored, z_loss)
+
+        found: tuple[Any, Any] = self._chosen(f"cross_entropy{kind}", x, x.dtype, direct, gather)
+        return found
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
         """Return the pairs and the chosen elements of the rows; see Exchange."""
@@ -123,15 +125,10 @@ class Direct:
         """Return the sums over the processes; see Exchange."""
         return self.collective.total(sums)
 
-    def _takes(self, x: Any) -> bool:
-        """Return whether rows like these go through the mailboxes: the same in all processes."""
-        return self.size > 1 and 1 <= x.shape[:-1].numel() <= MOST_ROWS
-
     def _elements(self, function: str, x: Any, dtype: Any) -> Any:
         """Return what there is one of a column."""
-        if not self._takes(x):
-            return getattr(self.collective, function)(x, dtype)
-        with on(x):
+
+        def direct(x: Any) -> Any:
             found = self._launch(function, x, dtype)
             if found is not None:
                 return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
@@ -139,11 +136,54 @@ class Direct:
             m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
             return local.finished(x, m, d, function == "log_softmax", dtype)
 
+        def gather(x: Any) -> Any:
+            return getattr(self.collective, function)(x, dtype)
+
+        return self._chosen(function, x, dtype, direct, gather, writes_elements=True)
+
+    def _chosen(
+        self,
+        function: str,
+        x: Any,
+        dtype: Any,
+        direct: Callable[[Any], Any],
+        gather: Callable[[Any], Any],
+        writes_elements: bool = False,
+    ) -> Any:
+        """Return direct(x) or gather(x), the same one in all processes."""
+        rows = x.shape[:-1].numel()
+        if self.size == 1 or not 1 <= rows <= MOST_ROWS:
+            return gather(x)
+        with on(x):
+            known = (function, x.dtype, dtype, rows_bucket(rows))
+            gathers = self._gathers.get(known)
+            if gathers is None:
+                self._require_no_capture("the kernel is not chosen yet")
+                shape = (max(1, x.shape[-1]), rows, x.device.index)
+                at_once = writes_elements or not self._takes_two(x)
+                problem = _problem_of(function, x.dtype, dtype, *shape) if at_once else None
+
+                def use(kernel: Any) -> None:
+                    key = (*known[:3], shape[0], known[3], shape[2])
+                    self._kernels.pop(key, None)
+                    if kernel is not None:
+                        self._kernels[key] = kernel
+                    self._launches.pop((*known[:3], *shape), None)
+                    self._launcher(*known[:3], *shape)
+
+                passes = 3 if writes_elements else 1
+                asked = tuned.Asked(self.group, x, rows, problem, use, direct, gather, passes)
+                gathers = self._gathers[known] = tuned.gathers(asked)
+            return (gather if gathers else direct)(x)
+
+    @staticmethod
+    def _takes_two(x: Any) -> bool:
+        """Return whether two kernels are faster than one for what writes no element."""
+        return bool(x.numel() * x.element_size() > TWO_KERNELS)
+
     def _at_once(self, function: str, x: Any, *request: Any) -> list[Any] | None:
         """Return the results of a row each where one kernel is faster than two, or None."""
-        if x.numel() * x.element_size() > TWO_KERNELS:
-            return None
-        return self._launch(function, x, *request)
+        return None if self._takes_two(x) else self._launch(function, x, *request)
 
     def _must(self, *request: Any) -> Any:
         """Return the results of a row of one column, which every GPU holds."""
@@ -175,7 +215,8 @@ class Direct:
         elif source.data_ptr() % _BOUNDARY:
             source = source.clone()
         rows, device = shape.numel(), x.device
-        launch, results, numbers = self._launcher(function, source, dtype, rows)
+        shape_of_source = (source.shape[-1], rows, device.index)
+        launch, results, numbers = self._launcher(function, x.dtype, dtype, *shape_of_source)
         if launch is None:
             return None
         found = [
@@ -196,14 +237,17 @@ class Direct:
         launch(words, stream)
         return found
 
-    def _launcher(self, function: str, x: Any, dtype: Any, rows: int) -> tuple[Any, Any, Any]:
-        """Return the launch or None, of each result what it is, and what makes words of inputs."""
-        key = (function, x.dtype, dtype, x.shape[-1], rows)
+    def _launcher(self, *key: Any) -> tuple[Any, Any, Any]:
+        """Return the launch or None, of each result what it is, and what makes words of inputs.
+
+        The key is the function, the types of x and of the result, columns, rows, and the GPU.
+        """
         found = self._launches.get(key)
         if found is None:
             if len(self._launches) >= _MOST_LAUNCHES:
                 self._launches.clear()
-            kernel = self._kernel(*key[:-1], rows_bucket(rows), x.device.index)
+            *rest, rows, device = key
+            kernel = self._kernel(*rest, rows_bucket(rows), device)
             if kernel is None:
                 found = (None, (), ())
             else:
@@ -221,22 +265,13 @@ class Direct:
         return found
 
     def _kernel(self, *key: Any) -> Any:
-        """Return the kernel, loaded; None where its rows do not fit the registers.
-
-        It is the one that no process has timed: while one times, the others would wait.
-        """
-        function, dtype, out_dtype, cols, rows, device = key
+        """Return the kernel, loaded; None where its rows do not fit the registers."""
         if key not in self._kernels:
             self._require_no_capture("the kernel is not loaded yet")
-            problem = Problem.of(function, dtype, cols, out_dtype=out_dtype, layout=SHARDS)
+            problem, (rows, device) = _problem_of(*key), key[-2:]
             kernel = None
-            with contextlib.suppress(IllegalVariantError, InvalidValueError):
-                chosen = untimed(problem, rows, arch_of(device)).variant
-                # What comes next starts while this waits: bfloat16 64 x 64128 took 7.41 us on two
-                # H200s so, and 7.67 otherwise.
-                pdl = TRIGGERS if chosen.strategy.pdl else NO_PDL
-                strategy = dataclasses.replace(chosen.strategy, pdl=pdl)
-                kernel = compile_source(render(Variant(problem, strategy)))
+            if problem is not None:
+                kernel = compile_source(render(tuned.choice(problem, rows, device, self.size)))
             self._kernels[key] = kernel
         return self._kernels[key]
 
@@ -255,6 +290,18 @@ class Direct:
             raise CaptureError(
                 f"{why}, and cannot be while a stream is captured; call once before with these rows"
             )
+
+
+def _problem_of(
+    function: str, dtype: Any, out_dtype: Any, cols: int, rows: int, device: int
+) -> Problem | None:
+    """Return what the kernel of a shard computes; None where its rows do not fit the registers."""
+    problem = Problem.of(function, dtype, cols, out_dtype=out_dtype, layout=SHARDS)
+    try:
+        tuned.guess(problem, rows, device)
+    except (IllegalVariantError, InvalidValueError):
+        return None
+    return problem
 
 
 def on(x: Any) -> Any:

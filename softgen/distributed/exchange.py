@@ -11,6 +11,7 @@ import torch.distributed as dist
 from softgen.distributed.collective import Collective
 from softgen.errors import InvalidValueError, NotSupportedError
 from softgen.switches import is_on
+from softgen.tuning.policy import batch_invariant_default
 
 if TYPE_CHECKING:
     from softgen.distributed.direct import Direct
@@ -89,7 +90,8 @@ def exchange_of(group: Any, x: Any) -> Exchange:
         return Collective(group)
     from softgen.distributed.direct import Direct, usable
 
-    wanted = is_on("SOFTGEN_DIRECT", default=True)
+    # Which kernel sends parts of rows depends on their number, and with it the last bits of a row.
+    wanted = is_on("SOFTGEN_DIRECT", default=True) and not batch_invariant_default()
     with torch.cuda.device(x.device):
         _exchanges[group] = Direct(group) if usable(group, wanted) else None
     return _exchanges[group] or Collective(group)

@@ -85,24 +85,29 @@ class Gate:
         for which, array, operand in zip(
             self.buffers.results, self.expected, self.problem.results, strict=True
         ):
-            if objection := self._compare(arguments[which], array, operand, kernel):
-                return objection
+            size = array.nbytes // operand.float_type.itemsize
+            wrong = differing(arguments[which], array.data.ptr, size, operand, kernel)
+            if wrong:
+                return f"{wrong} of {size} results differ from the safe kernel's"
         return None
 
-    def _compare(
-        self, found: int, expected: Any, operand: Operand, kernel: LoadedKernel
-    ) -> str | None:
-        dtype = operand.float_type
-        tolerance = TOLERANCE[dtype]
-        if dtype is DType.FLOAT32 and operand.measure is Measure.VALUE:
-            tolerance += FARTHEST * kernel.variant.strategy.exponent_error(self.problem)
-        size = expected.nbytes // dtype.itemsize
-        mismatches = self.cupy.zeros(1, "uint64")
-        absolute = TINY[dtype] if operand.measure is Measure.VALUE else tolerance
-        _compare_kernel(dtype, kernel.device)(
-            (4096,),
-            (256,),
-            (found, expected.data.ptr, size, tolerance, absolute, mismatches),
-        )
-        wrong = int(mismatches.get()[0])
-        return f"{wrong} of {size} results differ from the safe kernel's" if wrong else None
+
+def differing(found: int, expected: int, size: int, operand: Operand, kernel: LoadedKernel) -> int:
+    """Return how many results of a kernel are too far from those of another one.
+
+    Args:
+        found: where they are on the kernel's device, the current one.
+        expected: where the others are.
+        size: how many there are.
+        operand: what they are.
+        kernel: whose they are.
+    """
+    dtype = operand.float_type
+    tolerance = TOLERANCE[dtype]
+    if dtype is DType.FLOAT32 and operand.measure is Measure.VALUE:
+        tolerance += FARTHEST * kernel.variant.strategy.exponent_error(kernel.variant.problem)
+    absolute = TINY[dtype] if operand.measure is Measure.VALUE else tolerance
+    mismatches = require_device().zeros(1, "uint64")
+    request = (found, expected, size, tolerance, absolute, mismatches)
+    _compare_kernel(dtype, kernel.device)((4096,), (256,), request)
+    return int(mismatches.get()[0])

@@ -79,11 +79,12 @@ def test_mailboxes_are_the_default(
     assert asked == [(group, True), (other, True)]
 
 
+@pytest.mark.parametrize(("name", "value"), [("DIRECT", "0"), ("BATCH_INVARIANT", "1")])
 def test_a_process_that_wants_none_says_so(
-    group: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
+    name: str, value: str, group: Any, asked: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It asks all the same: the others wait for its answer."""
-    monkeypatch.setenv("SOFTGEN_DIRECT", "0")
+    monkeypatch.setenv(f"SOFTGEN_{name}", value)
     for _ in range(2):
         assert isinstance(exchange.exchange_of(group, Shard(True)), Collective)
     assert asked == [(group, False)]
