@@ -105,7 +105,7 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   const long long id = target[row];
   const bool known = id >= 0 && id < kCols;
   hooks.ignored = id == ignore_index;
-  hooks.target = known ? static_cast<Col>(id) : kCols;
+  hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
   if (hooks.ignored) end = 0;
   hooks.base = hooks.ignored ? 0 : lse[row];
   const unsigned int every = static_cast<unsigned int>(upstream_every);

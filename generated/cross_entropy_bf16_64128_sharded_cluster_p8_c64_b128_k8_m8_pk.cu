@@ -313,7 +313,7 @@ __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long 
   const long long id = live ? target[row] : ignore_index;
   const bool known = id >= first && id - first < kCols;
   hooks.ignored = id == ignore_index;
-  hooks.target = known ? static_cast<Col>(id - first) : kCols;
+  hooks.target = known && !hooks.ignored ? static_cast<Col>(id - first) : kCols;
   if (hooks.ignored) end = 0;
   hooks.logit = -negative_infinity();
   if (known && !hooks.ignored) hooks.logit = __bfloat162float((x + row * kCols)[id - first]);

@@ -69,7 +69,7 @@ __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long 
   const long long id = live ? target[row] : ignore_index;
   const bool known = id >= 0 && id < kCols;
   hooks.ignored = id == ignore_index;
-  hooks.target = known ? static_cast<Col>(id) : kCols;
+  hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
   if (hooks.ignored) end = 0;
   hooks.z_loss = z_loss;
   hooks.end = static_cast<Col>(end > 0 ? end : 0);

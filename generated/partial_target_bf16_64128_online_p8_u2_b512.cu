@@ -48,12 +48,6 @@ __device__ void load_word(const X* from, Raw& to) {
 }
 #endif
 
-__device__ void widen_pack(Raw raw, Compute* to) {
-  const X* elements = reinterpret_cast<const X*>(&raw);
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) to[i] = __bfloat162float(elements[i]);
-}
-
 // What the hooks take of a row, and what they do: each rounds once, so that no FMA joins it to what
 // follows.
 struct Hooks {
@@ -72,7 +66,7 @@ __device__ Hooks hooks_of(long long row, const X* x, const long long* target,
   const long long id = target[row];
   const bool known = id >= first && id - first < kCols;
   hooks.ignored = id == ignore_index;
-  hooks.target = known ? static_cast<Col>(id - first) : kCols;
+  hooks.target = known && !hooks.ignored ? static_cast<Col>(id - first) : kCols;
   if (hooks.ignored) end = 0;
   hooks.logit = -negative_infinity();
   if (known && !hooks.ignored) hooks.logit = __bfloat162float((x + row * kCols)[id - first]);
@@ -85,14 +79,10 @@ constexpr int kStride = kBlockSize * kPackSize;
 // Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
 template <int N, typename Visit>
 __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
-  Compute values[N];
+  Raw packs[N / kPackSize];
 #pragma unroll
-  for (int u = 0; u < N / kPackSize; ++u) {
-    Raw raw;
-    load_word(row + col + u * kStride, raw);
-    widen_pack(raw, values + u * kPackSize);
-  }
-  visit(values, col);
+  for (int u = 0; u < N / kPackSize; ++u) load_word(row + col + u * kStride, packs[u]);
+  visit(packs, col);
 }
 
 // Visits a row, spread over the block.
@@ -185,28 +175,107 @@ struct LongSum {
   __device__ Compute value() const { return sum + lost; }
 };
 
-// A part to which a thread adds many elements.
-struct LongMaxSum {
-  Compute m = negative_infinity();
-  LongSum d;
+// Elements stay as they were loaded, two to a register, until their terms are summed.
+using Pair = __nv_bfloat162;
 
-  __device__ MaxSum value() const { return {m, d.value()}; }
+// One instruction each: a bfloat16 is the upper half of a float.
+__device__ Compute low_of(Pair pair) {
+  unsigned int word;
+  memcpy(&word, &pair, sizeof(word));
+  return __uint_as_float(word << 16);
+}
+__device__ Compute high_of(Pair pair) {
+  unsigned int word;
+  memcpy(&word, &pair, sizeof(word));
+  return __uint_as_float(word & 0xffff0000);
+}
+
+// The largest element of packs. Ignores NaN, as max() does.
+template <int N>
+__device__ Compute largest(const Raw (&raw)[N]) {
+  Pair m;
+  memcpy(&m, &raw[0], sizeof(m));
+#pragma unroll
+  for (const Raw& pack : raw) {
+    Pair pairs[kPackSize / 2];
+    memcpy(pairs, &pack, sizeof(pairs));
+#pragma unroll
+    for (const Pair& pair : pairs) m = __hmax2(m, pair);
+  }
+  return max(low_of(m), high_of(m));
+}
+
+constexpr Compute kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+constexpr Compute kLowest = -3.38953139e38f;  // of finite elements
+// From here on elements lie so far apart that exp(x - base) is 0 or 1.
+constexpr Compute kFar = 1048576;  // 2^20
+// By how much an element may be above the base: the maximum grows often, and by more seldom.
+constexpr Compute kSlack = 2.5f;
+
+// What changes where terms become relative to another base: all exponents by `exponent`, and so all
+// terms by `factor`.
+struct Step {
+  Compute exponent, factor;
 };
 
-// Adds elements. The branch skips the rescaling where no lane raises its maximum.
-template <int N>
-__device__ void absorb(LongMaxSum& part, const Compute (&values)[N]) {
-  Compute m = values[0];
-#pragma unroll
-  for (int i = 1; i < N; ++i) m = max(m, values[i]);
-  if (m > part.m) {
-    part.d *= exponential(part.m - m);
-    part.m = m;
+// The term of x is exp(x - base) = 2^(x scale - offset): one FMA makes the exponent. In offset the
+// product with base is rounded, for all terms alike.
+struct Terms {
+  Compute m = negative_infinity();  // the largest element
+  Compute base = negative_infinity();
+  Compute scale = 1, offset = 0;
+
+  __device__ Compute exponent(Compute x) const { return fmaf(x, scale, -offset); }
+
+  // By how much exponents are too large.
+  __device__ Compute rounded() const { return exponent(shift_of(base)); }
+
+  // Makes m the base.
+  __device__ Step rebase() {
+    const Compute too_large = rounded(), z = base - m;
+    base = m;
+    const Compute shift = shift_of(m);
+    const bool far = !(fabsf(shift) < kFar);
+    scale = far ? 1 : kLog2E;
+    offset = far ? shift : shift * kLog2E;
+    const Compute rest = rounded() - too_large;
+    return {z * kLog2E + rest, exponential(z) * exp2f(rest)};
   }
-  const Compute shift = shift_of(part.m);
+
+  // The step from the base to m, whatever was rounded.
+  __device__ Step from_base() const {
+    const Compute z = base == m ? 0 : base - m;
+    return {z * kLog2E - rounded(), exponential(z) * exp2f(-rounded())};
+  }
+};
+
+// A part to which a thread adds many elements.
+struct LongMaxSum {
+  Terms of;
+  LongSum d;
+
+  // Nothing that is added next is above `largest`.
+  __device__ void raise(Compute largest) {
+    of.m = max(of.m, largest);
+    if (of.m > of.base + kSlack) d *= of.rebase().factor;
+  }
+  __device__ MaxSum value() const { return {of.m, d.value() * of.from_base().factor}; }
+};
+
+template <int N>
+__device__ void absorb(LongMaxSum& part, const Raw (&raw)[N]) {
+  part.raise(largest(raw));
   Compute sum = 0;
 #pragma unroll
-  for (int i = 0; i < N; ++i) sum += exponential(values[i] - shift);
+  for (const Raw& pack : raw) {
+    Pair pairs[kPackSize / 2];
+    memcpy(pairs, &pack, sizeof(pairs));
+#pragma unroll
+    for (const Pair pair : pairs) {
+      sum += exp2f(part.of.exponent(low_of(pair)));
+      sum += exp2f(part.of.exponent(high_of(pair)));
+    }
+  }
   part.d += sum;
 }
 

@@ -144,6 +144,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "weighed": weighed,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
+        "of_sum": problem.logs_sum,
         "absent": "negative_infinity()" if has_maximum else "0",
         "part": part.cuda,
         "mail": "Mail" if problem.posts else part.cuda,
@@ -192,7 +193,10 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         written = ["hooks", *([] if reads else [rows["array"](first)]), *written]
         of_x = [] if reads else [rows["array_of"](first)]
         declared = ["const Hooks& hooks", *of_x, *declared]
+    patches = problem.picks and variant.strategy.patches
     return {
+        "patches": patches,
+        "leaves": problem.leaves and not patches,
         "hook_parameters": parameters,
         "hook_arguments": "".join(f", {name}" for name in arguments),
         "row_hooks": functools.partial(call, "hooks_of", ["row", *arguments]),

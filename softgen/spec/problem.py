@@ -261,6 +261,11 @@ class Problem:
         return self.writes_elements and any(hook.picks for hook in self.modifiers)
 
     @property
+    def logs_sum(self) -> bool:
+        """Whether a loss is made of the sum beside results: what all terms share is in it."""
+        return self.writes_elements and any(operand.name == "loss" for operand in self.results)
+
+    @property
     def leaves(self) -> bool:
         """Whether a hook modifies results one by one."""
         return any(hook.leaves for hook in self.modifiers)

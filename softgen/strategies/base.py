@@ -115,6 +115,7 @@ class Strategy(abc.ABC):
     # parts are sums.
     cuts_sums: ClassVar[bool] = False
     loads_ignored: ClassVar[bool] = False  # whether it also loads rows that count for nothing
+    patches: ClassVar[bool] = False  # whether the target's result is stored by itself, at last
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 

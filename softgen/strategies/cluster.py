@@ -21,7 +21,7 @@ from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
-from softgen.strategies.sliced import Sliced, packed_knob
+from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
@@ -40,6 +40,7 @@ class Cluster(Sliced):
     name = "cluster"
     summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
     triggers = True
+    patches = True
     past_rows = True
     takes = frozenset(
         {
@@ -118,6 +119,8 @@ class Cluster(Sliced):
         took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
         """
         cut = not self.aligned(problem)
+        if self.packed and problem.logs_sum:  # what is known of a row finds room
+            return PACKED_OTHER_REGISTERS
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS
         if self.packed or problem.compute_dtype is DType.FLOAT64:
@@ -141,7 +144,8 @@ class Cluster(Sliced):
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing."""
-        if self.cluster_size < LEAST_PACKED_CLUSTER and not problem.sharded:
+        few = self.cluster_size < LEAST_PACKED_CLUSTER
+        if few and not (problem.sharded or problem.logs_sum):
             return (False,)
         return super().may_pack(problem)
 
@@ -212,6 +216,8 @@ class Cluster(Sliced):
         """
         packs = self.packed != (self.cluster_size > PORTABLE_CLUSTER)
         if len(problem.element_inputs) > 1:  # a gradient, bfloat16 8192 x 32000: 361, 385 us
+            packs = not self.packed
+        if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
             packs = not self.packed
         if problem.sharded and rows * self.cluster_size > 4 * arch.multiprocessors:
             # More blocks on an SM hide the exchange: bfloat16 4096 x 64128 took 263 us on two

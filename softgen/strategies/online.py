@@ -15,6 +15,7 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
+from softgen.strategies.sliced import halves_in_float32
 from softgen.strategies.walk import require_walk
 
 
@@ -35,6 +36,16 @@ class Online(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
+
+    def keeps_packs(self, problem: Problem) -> bool:
+        """Return whether elements that are only read stay packed until their terms are summed."""
+        return (
+            halves_in_float32(problem)
+            and self.pack_size >= 2
+            and not (problem.writes_elements or problem.enters or problem.shortens)
+            and problem.function.part.has_maximum
+            and len(problem.element_inputs) == 1
+        )
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""

@@ -213,8 +213,9 @@ class Sliced(Strategy):
 
     def fused(self, problem: Problem) -> bool:
         """Return whether one FMA, and not two instructions, makes the exponent of an element."""
-        halves = problem.out_dtype.itemsize <= 2 and not problem.modifiers
-        return self.packed and self.realigns(problem) and halves
+        halves = problem.out_dtype.itemsize <= 2
+        pays = problem.logs_sum or (self.realigns(problem) and not problem.modifiers)
+        return self.packed and halves and pays
 
     @property
     def one_row_a_block(self) -> bool:

@@ -66,5 +66,14 @@ inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
                                fmaxf(__high2float(a), __high2float(b)));
 }
 
+// The larger of each: a NaN where either is.
+inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
+  const auto larger = [](float one, float other) {
+    return one != one || other != other ? one + other : fmaxf(one, other);
+  };
+  return __floats2bfloat162_rn(larger(__low2float(a), __low2float(b)),
+                               larger(__high2float(a), __high2float(b)));
+}
+
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;

@@ -62,5 +62,14 @@ inline __half2 __hmax2(__half2 a, __half2 b) {
                            fmaxf(__high2float(a), __high2float(b)));
 }
 
+// The larger of each: a NaN where either is.
+inline __half2 __hmax2_nan(__half2 a, __half2 b) {
+  const auto larger = [](float one, float other) {
+    return one != one || other != other ? one + other : fmaxf(one, other);
+  };
+  return __floats2half2_rn(larger(__low2float(a), __low2float(b)),
+                           larger(__high2float(a), __high2float(b)));
+}
+
 using half = __half;
 using half2 = __half2;
