@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from softgen.torch.gradients import Function, applied
+from softgen.torch.inductor import DIRECT, write_directly
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -20,26 +21,39 @@ _schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or
     torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
 )
 
-# What each operator was registered with: its function and its `fake`.
-_registered: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+# What each operator was registered with: its function, its `fake`, and what compiled code calls.
+_registered: dict[Any, tuple[Callable[..., Any], ...]] = {}
+
+# Inductor lays inputs out as in eager mode. It does that by itself where it has no lowering.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 
-def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+def operator(
+    fake: Callable[..., Any], direct: Callable[..., Any] | None = None
+) -> Callable[[Callable[..., Any]], Any]:
     """Register a function under its name. `fake` returns an empty tensor like its result.
 
     The function changes no argument, and no result shares memory with one or with another. Results
-    are contiguous whatever the dimension: that is what `fake` says of them.
+    are contiguous whatever the dimension: that is what `fake` says of them. `direct` is what
+    compiled code calls in its place, past the dispatcher.
     """
-    return lambda run: _defined(run.__name__, run, fake)
+    return lambda run: _defined(run.__name__, run, fake, direct or run)
 
 
-def _defined(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
+def _defined(
+    name: str, run: Callable[..., Any], fake: Callable[..., Any], direct: Callable[..., Any]
+) -> Any:
+    def traced(*arguments: Any) -> Any:
+        write_directly(found)
+        return fake(*arguments)
+
     schema = _schema_of(run, mutates_args=())
-    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"softgen::{name}", fake, lib=_LIBRARY)
+    torch.library.register_fake(f"softgen::{name}", traced, lib=_LIBRARY)
     found = getattr(torch.ops.softgen, name).default
-    _registered[found] = run, fake
+    setattr(found, DIRECT, direct)
+    _registered[found] = run, fake, direct
     return found
 
 

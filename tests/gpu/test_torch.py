@@ -97,6 +97,66 @@ def test_autocast_gives_float32() -> None:
     assert mine(x, -1).dtype is torch.float16
 
 
+def test_a_training_step_of_mixed_precision() -> None:
+    torch.manual_seed(0)
+    rows, target = torch.randn(64, 48, device="cuda"), torch.randint(1000, (64,), device="cuda")
+    found = []
+    import softgen.torch
+
+    for functions in (softgen.torch, torch.nn.functional):
+        torch.manual_seed(1)
+        layer = torch.nn.Linear(48, 1000, device="cuda")
+        scaler = torch.amp.GradScaler("cuda", init_scale=1024.0)
+        with torch.autocast("cuda", dtype=torch.float16):
+            logits = layer(rows)
+            p = functions.softmax(logits, -1)
+            loss = functions.cross_entropy(logits, target) + p.pow(2).sum()
+        assert (logits.dtype, p.dtype, loss.dtype) == (torch.float16, *[torch.float32] * 2)
+        scaler.scale(loss).backward()
+        found.append((loss.detach(), layer.weight.grad / 1024, layer.bias.grad / 1024))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_gradients_that_lie_otherwise(name: str) -> None:
+    mine, theirs = pair(name)
+    a, b = twins(40, 72)
+    given = (
+        torch.randn(72, 40, device="cuda").T,
+        torch.randn(40, 73, device="cuda")[:, 1:],
+        torch.randn(40, 1, device="cuda").expand(40, 72),
+        torch.randn(40 * 72 + 1, device="cuda")[1:].view(40, 72),
+    )
+    for dy in (*given, *given):
+        (ours,) = torch.autograd.grad(mine(a, -1), a, dy)
+        (wanted,) = torch.autograd.grad(theirs(b, -1), b, dy)
+        torch.testing.assert_close(ours, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's own code generation
+def test_compiled_code_calls_past_the_dispatcher() -> None:
+    from torch._inductor.utils import run_and_get_code
+
+    mine, theirs = pair("softmax")
+    a, b = twins(64, 300, dtype="bfloat16")
+    dy = torch.randn_like(a)
+
+    def step() -> Any:
+        y = torch.compile(lambda x: mine(x * 2, -1), fullgraph=True)(a)
+        y.backward(dy)
+        return y
+
+    with torch._inductor.config.patch(force_disable_caches=True):
+        ours, code = run_and_get_code(step)
+    for operator in ("softmax_kernel", "softmax_backward"):
+        assert f"torch.ops.softgen.{operator}.default.direct(" in "".join(code)
+    wanted = theirs(b * 2, -1)
+    wanted.backward(dy)
+    torch.testing.assert_close(ours, wanted)
+    torch.testing.assert_close(a.grad, b.grad)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_compiled_without_a_graph_break(name: str) -> None:
     mine, theirs = pair(name)

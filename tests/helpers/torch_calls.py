@@ -171,8 +171,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import quick
+    from softgen.torch import direct, quick
 
+    direct.forget()
     full.calls_of.cache_clear()
     quick.tracked_by.cache_clear()
     for name, module in list(sys.modules.items()):
