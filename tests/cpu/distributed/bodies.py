@@ -27,9 +27,14 @@ BOUND = {torch.float64: 1e-13, torch.float32: 3e-6, torch.bfloat16: 8e-3}
 
 
 def rows_of(size: int, dtype: Any) -> Any:
+    """Return `regimes` of the widths that the tests of `size` processes have."""
+    return regimes(WIDTHS[size], dtype)
+
+
+def regimes(widths: tuple[int, ...], dtype: Any) -> Any:
     """Return whole rows of all regimes, (regime, row, column): the same in each process."""
-    widths = WIDTHS[size]
-    cols, ends = sum(widths), [sum(widths[: i + 1]) for i in range(size)]
+    cols, size = sum(widths), len(widths)
+    ends = [sum(widths[: i + 1]) for i in range(size)]
     x = torch.randn(9, 3, cols, dtype=torch.float64, generator=torch.Generator().manual_seed(size))
     x[0] *= 3
     x[1, :, : ends[0]] = -INF  # all of the first process

@@ -23,7 +23,7 @@ from softgen.spec.storage import storage_dtype
 from softgen.strategies.select import untimed
 from tests.cpu.distributed.kernels import NAMES, Kernels
 
-ROWS, ROOM = 6, 8
+ROWS, ROOM = 8, 8
 WIDE = 150  # columns from which on no kernel holds a shard, here
 
 here = threading.local()  # of a process: its `host` and `rank`
@@ -42,12 +42,21 @@ class Host:
         self._barrier = threading.Barrier(size)
         self._jobs: dict[int, tuple[Job, list[int]]] = {}
         self._told: dict[int, tuple[float, ...]] = {}
+        self._sums: dict[int, Any] = {}
 
     def largest(self, rank: int, numbers: tuple[float, ...]) -> list[float]:
         """Return of each number the largest of all processes."""
         self._told[rank] = numbers
         self._barrier.wait(60)
         found = [max(each) for each in zip(*self._told.values(), strict=True)]
+        self._barrier.wait(60)
+        return found
+
+    def total(self, rank: int, sums: Any) -> Any:
+        """Return what a tensor adds up to over the processes."""
+        self._sums[rank] = sums
+        self._barrier.wait(60)
+        found = sum(self._sums[i] for i in range(self.size))
         self._barrier.wait(60)
         return found
 
@@ -131,6 +140,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(
         tuned.Asked, "largest", lambda self, *numbers: here.host.largest(here.rank, numbers)
     )
+    monkeypatch.setattr(direct.Direct, "total", lambda self, sums: here.host.total(here.rank, sums))
     monkeypatch.setattr(direct, "on", lambda x: torch.no_grad())
     monkeypatch.setattr("torch._C._cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
@@ -166,11 +176,12 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def shards_of(widths: tuple[int, ...], dtype: Any) -> tuple[Any, list[Any]]:
-    """Return rows, some with -inf, +inf or NaN, and each process's columns."""
+    """Return rows, some with -inf, +inf or NaN or of -inf alone, and each process's columns."""
     x = torch.randn(ROWS, sum(widths), generator=torch.Generator().manual_seed(1)) * 4
     x[1, : widths[0]] = -torch.inf
     x[2] += 100
     x[3, -1] = torch.inf
     x[4, 0] = torch.nan
+    x[6] = -torch.inf
     x = x.to(dtype)
     return x.double(), [each.contiguous() for each in x.split(widths, -1)]

@@ -11,10 +11,14 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
-from softgen.distributed import direct
+from softgen.distributed import direct, gradients
 from tests.cpu.distributed.hosts import WIDE, shards_of
 
-WIDTHS = [(40, 37), (33, 0, 64), (200, 50), (160, 170)]
+WIDTHS = [(40, 37), (33, 0, 64, 20), (200, 50), (160, 170)]
+
+
+def close(got: Any, right: Any, bound: float = 3e-6) -> None:
+    torch.testing.assert_close(got.double(), right, rtol=bound, atol=bound, equal_nan=True)
 
 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
@@ -22,12 +26,21 @@ WIDTHS = [(40, 37), (33, 0, 64), (200, 50), (160, 170)]
 def test_elements(name: str, widths: tuple[int, ...], every: Any) -> None:
     """Each process launches as it can: kernels of other widths, of none, and of one column."""
     exact, shards = shards_of(widths, torch.float32)
-    results, host = every(
-        len(widths), lambda exchange, rank: getattr(exchange, name)(shards[rank], torch.float32)
-    )
-    wanted = getattr(torch, name)(exact, -1).split(widths, -1)
-    for got, right in zip(results, wanted, strict=True):
-        torch.testing.assert_close(got.double(), right, rtol=3e-6, atol=3e-6, equal_nan=True)
+    upstream = torch.randn(exact.shape, generator=torch.Generator().manual_seed(2))
+    of_shards = upstream.split(widths, -1)
+    function: Any = {"softmax": gradients.Softmax, "log_softmax": gradients.LogSoftmax}[name]
+
+    def body(exchange: Any, rank: int) -> Any:
+        x = shards[rank].requires_grad_()
+        y = function.apply(x, torch.float32, exchange)
+        return y.detach(), *torch.autograd.grad(y, x, of_shards[rank])
+
+    results, host = every(len(widths), body)
+    y = getattr(torch, name)(exact.requires_grad_(), -1)
+    (dx,) = torch.autograd.grad(y, exact, upstream.double())
+    for i, right in enumerate((y.detach(), dx)):
+        for got, wanted in zip(results, right.split(widths, -1), strict=True):
+            close(got[i], wanted)
     for names, width in zip(host.launched, widths, strict=True):
         (launched,) = names
         assert launched.startswith("merge_f32_1_sharded" if width >= WIDE else f"{name}_f32_")
@@ -43,11 +56,21 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("widths", WIDTHS, ids=str)
 def test_logsumexp(widths: tuple[int, ...], every: Any) -> None:
     exact, shards = shards_of(widths, torch.bfloat16)
-    results, _ = every(len(widths), lambda exchange, rank: exchange.logsumexp(shards[rank]))
-    wanted = torch.logsumexp(exact, -1)
-    for got in results:
-        assert torch.equal(got.nan_to_num(7), results[0].nan_to_num(7))
-        torch.testing.assert_close(got.double(), wanted, rtol=3e-6, atol=3e-6, equal_nan=True)
+    upstream = torch.linspace(-1, 2, len(exact))
+
+    def body(exchange: Any, rank: int) -> Any:
+        x = shards[rank].requires_grad_()
+        lse = gradients.LogSumExp.apply(x, exchange)
+        return lse.detach(), *torch.autograd.grad(lse, x, upstream)
+
+    results, _ = every(len(widths), body)
+    wanted = torch.logsumexp(exact.requires_grad_(), -1)
+    (dx,) = torch.autograd.grad(wanted, exact, upstream.double())
+    sure = wanted.isfinite()  # else PyTorch's gradient is NaN or 0, by its version
+    for (got, got_dx), right in zip(results, dx.split(widths, -1), strict=True):
+        assert torch.equal(got.nan_to_num(7), results[0][0].nan_to_num(7))
+        close(got, wanted.detach())
+        close(got_dx[sure], right[sure], 8e-3)
 
 
 @pytest.mark.usefixtures("kernels")
@@ -57,19 +80,28 @@ def test_losses(kind: str, widths: tuple[int, ...], every: Any) -> None:
     """Targets of every process, one that is ignored, and one of nobody."""
     exact, shards = shards_of(widths, torch.float64 if kind == "int32" else torch.float32)
     cols = sum(widths)
-    target = torch.tensor([0, cols - 1, widths[0], 2, 3, cols], dtype=getattr(torch, kind))
+    targets = [0, cols - 1, widths[0], 2, 3, cols, 1, cols // 2]
+    target = torch.tensor(targets, dtype=getattr(torch, kind))
     starts = np.cumsum([0, *widths])
+    upstream = torch.linspace(-1, 2, len(exact), dtype=shards[0].dtype)
 
     def body(exchange: Any, rank: int) -> Any:
-        return exchange.losses(shards[rank], target, int(starts[rank]), 2, 0.25)
+        x = shards[rank].requires_grad_()
+        asked = gradients.Losses(target, int(starts[rank]), 2, 0.25)
+        loss, lse, *_ = gradients.CrossEntropy.apply(x, asked, exchange)
+        return loss.detach(), lse, *torch.autograd.grad(loss, x, upstream)
 
     results, _ = every(len(widths), body)
     lse = torch.logsumexp(exact, -1)
     at = target.long().clamp(max=cols - 1)[:, None]
     loss = lse - exact.gather(-1, at)[:, 0] + 0.25 * lse * lse
-    loss[5], loss[3] = torch.nan, 0
+    hot = torch.zeros_like(exact).scatter_(-1, at, 1)
+    dx = (torch.exp(exact - lse[:, None]) * (1 + 0.5 * lse[:, None]) - hot) * upstream[:, None]
+    dx[~lse.isfinite()] = torch.nan
+    loss[5], dx[5], loss[3], dx[3] = torch.nan, torch.nan, 0, 0
     lse[3] = -torch.inf
-    for got, got_lse in results:
-        torch.testing.assert_close(got.double(), loss, rtol=3e-6, atol=3e-6, equal_nan=True)
-        torch.testing.assert_close(got_lse.double(), lse, rtol=3e-6, atol=3e-6, equal_nan=True)
+    for (got, got_lse, got_dx), right in zip(results, dx.split(widths, -1), strict=True):
+        close(got, loss)
+        close(got_lse, lse)
+        close(got_dx, right, 3e-6 * 120)  # lse is rounded at 120
         assert torch.equal(got.nan_to_num(7), results[0][0].nan_to_num(7))

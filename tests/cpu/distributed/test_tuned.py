@@ -19,10 +19,9 @@ from softgen.spec.problem import Problem
 from softgen.spec.shards import SHARDS
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache
-from tests.cpu.distributed.hosts import here, shards_of
+from tests.cpu.distributed.hosts import ROWS, here, shards_of
 
 WIDTHS = (40, 37)
-ROWS = 6
 Times = Callable[[int, int], float]  # of a process, and the number of a candidate
 
 

@@ -1,0 +1,186 @@
+"""What each process of the GPU tests does; `run_ranks` calls these by rank and number."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+import softgen.distributed as sd
+from softgen.distributed import exchange as exchanges
+from softgen.distributed.direct import Direct
+from softgen.errors import ExchangeError
+from softgen.tuning import cache
+from tests.cpu.distributed.bodies import BOUND, exact_losses, regimes, targets_of
+
+BOUNDS = {**BOUND, torch.float16: 1e-3}
+WIDTHS = [(129, 65), (64, 0), (0, 1000)]
+
+
+def begin(rank: int, folder: str, exchange: str) -> Any:
+    """Take a GPU and a cache folder, and return a group over NCCL that exchanges so."""
+    torch.cuda.set_device(rank)
+    direct = "1" if exchange == "direct" else "0"
+    os.environ |= {"SOFTGEN_DIRECT": direct, "SOFTGEN_TUNE": "off", "SOFTGEN_CACHE_DIR": folder}
+    group = dist.new_group(backend="nccl")
+    sd.softmax(torch.zeros(1, 8, device="cuda"), group=group)
+    found = exchanges._exchanges[group]
+    assert isinstance(found, Direct) == (exchange == "direct")
+    return group
+
+
+def right(rank: int, size: int, folder: str, exchange: str) -> None:
+    """Every function in every regime and type, with gradients; uneven and empty shards."""
+    group = begin(rank, folder, exchange)
+    for widths in WIDTHS:
+        for dtype in BOUNDS:
+            _right(rank, widths, dtype, group)
+
+
+def _right(rank: int, widths: tuple[int, int], dtype: Any, group: Any) -> None:
+    full = regimes(widths, dtype)
+    bound, half = BOUNDS[dtype], dtype.itemsize == 2
+    large = 251 if dtype is torch.float32 else 1  # where lse is rounded at 200
+    start = sum(widths[:rank])
+
+    def mine(x: Any) -> Any:
+        return x[..., start : start + widths[rank]].cuda().contiguous()
+
+    exact = full.double().clone().requires_grad_()
+    log_p, lse = torch.log_softmax(exact, -1), torch.logsumexp(exact, -1)
+    up = torch.randn(full.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+    for name, y in (("softmax", torch.softmax(exact, -1)), ("log_softmax", log_p)):
+        x = mine(full).requires_grad_()
+        got = getattr(sd, name)(x, group=group)
+        _close(got, mine(y), bound)
+        (dx,) = torch.autograd.grad(y, exact, up.double(), retain_graph=True)
+        _close(torch.autograd.grad(got, x, mine(up))[0], mine(dx), bound * (4 if half else 1))
+    x, of_rows = mine(full).requires_grad_(), torch.linspace(-1, 2, lse.numel()).to(dtype)
+    of_rows = of_rows.reshape(lse.shape)
+    got = sd.logsumexp(x, group=group)
+    _close(got, lse.cuda(), bound)
+    (dx,) = torch.autograd.grad(lse, exact, of_rows.double(), retain_graph=True)
+    sure = lse.isfinite()
+    (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
+    _close(got_dx[sure.cuda()], mine(dx[sure]), bound * large)
+    target = targets_of(full, torch.int64)
+    for z_loss, ignored in ((0.0, -100), (1e-3, 3)):
+        losses, dx, _ = exact_losses(full, target, ignored, z_loss)
+        x = mine(full).requires_grad_()
+        options: dict[str, Any] = {"ignore_index": ignored, "z_loss": z_loss, "offset": start}
+        got = sd.cross_entropy(x, target.cuda(), reduction="none", group=group, **options)
+        _close(got, losses.cuda(), bound)
+        (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
+        _close(got_dx, mine(dx * of_rows.double()[..., None]), bound * large)
+    known = (target >= 0) & (target < full.shape[-1])
+    wanted = log_p.gather(-1, target.clamp(0, full.shape[-1] - 1)[..., None])[..., 0]
+    wanted = torch.where(known, wanted, torch.nan).detach()
+    bound = 10 * BOUNDS[torch.float64 if dtype is torch.float64 else torch.float32]
+    got = sd.token_log_probs(mine(full), target.cuda(), group=group, offset=start)
+    _close(got, wanted.cuda(), bound)
+    twice = torch.stack((target, target), -1).cuda()
+    got = sd.token_log_probs(mine(full), twice, group=group, offset=start)
+    _close(got, torch.stack((wanted, wanted), -1).cuda(), bound)
+
+
+def _close(got: Any, exact: Any, bound: float) -> None:
+    torch.testing.assert_close(
+        got.detach().double(), exact.detach().double(), rtol=bound, atol=bound, equal_nan=True
+    )
+
+
+def graphs(rank: int, size: int, folder: str, exchange: str) -> None:
+    """A graph that is replayed on other data, either rank late, gives the bits of eager calls."""
+    group = begin(rank, folder, exchange)
+    inputs = [torch.randn(9, (77, 53)[rank], device="cuda") for _ in range(3)]
+    inputs[1][2], inputs[2][3, 1] = -torch.inf, torch.nan
+    target = torch.arange(9, device="cuda") * 14
+    x = torch.empty_like(inputs[0])
+
+    def run() -> list[Any]:
+        y, log_y = sd.softmax(x, group=group), sd.log_softmax(x, group=group)
+        leaf = x.detach().requires_grad_()
+        loss = sd.cross_entropy(leaf, target, group=group)
+        return [y, log_y, sd.logsumexp(x, group=group), *torch.autograd.grad(loss, leaf)]
+
+    wanted = []
+    for given in inputs:
+        x.copy_(given)
+        wanted.append([each.clone() for each in run()])
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        found = run()
+    for turn in range(12):
+        x.copy_(inputs[turn % 3])
+        if turn % 2 == rank:
+            torch.cuda._sleep(2_000_000)  # about a millisecond
+        graph.replay()
+        for got, right in zip(found, wanted[turn % 3], strict=True):
+            assert torch.equal(got.nan_to_num(7), right.nan_to_num(7)), turn
+
+
+def dtensors(rank: int, size: int, folder: str, exchange: str) -> None:
+    """A DTensor in is a DTensor out, placed as it is."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+
+    mesh = DeviceMesh.from_group(begin(rank, folder, exchange), "cuda")
+    full = torch.randn(4, 3, 101, generator=torch.Generator().manual_seed(3))
+    exact = full.double().requires_grad_()
+    x = distribute_tensor(full.cuda(), mesh, [Shard(-1)]).requires_grad_()
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        got, wanted = getattr(sd, name)(x), getattr(torch, name)(exact, -1)
+        assert isinstance(got, DTensor)
+        assert got.placements[0].is_replicate() == (name == "logsumexp")
+        _close(got.full_tensor().cpu(), wanted, 3e-6)
+        (dx,) = torch.autograd.grad(got.pow(2).sum(), x)
+        (wanted_dx,) = torch.autograd.grad(wanted.pow(2).sum(), exact)
+        assert dx.placements == x.placements
+        _close(dx.full_tensor().cpu(), wanted_dx, 1e-5)
+
+
+def tuned(rank: int, size: int, folder: str) -> None:
+    """Both time the same candidates, and another exchange finds what they stored."""
+    group = begin(rank, folder, "direct")
+    os.environ |= {"SOFTGEN_TUNE": "on", "SOFTGEN_TUNE_BUDGET": "1"}
+    x = torch.randn(64, (4000, 3001)[rank], device="cuda", dtype=torch.bfloat16)
+    whole = torch.nn.functional.pad(x.float().exp(), (0, 4000 - x.shape[1])).sum(-1)
+    dist.all_reduce(whole, group=group)
+    kernels = []
+    for _ in range(2):
+        exchange = Direct(group)
+        y = exchange.softmax(x, x.dtype)
+        _close(y, x.float().exp() / whole[:, None], BOUNDS[x.dtype])
+        kernels.append([kernel.variant.name for kernel in exchange._kernels.values()])
+    assert kernels[0] == kernels[1]
+    (entry,) = [each for each in cache.entries() if each.key.problem.cols == x.shape[1]]
+    assert len(entry.timings) > 1
+    assert dict(entry.key.environment)["shards"] == 2
+
+
+def absent(rank: int, size: int, folder: str) -> None:
+    """A process that does not come ends the wait of the other, whose next call names it."""
+    group = begin(rank, folder, "direct")
+    exchange = Direct(group, seconds=0.5)
+    x = torch.randn(32, 4096, device="cuda")
+    exchange.softmax(x, x.dtype)
+    torch.cuda.synchronize()
+    dist.barrier()
+    if rank == 0:
+        began = time.monotonic()
+        y = exchange.softmax(x, x.dtype)
+        torch.cuda.synchronize()
+        assert 0.4 < time.monotonic() - began < 2
+        assert y.isnan().all()
+        with pytest.raises(ExchangeError, match="process 1 of the group sent no part"):
+            exchange.softmax(x, x.dtype)
+    dist.barrier()
