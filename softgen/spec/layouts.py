@@ -21,7 +21,10 @@ FIRST = "first"
 
 
 class Layout(abc.ABC):
-    """Where the elements of a row lie. A subclass is frozen; its fields are compile-time."""
+    """Where the elements of a row lie: by default in contiguous rows.
+
+    A subclass is frozen; its fields are compile-time.
+    """
 
     @property
     def like(self) -> Layout:
@@ -83,20 +86,20 @@ class Layout(abc.ABC):
         return ""
 
     @property
-    @abc.abstractmethod
     def shape_rule(self) -> str:
         """The shape of an array of elements, for the header of an emitted file.
 
         {cols} stands for the columns.
         """
+        return "[rows][{cols}], contiguous"
 
-    @abc.abstractmethod
     def in_memory(self, rows: Any) -> Any:
         """Return an array of (rows, cols) as it lies in memory, in C order."""
+        return rows
 
-    @abc.abstractmethod
     def from_memory(self, array: Any, rows: int, cols: int) -> Any:
         """Return what lies in memory so as (rows, cols): the inverse of `in_memory`."""
+        return array.reshape(rows, cols)
 
 
 @dataclass(frozen=True)
@@ -107,19 +110,6 @@ class Rows(Layout):
     def label(self) -> str:
         """Nothing: names of kernels are for this layout."""
         return ""
-
-    @property
-    def shape_rule(self) -> str:
-        """The shape."""
-        return "[rows][{cols}], contiguous"
-
-    def in_memory(self, rows: Any) -> Any:
-        """Return the array."""
-        return rows
-
-    def from_memory(self, array: Any, rows: int, cols: int) -> Any:
-        """Return the array of that shape."""
-        return array.reshape(rows, cols)
 
 
 ROWS: Layout = Rows()

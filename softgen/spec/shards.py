@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import Integer
@@ -54,19 +53,6 @@ class Shards(Layout):
     def sharded(self) -> bool:
         """They do."""
         return True
-
-    @property
-    def shape_rule(self) -> str:
-        """The shape of this device's shard."""
-        return "[rows][{cols}], contiguous"
-
-    def in_memory(self, rows: Any) -> Any:
-        """Return the array."""
-        return rows
-
-    def from_memory(self, array: Any, rows: int, cols: int) -> Any:
-        """Return the array of that shape."""
-        return array.reshape(rows, cols)
 
     def numbers(self, arrays: Sequence[Operand]) -> tuple[Operand, ...]:
         """Return where the mailboxes are, which of them is the device's, and how long it waits.

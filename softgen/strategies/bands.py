@@ -118,13 +118,8 @@ class Bands(Strategy):
             shared <= MOST_SHARED,
             f"the parts of a block take {shared} bytes of shared memory, of {MOST_SHARED}",
         )
-        self.require_registers(
-            self.element_registers(problem),
-            self.others(problem),
-            self.min_blocks,
-            self.block_size,
-            arch,
-        )
+        held, others = self.element_registers(problem), self.others(problem)
+        self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""

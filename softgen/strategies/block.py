@@ -65,13 +65,8 @@ class Block(Sliced):
             self.cols_per_thread * width >= span,
             f"the group must cover {span} columns, it covers {self.cols_per_thread * width}",
         )
-        self.require_registers(
-            self.element_registers(problem),
-            self.other_registers(problem),
-            self.min_blocks,
-            self.block_size,
-            arch,
-        )
+        held, others = self.element_registers(problem), self.other_registers(problem)
+        self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def describe(self, problem: Problem) -> str:
         """Return how a row is held, for the header of a file."""

@@ -83,13 +83,8 @@ class Cluster(Sliced):
         covered = self.cols_per_thread * self.block_size // self.pack_size
         need = self.slice_packs(problem)
         require(covered >= need, f"a block must cover {need} packs, it covers {covered}")
-        self.require_registers(
-            self.element_registers(problem),
-            self.others(problem, arch),
-            self.min_blocks,
-            self.block_size,
-            arch,
-        )
+        held, others = self.element_registers(problem), self.others(problem, arch)
+        self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def slices(self, problem: Problem) -> int:
         """Return into how many slices a row is cut: one a block."""

@@ -90,13 +90,8 @@ class ColumnsInRegisters(Columnar):
             problem.cols >= self.stride,
             f"{self.stride} threads along an axis of {problem.cols}, where each must have a column",
         )
-        self.require_registers(
-            self.element_registers(problem),
-            self.others(problem),
-            self.min_blocks,
-            self.block_size,
-            arch,
-        )
+        held, others = self.element_registers(problem), self.others(problem)
+        self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def whole_cols(self, problem: Problem) -> int:
         """Return how many of a thread's columns there are for all threads; all, or one less."""

@@ -54,13 +54,8 @@ class Split(Sliced):
                 f"a thread would hold {held} registers of float64; at most {most} do not spill on "
                 f"{arch.name}",
             )
-        self.require_registers(
-            self.element_registers(problem),
-            self.other_registers(problem),
-            self.min_blocks,
-            self.block_size,
-            arch,
-        )
+        held, others = self.element_registers(problem), self.other_registers(problem)
+        self.require_registers(held, others, self.min_blocks, self.block_size, arch)
         require(2 * self.chunks(problem) < 2**31, "a grid has fewer than 2**31 blocks, two a chunk")
 
     def chunks(self, problem: Problem) -> int:

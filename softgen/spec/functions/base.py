@@ -64,8 +64,9 @@ class Function(abc.ABC):
 
     @property
     def shardable(self) -> bool:
-        """Whether a device needs no more of others than their parts of a row."""
-        return self.reduces and self.part.has_maximum and not self.modifiers
+        """Whether a device needs no more of others than their parts of a row, and an element."""
+        plain = self.reduces and self.part.has_maximum and not self.modifiers
+        return plain or self.posts_element
 
     @property
     def posts_element(self) -> bool:

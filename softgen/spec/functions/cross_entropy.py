@@ -106,13 +106,8 @@ class CrossEntropy(OfTargets):
         return "logsumexp"
 
     @property
-    def shardable(self) -> bool:
-        """It is: the shard that has the target's column tells the others its element."""
-        return True
-
-    @property
     def posts_element(self) -> bool:
-        """The target's."""
+        """The target's: the shard that has its column tells the others."""
         return True
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:

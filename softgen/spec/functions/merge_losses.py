@@ -44,11 +44,6 @@ class MergeLosses(OfTargets):
         return "merge"
 
     @property
-    def shardable(self) -> bool:
-        """It is: shards tell each other the element, too."""
-        return True
-
-    @property
     def posts_element(self) -> bool:
         """The target's."""
         return True
