@@ -72,6 +72,13 @@ __device__ void store_pack(const Compute* from, Y* to) {
   store_word(*reinterpret_cast<const uint4*>(elements), to);
 }
 
+// Loads a number here: the compiler would move its load to where a row is known to count.
+#ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
+__device__ void load_number(const Compute* from, Compute& to) {
+  asm volatile("ld.global.f32 %0, [%1];" : "=f"(to) : "l"(from));
+}
+#endif
+
 // What the hooks take of a row, and what they do: each rounds once, so that no FMA joins it to what
 // follows.
 struct Hooks {
@@ -102,19 +109,25 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   Hooks hooks;
   const unsigned int number = static_cast<unsigned int>(row);
   long long end = kCols;
+  const unsigned int every = static_cast<unsigned int>(upstream_every);
+  const unsigned int count = static_cast<unsigned int>(upstream_count);
+  // A division takes 20 instructions.
+  unsigned int place = every == 1 ? number : number / every;
+  if (place >= count) place = count == 1 ? 0 : place % count;
+  Compute of_row, given;
+  load_number(lse + row, of_row);
+  load_number(upstream + place, given);
   const long long id = target[row];
   const bool known = id >= 0 && id < kCols;
   hooks.ignored = id == ignore_index;
   hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
   if (hooks.ignored) end = 0;
-  hooks.base = hooks.ignored ? 0 : lse[row];
-  const unsigned int every = static_cast<unsigned int>(upstream_every);
-  const unsigned int count = static_cast<unsigned int>(upstream_count);
-  const Compute up = known ? upstream[number / every % count] : __int_as_float(0x7fc00000);
+  hooks.base = hooks.ignored ? 0 : of_row;
+  const Compute up = known ? given : __int_as_float(0x7fc00000);
   // An lse that is infinite makes it NaN.
   const Compute times = up * (1 + 2 * z_loss * hooks.base) + (hooks.base - hooks.base);
   hooks.scale = hooks.ignored ? 0 : times;
-  hooks.rest = hooks.ignored ? 0 : up * label_smoothing / static_cast<Compute>(kCols);
+  hooks.rest = hooks.ignored ? 0 : up * label_smoothing * (1 / static_cast<Compute>(kCols));
   hooks.hit = up * (1 - label_smoothing);
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
   return hooks;

@@ -18,6 +18,8 @@ from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import halves_in_float32
 from softgen.strategies.walk import require_walk
 
+MOST_PARTS = 65536
+
 
 @dataclass(frozen=True)
 class Online(Strategy):
@@ -32,10 +34,16 @@ class Online(Strategy):
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
     block_size: int = knob("b", "threads in a block")
+    parts: int = knob("s", "blocks that share a row of which nothing is found", default=1)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
+        whole = problem.function.reduces or problem.shortens
+        self.require(
+            1 <= self.parts <= MOST_PARTS and (self.parts == 1 or not whole),
+            f"parts must be from 1 to {MOST_PARTS}, and 1 where a row is reduced by one block",
+        )
 
     def keeps_packs(self, problem: Problem) -> bool:
         """Return whether elements that are only read stay packed until their terms are summed."""
@@ -55,12 +63,13 @@ class Online(Strategy):
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("unroll",) if self.unroll == 1 else ()
+        return tuple(name for name in ("unroll", "parts") if getattr(self, name) == 1)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory."""
         warps = self.block_size // WARP_SIZE
-        return Launch(self.block_size, 1, static_shared_bytes=warps * problem.part_bytes)
+        shared = warps * problem.part_bytes
+        return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

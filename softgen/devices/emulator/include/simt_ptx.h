@@ -27,6 +27,11 @@ __device__ void store_word(Word word, T* to, SIMT_SITE) {
 }
 
 template <typename T>
+__device__ void load_number(const T* from, T& to, SIMT_SITE) {
+  simt::simt_load_word(&to, from, sizeof(T));
+}
+
+template <typename T>
 __device__ void store_kept(simt::Same<T> number, T* to, SIMT_SITE) {
   simt::simt_store_word(to, &number, sizeof(T));
 }
