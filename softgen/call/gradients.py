@@ -181,7 +181,7 @@ def token_log_probs_backward(
     raises, and InvalidValueError or InvalidTypeError for an array that does not belong to x.
     """
     if (entropy is None) != (entropy_upstream is None):
-        raise InvalidValueError("give entropy and entropy_upstream, or none of them")
+        raise InvalidValueError("give entropy and entropy_upstream, or neither")
     given = ids_of(x, ids)
     hooks = {}
     if temperature is not None:  # the gradient with respect to x / temperature, times that of it

@@ -177,7 +177,7 @@ class _Finder:
             value = finite("scale", given)
             self._add("scale" if value > 0 else "scaleany", value)
         else:
-            array = self.x.array("scale", given, (self.compute,), "numbers or an array of")
+            array = self.x.array("scale", given, (self.compute,), "a number or an array of")
             self._add("scalerow", *self.x.by_row("scale", array))
 
     def softcap(self) -> None:
@@ -186,7 +186,9 @@ class _Finder:
             return
         value = finite("softcap", given)
         if value <= 0:
-            raise InvalidValueError(f"softcap must be above 0, got {given!r}; None is without it")
+            raise InvalidValueError(
+                f"softcap must be above 0, got {given!r}; leave it out for none"
+            )
         self._add("softcap", value)
 
     def bias(self) -> None:

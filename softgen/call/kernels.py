@@ -89,7 +89,7 @@ def serves_views(
 ) -> bool:
     """Whether a request for views gets what a caller of contiguous rows would; else it is copied.
 
-    That is the kernel of his choice, or with batch invariance the bits of the kernel that
+    That is the kernel of the caller's choice, or with batch invariance the bits of the kernel that
     contiguous rows have: one of the same setting.
     """
     if not isinstance(problem.layout, Strided):

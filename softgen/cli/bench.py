@@ -11,7 +11,7 @@ import typer
 
 from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
-from softgen.cli.numbers import number
+from softgen.cli.numbers import number_option
 from softgen.cli.shapes import parse_shape
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
@@ -77,11 +77,11 @@ def bench(
         ),
     ] = None,
     seconds: Annotated[
-        float, number("--seconds", least=0.001, help="Time a competitor and shape is timed.")
+        float, number_option("--seconds", least=0.001, help="Time a competitor and shape is timed.")
     ] = 0.2,
     setup_seconds: Annotated[
         float,
-        number(
+        number_option(
             "--setup-seconds",
             least=0,
             help="Time a competitor that compiles for every shape may take for that in a suite.",

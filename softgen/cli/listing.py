@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from softgen.cli import options, output
-from softgen.cli.numbers import whole
+from softgen.cli.numbers import whole_option
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
@@ -20,7 +20,7 @@ DISPENSABLE = ("parameters", "threads", "shared bytes")
 def list_variants(
     cols: Annotated[
         int | None,
-        whole(
+        whole_option(
             "--cols", least=1, most=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
         ),
     ] = None,

@@ -8,12 +8,12 @@ from typing import Any
 import typer
 
 
-def whole(name: str, *, least: int, most: int | None = None, help: str) -> Any:
+def whole_option(name: str, *, least: int, most: int | None = None, help: str) -> Any:
     """Return an option that is a whole number from `least` to `most`; None for no end."""
     return _option(name, int, "whole number", least, most, help)
 
 
-def number(name: str, *, least: float, help: str) -> Any:
+def number_option(name: str, *, least: float, help: str) -> Any:
     """Return an option that is a number, `least` or more."""
     return _option(name, float, "number", least, None, help)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from softgen.cli.numbers import whole
+from softgen.cli.numbers import whole_option
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
@@ -88,14 +88,16 @@ OutDType = Annotated[
         help="Element type of the result. \\[default: --dtype]",
     ),
 ]
-AnyCols = Annotated[int | None, whole("--cols", least=1, most=MAX_COLS, help="Elements in a row.")]
+AnyCols = Annotated[
+    int | None, whole_option("--cols", least=1, most=MAX_COLS, help="Elements in a row.")
+]
 Rows = Annotated[
     int,
-    whole("--rows", least=0, most=MAX_ROWS, help="Number of rows to choose for."),
+    whole_option("--rows", least=0, most=MAX_ROWS, help="Number of rows to choose for."),
 ]
 Alignment = Annotated[
     int | None,
-    whole(
+    whole_option(
         "--alignment",
         least=1,
         help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
@@ -113,7 +115,7 @@ BatchInvariant = Annotated[
 ]
 StridedOption = Annotated[
     int,
-    whole(
+    whole_option(
         "--strided",
         least=0,
         most=MOST_OUTER,
@@ -123,7 +125,7 @@ StridedOption = Annotated[
 ]
 InnerOption = Annotated[
     int,
-    whole(
+    whole_option(
         "--inner",
         least=1,
         most=MOST_INNER,
@@ -160,7 +162,7 @@ HereOrArch = Annotated[
 ]
 Sms = Annotated[
     int | None,
-    whole(
+    whole_option(
         "--sms",
         least=1,
         most=MOST_MULTIPROCESSORS,

@@ -11,7 +11,7 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
-from softgen.cli.numbers import whole
+from softgen.cli.numbers import whole_option
 from softgen.cli.run_compute import compute
 from softgen.cli.run_input import Files, Request, axis_before, save_npy
 from softgen.cli.run_report import describe, print_report
@@ -38,11 +38,15 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 def run(
     rows: Annotated[
         int | None,
-        whole("--rows", least=0, most=MAX_ROWS, help="Rows of random input. \\[default: 64]"),
+        whole_option(
+            "--rows", least=0, most=MAX_ROWS, help="Rows of random input. \\[default: 64]"
+        ),
     ] = None,
     cols: Annotated[
         int | None,
-        whole("--cols", least=0, most=MAX_COLS, help="Columns of random input. \\[default: 1000]"),
+        whole_option(
+            "--cols", least=0, most=MAX_COLS, help="Columns of random input. \\[default: 1000]"
+        ),
     ] = None,
     dtype: Annotated[
         DType | None,
@@ -95,7 +99,7 @@ def run(
     ] = None,
     inner: Annotated[
         int | None,
-        whole(
+        whole_option(
             "--inner",
             least=1,
             most=MOST_INNER,
@@ -103,7 +107,7 @@ def run(
         ),
     ] = None,
     variant: options.VariantOption = None,
-    seed: Annotated[int, whole("--seed", least=0, help="Of the random input.")] = 0,
+    seed: Annotated[int, whole_option("--seed", least=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
 ) -> None:
     """Compute softmax, or another function, of a file or of random numbers; compare with float64.
@@ -207,7 +211,8 @@ def _run(
                 wanted = ", ".join(map(str, choice.problem.hooks)) or "none"
                 raise InvalidValueError(
                     f"{choice.name} has the hooks {wanted}, and those of --hook are "
-                    f"{', '.join(names) or 'none'}"
+                    f"{', '.join(names) or 'none'}; give its hooks, or the setting alone: "
+                    f"--variant {choice.strategy.label}"
                 )
             problem = choice.problem  # with its alignment, and its order of summation
         count = values.size // cols

@@ -12,7 +12,7 @@ from softgen.cli import candidates, options, output
 from softgen.cli.gpus import gpu_of, parse_gpus, resolve_gpus
 from softgen.cli.grid import require_search, search_all
 from softgen.cli.group import INTERRUPTED, code_of
-from softgen.cli.numbers import number
+from softgen.cli.numbers import number_option
 from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.cli.shard import shard_of
 from softgen.cli.tuner import Tuned, tune_here, tune_on, tune_on_ray
@@ -49,7 +49,9 @@ def tune(
     hooks: options.HooksOption = None,
     budget: Annotated[
         float | None,
-        number("--budget", least=0.01, help="Seconds a shape. \\[default: all that may win]"),
+        number_option(
+            "--budget", least=0.01, help="Seconds a shape. \\[default: all that may win]"
+        ),
     ] = None,
     gpus: Annotated[
         str | None,

@@ -200,14 +200,6 @@ class Strided(Layout):
         axes = "".join(f"[{size}]" for size in self.shape)
         return f"{axes}[{{cols}}], strided"
 
-    def in_memory(self, rows: Any) -> Any:
-        """Return the array: where its rows lie is the launch's."""
-        return rows
-
-    def from_memory(self, array: Any, rows: int, cols: int) -> Any:
-        """Return the array of that shape."""
-        return array.reshape(rows, cols)
-
 
 MOST_INNER = 2**40
 

@@ -247,7 +247,7 @@ def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch)
         ({"temperature": 1}, InvalidTypeError, "unknown argument 'temperature'"),
         ({"scale": np.inf}, InvalidValueError, "scale must be finite, got inf"),
         ({"scale": "2"}, InvalidTypeError, "got str"),
-        ({"scale": np.ones(4)}, InvalidTypeError, "numbers or an array of float32, got float64"),
+        ({"scale": np.ones(4)}, InvalidTypeError, "a number or an array of float32, got float64"),
         ({"softcap": 0}, InvalidValueError, "softcap must be above 0, got 0"),
         ({"softcap": True}, InvalidTypeError, "softcap must be a number, got True"),
         ({"mask": np.ones(40, np.float32)}, InvalidTypeError, r"additive mask of floats is bias="),

@@ -183,7 +183,7 @@ def test_numbers_that_do_not_fit_are_refused(asked: Asked) -> None:
             tokens.token_log_probs(x, chosen, temperature=temperature)
     with pytest.raises(InvalidValueError, match="scale is 1 / temperature; give one of them"):
         tokens.token_log_probs(x, chosen, temperature=2.0, scale=0.5)
-    with pytest.raises(InvalidValueError, match="entropy and entropy_upstream, or none of them"):
+    with pytest.raises(InvalidValueError, match="entropy and entropy_upstream, or neither"):
         gradients.token_log_probs_backward(x, chosen, x[:, 0], x[:, 0], x[:, 0])
 
 
