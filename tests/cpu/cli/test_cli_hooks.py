@@ -63,7 +63,8 @@ def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
 def test_run_refuses_what_no_call_takes() -> None:
     for given, message in (
         ("tempo=2", "unknown argument 'tempo'"),
-        ("scale=two", "scale is a .npy file or a number"),
+        ("scale=two", "scale is a .npy file, as scale=values.npy, or a number, as scale=0.5"),
+        ("dropout=much", "dropout is a number, as dropout=0.1"),
         ("mask=3", "mask is a .npy file, as mask=values.npy"),
         ("softcap", "softcap is a number, as softcap=2"),
         ("baias=b.npy", "did you mean 'bias'"),
