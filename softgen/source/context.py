@@ -187,6 +187,10 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     if problem.function.modifiers and variant.strategy.past_rows:  # whose arrays end with the rows
         parameters.insert(0, "long long rows")
         arguments.insert(0, "rows")
+    turned = ""
+    if variant.strategy.turns:
+        turned = next((hook.kind for hook in problem.hooks if hook.lined), "")
+    places = [f"{turned}_{number}" for number in ("every", "count", "inner")]
     written = [operand.name for operand in problem.row_results]
     declared = [operand.parameter for operand in problem.row_results]
     if written and problem.function.modifiers:
@@ -198,6 +202,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         "patches": patches,
         "leaves": problem.leaves and not patches,
         "hook_parameters": parameters,
+        "turned": turned,
+        "turned_block": call("turned_block", places, 2, "const unsigned int block = "),
+        "block": "block" if turned else "blockIdx.x",
         "hook_arguments": "".join(f", {name}" for name in arguments),
         "row_hooks": functools.partial(call, "hooks_of", ["row", *arguments]),
         "hooks_of_row": lambda row, *where: call("hooks_of", [row, *arguments], *where),

@@ -117,6 +117,8 @@ class Strategy(abc.ABC):
     loads_ignored: ClassVar[bool] = False  # whether it also loads rows that count for nothing
     patches: ClassVar[bool] = False  # whether the target's result is stored by itself, at last
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
+    # Whether its blocks take rows that share lines of a bias or of a mask at one time.
+    turns: ClassVar[bool] = False
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
     # What all strategies have: by name only, and behind a strategy's own knobs in names.

@@ -32,6 +32,7 @@ class Block(Sliced):
     name = "block"
     summary = "a row in the registers of 2 to 32 warps, one exchange of (max, sum) pairs"
     triggers = True
+    turns = True
     past_rows = True
     takes = frozenset(
         {

@@ -43,6 +43,7 @@ class Warp(Sliced):
     name = "warp"
     summary = "a row in the registers of 1 to 32 lanes; several rows a warp"
     triggers = True
+    turns = True
     past_rows = True
     takes = frozenset(Feature)
     layouts = (Rows, Strided)

@@ -49,6 +49,11 @@ class Lines(Hook):
         return True
 
     @property
+    def lined(self) -> bool:
+        """It is."""
+        return True
+
+    @property
     def instructions(self) -> float:
         """It is loaded, widened and applied."""
         return 3.0

@@ -102,6 +102,11 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def lined(self) -> bool:
+        """Whether it has an array of lines, which rows may share."""
+        return False
+
+    @property
     def steps(self) -> float:
         """The error beside one rounding, in steps of 2^-23 (float64: 2^-52) of the largest |x|."""
         return 0.0

@@ -15,6 +15,7 @@ from softgen.errors import EmulationError, IllegalVariantError, InvalidValueErro
 from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.hooks.arrays import Lines
 from softgen.spec.hooks.known import HOOKS, hook_named
 from softgen.spec.numerics import Storage, check, encode, hook_examples
 from softgen.spec.problem import Problem
@@ -95,6 +96,42 @@ def test_every_hook_alone() -> None:
     assert {hook for hook, _ in pairs} == {*KINDS.values()}
     assert {strategy for _, strategy in pairs} == {*SETTINGS}
     assert objections([render(variant_of(hook.name, strategy)) for hook, strategy in pairs]) == []
+
+
+@pytest.mark.parametrize("kind", ["biasf32", "mask"])
+@pytest.mark.parametrize("strategy", ["warp", "block", "block8"])
+def test_blocks_whose_rows_share_lines_run_at_one_time(kind: str, strategy: str) -> None:
+    """Three batches share 16 lines, or 4 of which each is for 4 rows; 5 share none of 10 rows."""
+    source = render(variant_of(kind, strategy))
+    problem = source.variant.problem
+    (hook,) = problem.hooks
+    assert isinstance(hook, Lines)
+    length = hook.line(problem.cols)
+    lines = np.random.default_rng(0).standard_normal((16, length))
+    array = lines if kind == "biasf32" else lines < 0.5
+    turn = "blockIdx.x % turns * period + blockIdx.x / turns"
+    still = broken(source, f"return {turn};", "return 0;")
+    still = dataclasses.replace(
+        still,
+        symbol=f"{source.symbol}_s",
+        text=still.text.replace(source.symbol, f"{source.symbol}_s"),
+    )
+    for rows, place, turned in (
+        (48, (48, 1, 0, 16, length), True),
+        (48, (4, 4, length, 1, 0), True),
+        (16, (16, 1, 0, 16, length), False),
+        (50, (10, 5, length, 1, 0), False),
+    ):
+        given = tuple(
+            encode(value, operand.dtype)
+            for value, operand in zip((array, *place), problem.hook_operands, strict=True)
+        )
+        jobs = [Job(each, rows_of(source.variant, rows), given) for each in (source, still)]
+        right, wrong = build([source, still]).run_counted(jobs)
+        assert not isinstance(right, EmulationError), right
+        assert check(right[0], jobs[0].inputs, problem).ok, place
+        seen = isinstance(wrong, EmulationError) or not check(wrong[0], jobs[0].inputs, problem).ok
+        assert seen == turned, place
 
 
 def test_every_type_of_what_hooks_take() -> None:
