@@ -42,7 +42,9 @@ class Arena:
     """
 
     def __init__(self, shape: Shape, *, chained: bool = False) -> None:
-        if any(each.extent is Extent.BROADCAST for each in shape.problem.inputs):
+        known = shape.function.timed_inputs(1, shape.cols)
+        shared = [each for each in shape.problem.inputs if each.extent is Extent.BROADCAST]
+        if any(each.name not in known for each in shared):
             raise InvalidValueError(
                 f"{shape.function.name} takes an array that is broadcast over rows, and bench has "
                 "none for it; `softgen tune` times its candidates"
@@ -222,6 +224,8 @@ class Arena:
         if operand.extent is Extent.NUMBER:
             return np.uint64(word).reshape(1).view(numpy_dtype(operand.dtype))[0]
         case = self.shape.case
+        if operand.extent is Extent.BROADCAST:  # one number for all rows
+            return self._array(word, operand, ())
         if case is None:
             return self._array(word, operand, operand.shape(self.shape.rows, self.shape.cols))
         if operand.extent is not Extent.ELEMENT:

@@ -46,7 +46,7 @@ def axes() -> Iterator[Shape]:
 
 LOGITS = ((4096, 128256), (8192, 151936), (16384, 50257), (2048, 32000))
 OF_LOGITS = (
-    *("cross_entropy", "cross_entropy_grad", "token_log_probs"),
+    *("cross_entropy", "cross_entropy_grad", "cross_entropy_backward", "token_log_probs"),
     *("entropy", "entropy_backward", "logsumexp_backward"),
 )
 

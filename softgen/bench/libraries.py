@@ -19,7 +19,11 @@ from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
 
-OF_QUACK = ("softmax", "softmax_backward", "cross_entropy", "cross_entropy_grad")
+OF_QUACK = (
+    *("softmax", "softmax_backward"),
+    *("cross_entropy", "cross_entropy_grad", "cross_entropy_backward"),
+)
+OF_LIGER = ("softmax", "softmax_backward", "cross_entropy_grad")
 SOFTMAX_ONLY = ("softmax",)  # as it is called here, whatever else a library may have
 
 
@@ -31,7 +35,7 @@ def library_peers() -> list[Peer]:
         Peer("triton", _triton, ("torch", "triton"), functions=SOFTMAX_ONLY),
         Peer("cupyx", _cupyx, ("cupyx",), functions=SOFTMAX_ONLY),
         Peer("quack", _quack, ("torch", "quack"), compiles=True, functions=OF_QUACK),
-        Peer("liger", _liger, ("torch", "liger_kernel"), functions=SOFTMAX_ONLY),
+        Peer("liger", _liger, ("torch", "liger_kernel"), functions=OF_LIGER),
         Peer("flashinfer", _flashinfer, ("torch", "flashinfer"), functions=SOFTMAX_ONLY),
     ]
 
@@ -191,6 +195,8 @@ def _cupyx(arena: Arena) -> Entrant:
 
 def _quack(arena: Arena) -> Entrant:
     name = arena.shape.function.name
+    if name == "cross_entropy_backward":
+        return _quack_gradient(arena)
     if name in OF_LOGITS:
         return _quack_loss(arena, with_gradient=name == "cross_entropy_grad")
     # Not `import quack.softmax`: the package puts a function of that name before its module.
@@ -217,10 +223,86 @@ def _quack_loss(arena: Arena, *, with_gradient: bool) -> Entrant:
     return replace(gradients, computes=False, note="gradients of the losses' plain sum")
 
 
-def _liger(arena: Arena) -> Entrant:
-    from liger_kernel.ops.softmax import LigerSoftmaxFunction
+def _quack_gradient(arena: Arena) -> Entrant:
+    """Return QuACK's gradient from lse, with an upstream gradient of each row."""
+    import torch
 
-    return _allocating(arena, LigerSoftmaxFunction.apply)
+    gradient = importlib.import_module("quack.cross_entropy").cross_entropy_bwd_out
+    inputs, out, pairs = arena.torch_inputs, arena.torch_y, arena.pairs
+    upstream = torch.full((arena.shape.rows,), inputs[0][4], device=out[0].device)
+
+    def launch(i: int) -> None:
+        x, target, _, lse, *_ = inputs[i % pairs]
+        gradient(x, target, upstream, lse, out[i % pairs])
+
+    return Entrant(launch, Library.TORCH)
+
+
+def _liger(arena: Arena) -> Entrant:
+    from liger_kernel.ops import softmax
+
+    name, cols = arena.shape.function.name, arena.shape.cols
+    if name == "cross_entropy_grad":
+        return _liger_loss(arena)
+    if name == "softmax_backward":
+        size, warps = softmax.calculate_settings(cols)
+        return _allocating(
+            arena, lambda dy, y: softmax._softmax_backward(dy, y, size, warps, cols > size)
+        )
+    return _allocating(arena, softmax.LigerSoftmaxFunction.apply)
+
+
+def _liger_loss(arena: Arena) -> Entrant:
+    """Return Liger's losses, whose gradients it writes over its input: over copies of x here.
+
+    Its kernel alone: what launches it counts targets on the host.
+    """
+    import torch
+    from liger_kernel.ops import cross_entropy
+
+    inputs, over, pairs = arena.torch_inputs, arena.torch_y, arena.pairs
+    rows, cols = arena.shape.rows, arena.shape.cols
+    size = min(cross_entropy.MAX_FUSED_SIZE, 1 << (cols - 1).bit_length())
+    losses = torch.zeros(rows, dtype=over[0].dtype, device=over[0].device)
+    for (x, *_), copy in zip(inputs, over, strict=True):
+        copy.copy_(x)
+
+    def launch(i: int) -> None:
+        x, target = over[i % pairs], inputs[i % pairs][1]
+        cross_entropy.liger_cross_entropy_kernel[(rows,)](
+            X_ptr=x,
+            X_stride=cols,
+            Y_ptr=target,
+            Y_stride=1,
+            weight_ptr=None,
+            loss_ptr=losses,
+            z_loss_ptr=None,
+            loss_stride=1,
+            token_accuracy_ptr=None,
+            token_accuracy_stride=0,
+            predicted_tokens_ptr=None,
+            predicted_tokens_stride=0,
+            n_cols=cols,
+            n_non_ignore=rows,
+            sum_non_ignore_weight=rows,
+            ignore_index=-100,
+            weight_sum=0.0,
+            lse_square_scale=0.0,
+            label_smoothing=0.0,
+            reduction="sum",
+            softcap=None,
+            RETURN_Z_LOSS=False,
+            RETURN_TOKEN_ACCURACY=False,
+            RETURN_PREDICTED_TOKENS=False,
+            BLOCK_SIZE=size,
+            HAS_WEIGHT=False,
+            HAS_SOFTCAPPING=False,
+            HAS_GRADIENTS=True,
+            num_warps=32,
+        )
+
+    note = "gradients of the losses' plain sum, written over x"
+    return Entrant(launch, Library.TORCH, note, computes=False)
 
 
 def _flashinfer(arena: Arena) -> Entrant:

@@ -29,6 +29,16 @@ def _cross_entropy_grad(x: Any, target: Any, _: int, upstream: float) -> Any:
     return torch.ops.aten._log_softmax_backward_data(of_log_p, log_p, -1, x.dtype)
 
 
+def _cross_entropy_backward(
+    x: Any, target: Any, _: int, lse: Any, upstream: float, *numbers: Any
+) -> Any:
+    import torch
+
+    p = (x - lse[:, None]).exp()
+    hit = torch.arange(x.shape[1], device=x.device) == target[:, None]
+    return torch.where(hit, p - 1, p) * upstream
+
+
 def _token_log_probs(x: Any, ids: Any) -> Any:
     return x.log_softmax(-1).gather(-1, ids[:, None])[:, 0]
 
@@ -52,6 +62,7 @@ def _logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
 OF_LOGITS: dict[str, Expression] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy_grad,
+    "cross_entropy_backward": _cross_entropy_backward,
     "token_log_probs": _token_log_probs,
     "entropy": _entropy,
     "entropy_backward": _entropy_backward,
