@@ -4,10 +4,10 @@
 
 The text is the source of Python's standard library, cut into words; the head has 50304 columns.
 Three runs start from the same seed: with PyTorch's functions, with softgen's, and with PyTorch's
-in two halves of a batch, which add up in another order. Prints time and peak memory of a step, the
-share of softmax and loss in the time of its kernels, those kernels, how far the curves are apart,
-and some text from the model. Writes the curves to OUT/losses.csv and, with Matplotlib, to
-OUT/losses.png, and the time of every kernel of a step to OUT/kernels.csv.
+but softmax of rows the other way round, which adds up in another order. Prints time and peak memory
+of a step, the share of softmax and loss in the time of its kernels, those kernels, how far the
+curves are apart, and some text from the model. Writes the curves to OUT/losses.csv and, with
+Matplotlib, to OUT/losses.png, and the time of every kernel of a step to OUT/kernels.csv.
 """
 
 from __future__ import annotations
@@ -33,22 +33,26 @@ import softgen.torch
 
 VOCABULARY = 50304  # GPT-2's 50257 words, to a multiple of 128
 TEXT_BYTES = 6_000_000
-WARM_UP, PROFILED = 40, 5  # steps
+WARM_UP, BEFORE, PROFILED = 40, 10, 5  # steps
 
 
 @dataclass(frozen=True)
 class Functions:
-    """Whose functions a model calls, and in how many parts it computes a batch."""
+    """Whose functions a model calls."""
 
     softmax: Callable[..., torch.Tensor]
     cross_entropy: Callable[..., torch.Tensor]
-    parts: int = 1
+
+
+def turned_softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Return PyTorch's softmax, with sums from the other end of each row."""
+    return F.softmax(x.flip(dim), dim).flip(dim)
 
 
 RUNS = {
     "torch": Functions(F.softmax, F.cross_entropy),
     "softgen": Functions(softgen.torch.softmax, softgen.torch.cross_entropy),
-    "torch in halves": Functions(F.softmax, F.cross_entropy, parts=2),
+    "torch turned": Functions(turned_softmax, F.cross_entropy),
 }
 
 
@@ -130,6 +134,7 @@ class Result:
     """What a run gave: a loss a step, and figures of a step.
 
     Attributes:
+        model: as it is after the last step.
         step: takes one more.
         kernels: microseconds of each kernel in a step, by its name, the longest first.
     """
@@ -137,7 +142,7 @@ class Result:
     losses: list[float]
     milliseconds: float
     gigabytes: float
-    text: str
+    model: Model
     step: Callable[[], torch.Tensor]
     kernels: dict[str, float] = field(default_factory=dict)
 
@@ -166,18 +171,15 @@ def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, An
     def step() -> torch.Tensor:
         starts = torch.randint(len(text) - size.context - 1, (size.batch, 1), generator=chooser)
         tokens = text[(starts + offsets).cuda()]
-        whole = torch.zeros((), device="cuda")
-        for part in tokens.chunk(functions.parts):
-            with torch.autocast("cuda", dtype=torch.bfloat16):
-                logits = model(part[:, :-1])
-                loss = functions.cross_entropy(logits.flatten(0, 1), part[:, 1:].flatten())
-            (loss / functions.parts).backward()
-            whole += loss.detach() / functions.parts
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = model(tokens[:, :-1])
+            loss = functions.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+        loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         rates.step()
         optimizer.zero_grad(set_to_none=True)
-        return whole
+        return loss.detach()
 
     return model, step
 
@@ -185,16 +187,17 @@ def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, An
 def profiled(step: Callable[[], Any]) -> dict[str, float]:
     """Return the microseconds of each kernel in a step, the longest first.
 
-    Two steps go before: processes that wait for each other do not begin to record at one time.
+    Some steps go before: processes that wait for each other do not begin to record at one time.
     """
     profiler = torch.profiler
-    plan = profiler.schedule(wait=0, warmup=2, active=PROFILED)
+    plan = profiler.schedule(wait=0, warmup=BEFORE, active=PROFILED)
     with profiler.profile(activities=[profiler.ProfilerActivity.CUDA], schedule=plan) as seen:
-        for i in range(2 + PROFILED):
+        for i in range(BEFORE + PROFILED):
             if i:
                 seen.step()
             step()
-            torch.cuda.synchronize()
+            if i >= BEFORE - 1:
+                torch.cuda.synchronize()
     events = (event for event in seen.key_averages() if not event.is_user_annotation)
     times = {event.key: event.self_device_time_total / PROFILED for event in events}
     return dict(sorted(((k, t) for k, t in times.items() if t), key=lambda each: -each[1]))
@@ -219,10 +222,8 @@ def sampled(model: Any, size: Size, words: list[str], temperature: float = 0.8) 
     return "".join(words[number] for number in tokens[0, : written + 1].tolist())
 
 
-def run(
-    functions: Functions, size: Size, steps: int, text: torch.Tensor, words: list[str]
-) -> Result:
-    """Train a model, measure its steps, and let it write.
+def run(functions: Functions, size: Size, steps: int, text: torch.Tensor) -> Result:
+    """Train a model, and measure its steps.
 
     `kernels` are counted behind all runs: where a profiler has been, each launch takes longer.
     """
@@ -240,7 +241,7 @@ def run(
     milliseconds = (time.perf_counter() - start) / (steps - steps // 4) * 1e3
     gigabytes = (torch.cuda.max_memory_allocated() - before) / 1e9
     curve = torch.stack(losses).tolist()
-    return Result(curve, milliseconds, gigabytes, sampled(model, size, words), step)
+    return Result(curve, milliseconds, gigabytes, model, step)
 
 
 def apart(one: list[float], other: list[float]) -> tuple[float, float]:
@@ -289,7 +290,7 @@ def main() -> None:
         f"{len(text)} words, {text.unique().numel()} different, on {torch.cuda.get_device_name()}, "
         f"PyTorch {torch.__version__}"
     )
-    results = {name: run(each, size, options.steps, text, words) for name, each in RUNS.items()}
+    results = {name: run(each, size, options.steps, text) for name, each in RUNS.items()}
     for each in results.values():
         each.kernels = profiled(each.step)
     print(
@@ -301,7 +302,7 @@ def main() -> None:
             f"{name:16} {each.losses[-1]:10.4f} {each.milliseconds:10.2f} "
             f"{each.kernel_milliseconds:12.2f} {each.gigabytes:8.2f} {each.share:17.1%}"
         )
-    for name in ("softgen", "torch in halves"):
+    for name in ("softgen", "torch turned"):
         mean, largest = apart(results["torch"].losses, results[name].losses)
         print(f"{name} is {mean:.4f} from torch's curve in the mean, {largest:.4f} at most")
     for name in ("torch", "softgen"):
@@ -309,7 +310,8 @@ def main() -> None:
         for kernel, time_of in results[name].kernels.items():
             if of_softmax_or_loss(kernel):
                 print(f"{time_of:10.1f}  {kernel[:100]}")
-    print(f"the model of softgen writes:\n{results['softgen'].text}")
+    written = sampled(results["softgen"].model, size, words)
+    print(f"the model of softgen writes:\n{written}")
     write(options.out, results)
 
 

@@ -41,7 +41,7 @@ def test_a_gpt_learns_as_with_pytorchs_functions(
     assert len(rows) == 8
     for row in rows:
         assert float(row["softgen"]) == pytest.approx(float(row["torch"]), abs=0.01)
-        assert float(row["torch in halves"]) == pytest.approx(float(row["torch"]), abs=0.01)
+        assert float(row["torch turned"]) == pytest.approx(float(row["torch"]), abs=0.01)
     assert float(rows[0]["torch"]) == pytest.approx(10.83, abs=0.1)  # log(50304), nothing learned
     assert float(rows[-1]["softgen"]) < float(rows[0]["softgen"])
     assert re.search(r"^ +[\d.]+  softmax_", printed, re.MULTILINE), printed
