@@ -55,25 +55,11 @@ def constant_lines(variant: Variant) -> list[str]:
 def signature(variant: Variant, symbol: str) -> str:
     """Return the kernel's name and parameters, broken where clang-format breaks a long line."""
     opening, parameters = f"    {symbol}(", variant.parameters
-    behind = _filled(opening, " " * len(opening), parameters)
-    below = [opening, *_filled(" " * 8, " " * 8, parameters)]
+    behind = _wrapped(opening, " " * len(opening), parameters, ") {")
+    below = [opening, *_wrapped(" " * 8, " " * 8, parameters, ") {")]
     # clang-format breaks before the first parameter where that takes three lines less.
     fits = max(map(len, behind)) <= LINE and len(behind) < len(below) + 3
     return "\n".join(behind if fits else below)
-
-
-def _filled(first: str, indent: str, parameters: Sequence[str]) -> list[str]:
-    """Return parameters in lines as full as can be, the last of which opens a body."""
-    lines = [first + parameters[0]]
-    for parameter in parameters[1:]:
-        end = ", " if parameter is not parameters[-1] else ") {"
-        if len(f"{lines[-1]}, {parameter}{end.rstrip()}") <= LINE:
-            lines[-1] += f", {parameter}"
-        else:
-            lines[-1] += ","
-            lines.append(indent + parameter)
-    lines[-1] += ") {"
-    return lines
 
 
 def declaration(opening: str, parameters: list[str]) -> str:
@@ -82,30 +68,34 @@ def declaration(opening: str, parameters: list[str]) -> str:
     For functions that have other parameters in other files.
     """
     some = [parameter for parameter in parameters if parameter]
-    lines = [f"{opening}({some[0]}"]
-    for parameter in some[1:]:
-        end = "," if parameter is not some[-1] else ") {"
-        if len(f"{lines[-1]}, {parameter}{end}") <= LINE:
-            lines[-1] += f", {parameter}"
-        else:
-            lines[-1] += ","
-            lines.append(" " * (len(opening) + 1) + parameter)
-    return "\n".join(lines) + ") {"
+    return "\n".join(_wrapped(f"{opening}(", " " * (len(opening) + 1), some, ") {"))
 
 
 def call(
     name: str, arguments: Sequence[str], indent: int, before: str = "const Hooks hooks = "
 ) -> str:
-    """Return a statement's call without its `;`, broken where clang-format breaks it."""
-    lines = [f"{before}{name}({arguments[0]}"]
-    for argument in arguments[1:]:
-        end = "," if argument is not arguments[-1] else ");"
-        if indent + len(f"{lines[-1]}, {argument}{end}") <= LINE:
-            lines[-1] += f", {argument}"
+    """Return a statement's call without its `;`, broken where clang-format breaks it.
+
+    The statement is indented by so many columns, which the first line does not have.
+    """
+    margin = " " * indent
+    opening = f"{margin}{before}{name}("
+    lines = _wrapped(opening, " " * len(opening), arguments, ");")
+    return "\n".join(lines).removeprefix(margin).removesuffix(";")
+
+
+def _wrapped(first: str, indent: str, words: Sequence[str], end: str) -> list[str]:
+    """Return words with commas between them, and `end`, in lines as full as can be."""
+    lines = [first + words[0]]
+    for number, word in enumerate(words[1:], 2):
+        behind = "," if number < len(words) else end
+        if len(f"{lines[-1]}, {word}{behind}") <= LINE:
+            lines[-1] += f", {word}"
         else:
             lines[-1] += ","
-            lines.append(" " * (indent + len(before) + len(name) + 1) + argument)
-    return "\n".join(lines) + ")"
+            lines.append(indent + word)
+    lines[-1] += end
+    return lines
 
 
 def broken(indent: str, words: Sequence[str]) -> str:

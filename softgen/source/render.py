@@ -34,8 +34,8 @@ class Source:
     Attributes:
         variant: what it computes and how.
         name: stem of the file.
-        symbol: name of the one `extern "C"` kernel, the file's stem. It takes (x, y, long long
-            rows) and, if the launch says so, a workspace.
+        symbol: name of the one `extern "C"` kernel, the file's stem. It takes the operands of the
+            problem, the number of rows and, if the launch says so, a workspace.
         text: the CUDA C++ text.
         options: what NVRTC or nvcc must be given.
     """

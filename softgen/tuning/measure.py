@@ -57,7 +57,7 @@ class Rotation:
         Args:
             problem: the request.
             rows: number of rows; those of columns are rounded up to whole outer indices.
-            free: bytes of the device's memory.
+            free: bytes of the device's memory that nobody has taken.
             whole: whether it must be all rows, for which half of the memory may be taken.
 
         Raises InvalidValueError if that is too much, or even one row.

@@ -49,7 +49,7 @@ class Progress:
         total: candidates in all, those that the cost model lets through.
         variant: the last one.
         best: the fastest so far, if any.
-        gigabytes_per_second: of the fastest, counting one read and one write of each element.
+        gigabytes_per_second: of the fastest, counting each array once.
     """
 
     done: int

@@ -25,8 +25,8 @@ from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
 from softgen.verify.regimes import REGIMES, Slices
 
-# (source, x in storage form, elements that x and y start after a 16-byte boundary) -> y
-# run(source, inputs, x_offset, y_offset) returns the results.
+# run(source, inputs, x_offset, y_offset) returns the results. Inputs are in storage form; x and y
+# start so many elements behind a boundary of 16 bytes.
 Runner = Callable[[Source, Sequence[Storage], int, int], Results]
 
 # Kernels compiled as one unit: enough to share the headers, few enough for two workers to balance.

@@ -30,7 +30,7 @@ _lock = threading.Lock()
 
 
 class Allocator(Protocol):
-    """What a workspace needs of an array library (see `arrays.Library`)."""
+    """What a workspace needs of an array library (see `Library` in call/library.py)."""
 
     mallocs_in_capture: bool
 
