@@ -160,8 +160,8 @@ class Direct:
             if gathers is None:
                 self._require_no_capture("the kernel is not chosen yet")
                 shape = (max(1, x.shape[-1]), rows, x.device.index)
-                at_once = writes_elements or not self._takes_two(x)
-                problem = _problem_of(function, x.dtype, dtype, *shape) if at_once else None
+                holds = x.shape[-1] and (writes_elements or not self._takes_two(x))
+                problem = _problem_of(function, x.dtype, dtype, *shape) if holds else None
 
                 def use(kernel: Any) -> None:
                     key = (*known[:3], shape[0], known[3], shape[2])
@@ -171,8 +171,12 @@ class Direct:
                     self._launches.pop((*known[:3], *shape), None)
                     self._launcher(*known[:3], *shape)
 
+                def send(x: Any) -> Any:
+                    return self.collective.gather(x.new_zeros((2, rows), dtype=wide(x)))
+
+                calls = (use, direct, gather, send)
                 passes = 3 if writes_elements else 1
-                asked = tuned.Asked(self.group, x, rows, problem, use, direct, gather, passes)
+                asked = tuned.Asked(self.group, x, rows, problem, *calls, passes)
                 gathers = self._gathers[known] = tuned.gathers(asked)
             return (gather if gathers else direct)(x)
 

@@ -55,7 +55,8 @@ class Asked(NamedTuple):
         use: has `run` launch a kernel; None for the one that nobody timed.
         run: returns what mailboxes give for a shard like x.
         gather: returns what an all-gather gives.
-        passes: how often the all-gather's kernels read or write the shard.
+        send: all that an all-gather takes beside its kernels.
+        passes: how often these read or write the shard.
     """
 
     group: Any
@@ -65,6 +66,7 @@ class Asked(NamedTuple):
     use: Callable[[LoadedKernel | None], None]
     run: Callable[[Any], Any]
     gather: Callable[[Any], Any]
+    send: Callable[[Any], Any]
     passes: int
 
     @property
@@ -250,20 +252,25 @@ class _Contest:
         return wrong
 
     def _gathered(self, direct: float) -> float | None:
-        """Return the microseconds of the all-gather, unless its bytes alone take longer."""
+        """Return the microseconds of the all-gather; None where it cannot be faster.
+
+        Its kernels would be tuned to be timed. So its bytes and what it sends are, at first.
+        """
         asked = self.asked
-        copy = self._replay(None, torch.clone)
-        us = copy.microseconds() if copy and asked.x.numel() else 0.0
-        failed, least = asked.largest(copy is None, us)
-        if failed or direct < least / 2 * asked.passes:
-            return None
         if "nccl" not in str(dist.get_backend_config(asked.group)):
             return None  # no other can be captured
-        asked.gather(asked.x)
-        replay = self._replay(None, asked.gather)
-        if asked.largest(replay is None)[0] or replay is None:
+        copying, sending = self._slowest(torch.clone), self._slowest(asked.send)
+        if copying is None or sending is None or direct < copying / 2 * asked.passes + sending:
             return None
-        rounds = [asked.largest(replay.microseconds())[0] for _ in range(ROUNDS)]
+        asked.gather(asked.x)
+        return self._slowest(asked.gather)
+
+    def _slowest(self, run: Callable[[Any], Any]) -> float | None:
+        """Return the microseconds of the slowest process; None where one cannot capture it."""
+        replay = self._replay(None, run)
+        if self.asked.largest(replay is None)[0] or replay is None:
+            return None
+        rounds = [self.asked.largest(replay.microseconds())[0] for _ in range(ROUNDS)]
         return statistics.median(rounds)
 
     def _store(self, winner: _Look, looks: Sequence[_Look], gathered: float | None) -> None:

@@ -130,8 +130,11 @@ class Cluster(Sliced):
                 apart = 8
             more = self.input_registers(problem) + self.hook_registers(problem) + apart
             return (24 if cut and full else 16) + more
+        # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
+        long = self.cols_per_thread > 32
+        apart = (16 + 24 * (self.cols_per_thread > 64)) * long * problem.sharded
         # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
-        return self.other_registers(problem) + 4 * cut
+        return self.other_registers(problem) + 4 * cut + apart
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a block's slice."""
@@ -209,14 +212,14 @@ class Cluster(Sliced):
         4096 x 16384 to bfloat16 4096 x 128256. Packed elements gained 1 to 3% there in clusters of
         16 blocks, which exchange for longest, and lost 1% at 8192 x 32000 in those of 4.
         """
+        if problem.sharded and 2 * rows > arch.multiprocessors:
+            # Rows on an SM hide the exchange: bfloat16 4096 x 50257 over two H200s took 110 us with
+            # 3 of them, 117 with 2.25 and 131 with 1.5, and 111 with 3 that stay in the caches.
+            return (-self.min_blocks / self.cluster_size, not self.evict_first, self.block_size)
         packs = self.packed != (self.cluster_size > PORTABLE_CLUSTER)
         if len(problem.element_inputs) > 1:  # a gradient, bfloat16 8192 x 32000: 361, 385 us
             packs = not self.packed
         if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
-            packs = not self.packed
-        if problem.sharded and rows * self.cluster_size > 4 * arch.multiprocessors:
-            # More blocks on an SM hide the exchange: bfloat16 4096 x 64128 took 263 us on two
-            # H200s with nine of packed elements, 273 with seven, and 300 without, in five.
             packs = not self.packed
         distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / 8))
         threads = abs(math.log(self.block_size / 128))

@@ -53,11 +53,19 @@ def test_only_strategies_whose_blocks_have_one_row_are_for_it() -> None:
         parse_name("softmax_f32_1000_sharded_safe_b256").check(ARCH)
 
 
-def test_many_rows_hide_the_exchange_in_many_blocks_of_packed_elements() -> None:
-    problem = Problem.of("softmax", "bfloat16", 64128, layout="sharded")
-    many, few = (next(candidates(problem, rows, ARCH)).strategy.knobs for rows in (4096, 64))
-    assert (many["packed"], many["min_blocks"]) == (True, 9)
-    assert not few["packed"]
+def test_many_rows_hide_the_exchange_in_rows_that_an_sm_holds() -> None:
+    """As many as any candidate has, packed; a setting of few rows is chosen as without shards."""
+    for cols, rows_held in ((64128, 5 / 4), (25129, 6 / 2)):
+        problem = Problem.of("softmax", "bfloat16", cols, layout="sharded")
+        held = [
+            variant.strategy.knobs["min_blocks"] / variant.strategy.knobs["cluster_size"]
+            for variant in candidates(problem, 4096, ARCH, "cluster")
+        ]
+        assert held[0] == max(held) == rows_held
+        many, few = (next(candidates(problem, rows, ARCH)).strategy.knobs for rows in (4096, 64))
+        assert many["packed"]
+        assert many["evict_first"]
+        assert not few["packed"]
 
 
 def test_the_size_of_a_mailbox() -> None:
