@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused(dtype: str, label: str, message: str) -> None
     ("dtype", "outer", "cols", "label"),
     [
         ("float32", 400, 1000, "bands_p4_w154_b160_c16_m4_k8_pdl1"),
-        ("bfloat16", 100, 512, "bands_p8_w154_b160_c8_m4_k4_pdl2"),
+        ("bfloat16", 100, 512, "bands_p4_w154_b160_c16_m4_k4_pdl2"),
         ("float32", 8, 4096, "columns_p1_w32_b256_c32_m3_k16_pdl2"),  # too long for clusters of 8
     ],
 )
