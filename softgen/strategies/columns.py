@@ -191,7 +191,7 @@ class ColumnsInRegisters(Columnar):
         best = BEST_BLOCK[problem.compute_dtype]
         score += 0.2 * abs(math.log2(self.block_size / best)) + 0.05 * math.log2(self.cluster_size)
         score += 0.2 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
-        score += 0.3 * (self.min_blocks == 1)
+        score += 0.3 * (self.min_blocks == 1) + 0.05 * self.packed
         most = 2 if problem.layout.step * size == MAX_PACK_BYTES else 4
         score += 0.3 * abs(math.log2(min(most, problem.dtype.max_pack) / self.pack_size))
         return (score, self.packed, self.evict_first, -self.min_blocks)
