@@ -260,6 +260,7 @@ def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: 
                 scalar,
                 wanted,
                 _,
+                _,
             ) = entry
             if current_context() == context:
                 # The stream of the thread and the device; ptr is that of the per-thread default.

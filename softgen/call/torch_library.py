@@ -151,19 +151,21 @@ class TorchLibrary:
         """Set every element on the caller's stream."""
         x.fill_(value)
 
-    def guard(self, x: Any) -> Callable[[Any], bool]:
+    def guard(self, *tensors: Any) -> Callable[..., bool]:
         """Return the comparison that guards what torch.compile made; 0.3 us less than to ask.
 
-        It is about a tensor's class, shape, strides, dtype and device, whether it requires grad,
-        and how the thread dispatches (autocast, transforms), but not about the mode of grad.
-        `never` where this version of PyTorch has none.
+        It takes as many tensors, and is about the class, shape, strides, dtype and device of each,
+        whether it requires grad, and how the thread dispatches (autocast, transforms), but not
+        about the mode of grad. `never` where this version of PyTorch has none.
         """
         try:
             guard = self.torch._C._dynamo.guards.TensorGuards(
-                x, dynamic_dims_sizes=[list(x.shape)], dynamic_dims_strides=[list(x.stride())]
+                *tensors,
+                dynamic_dims_sizes=[list(each.shape) for each in tensors],
+                dynamic_dims_strides=[list(each.stride()) for each in tensors],
             )
-            check: Callable[[Any], bool] = guard.check
-            return check if check(x) else never
+            check: Callable[..., bool] = guard.check
+            return check if check(*tensors) else never
         except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
             return never
 
@@ -296,6 +298,7 @@ def torch_run(
                 y_shape,
                 allocate,
                 wanted,
+                _,
                 _,
             ) = entry
             if current_context() == context:

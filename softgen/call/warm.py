@@ -18,7 +18,7 @@ from softgen.call.warm_run import ALIGNMENT_MASK, Entry, Full, Run
 from softgen.call.warm_views import View, ViewKey, around
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
-from softgen.spec.operands import Operand
+from softgen.spec.operands import Extent, Operand
 
 # Programs whose shapes never repeat would fill the memory; starting afresh costs 50 us a shape.
 MOST_CALLS = 4096
@@ -108,8 +108,20 @@ class WarmCalls(dict[type, Run]):
                 math.prod(x.shape) * library.dtype(x).itemsize,
                 math.prod(shape) * dtype.itemsize,
             ),
+            0 if launch.prepare else _second(operands, others, more),
             library.alike(x),
         )
         if len(self.entries) >= MOST_CALLS:
             self.entries.clear()
         self.entries[key] = tuple(entry)
+
+
+def _second(operands: Sequence[Operand], others: Sequence[Any], more: Sequence[Output]) -> int:
+    """Return the `second` of an entry whose launch has nothing to prepare.
+
+    The arguments are those of `WarmCalls.remember`.
+    """
+    if len(others) != 1 or more:
+        return 0
+    _, place, *_ = [place for place, operand in enumerate(operands) if not operand.result]
+    return place if operands[place].extent is Extent.ELEMENT else 0

@@ -38,6 +38,8 @@ class Entry(NamedTuple):
         allocate: what makes a result (see Library.result_maker).
         wanted: of an array that is given for the result: its dtype, as the library has it, the
             size of x and its own in bytes.
+        second: place among the values of an input beside x, where that is all that `prepare` takes;
+            else 0.
         alike: whether an array is like this x, if the library tells.
     """
 
@@ -51,6 +53,7 @@ class Entry(NamedTuple):
     shape: tuple[int, ...]
     allocate: Any
     wanted: tuple[Any, int, int]
+    second: int
     alike: Callable[[Any], bool]
 
 
@@ -65,8 +68,8 @@ ALIGNMENT_MASK = 15
 LAST_LEGACY_STREAM = 1
 
 
-def never(x: Any) -> bool:
-    """Tell of no array that it is like another, where a library does not."""
+def never(*arrays: Any) -> bool:
+    """Tell of no arrays that they are like others, where a library does not."""
     return False
 
 

@@ -15,11 +15,13 @@ import torch
 
 from softgen.call.warm import MOST_CALLS
 from softgen.call.warm_run import ALIGNMENT_MASK, look_up, never
-from softgen.torch.again import NOTHING, again
+from softgen.torch.again import NOTHING, again, gradient_again
 from softgen.torch.gradients import TRANSFORMING, applied
 
 Tensor, is_grad_enabled = torch.Tensor, torch.is_grad_enabled
 FEW = 4
+# Of a class whose gradients lie otherwise each time: to learn one takes 10 us.
+MOST_TRIES = 16
 KINDS = (Tensor, torch.nn.Parameter)
 
 
@@ -133,28 +135,33 @@ def _class_of(
     """Return what applies a function by autograd; run(context, x) computes and saves its result."""
     gradient = function.gradient
     calls = gradient.calls
-    last = NOTHING
+    tries = 0
 
     def backward(ctx: Any, dy: Any) -> Any:
-        nonlocal last
         (y,) = ctx.saved_tensors
-        alike, rerun = last
-        if is_grad_enabled():
-            return applied(gradient, dy, y)(dy, y, dim, x_dtype)
-        if alike(dy):
-            return rerun(None, dy, (y,))
-        if TRANSFORMING():
+        return otherwise(dy, y)
+
+    def otherwise(dy: Any, y: Any) -> Any:
+        nonlocal tries
+        if is_grad_enabled() or TRANSFORMING():
             return applied(gradient, dy, y)(dy, y, dim, x_dtype)
         dx = calls[type(dy)](dy, None, dim, x_dtype, None, None, None, (y,))
-        if type(dy) is Tensor:
-            last = again(calls, dy, dim, x_dtype)
+        if type(dy) is Tensor and tries < MOST_TRIES:
+            tries += 1
+            quick = gradient_again(calls, dy, y, dim, x_dtype, otherwise)
+            if quick is not None:
+                become(quick)
         return dx
 
+    def become(backward: Callable[..., Any]) -> None:
+        made.backward = staticmethod(backward)
+        if node is not None:  # what PyTorch puts there looks for `backward` at each call, 1.5 us
+            node.apply = backward
+
     methods = {"forward": staticmethod(run), "backward": staticmethod(backward)}
-    made = type(function.__name__, (torch.autograd.Function,), methods)
+    made: Any = type(function.__name__, (torch.autograd.Function,), methods)
     node = getattr(made, "_backward_cls", None)
-    if node is not None:  # what PyTorch puts there looks for `backward` at each call, 1.5 us
-        node.apply = backward
+    become(backward)
     # Past what torch.autograd.Function.apply does for transforms, 1 us.
     apply: Callable[[Any], Any] = super(torch.autograd.Function, made).apply
     return apply

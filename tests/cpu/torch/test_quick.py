@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen  # noqa: E402
 import softgen.torch as mine  # noqa: E402
-from softgen.errors import NotSupportedError  # noqa: E402
+from softgen.errors import InvalidTypeError, NotSupportedError  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 
 NAMES = ("softmax", "log_softmax")
@@ -115,6 +115,43 @@ def test_gradients_that_lie_otherwise(world: World) -> None:
             (dx,) = torch.autograd.grad(y, x, dy, retain_graph=True)
             p = y.detach()
             torch.testing.assert_close(dx, p * (dy - (dy * p).sum(-1, keepdim=True)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_results_that_come_back_otherwise(name: str, world: World) -> None:
+    """Hooks may give what was saved back anywhere, and in any layout."""
+    x = leaf(3, 4)
+    for _ in range(3):
+        same_as_torchs(name, x)
+
+    def shifted(t: Any) -> Any:
+        return torch.cat((t.new_zeros(1), t.reshape(-1)))[1:].view(3, 4)
+
+    unpacks = (
+        *(torch.clone, shifted, lambda t: t.T.contiguous().T),
+        lambda t: t.clone().requires_grad_(),
+    )
+    dy = torch.randn(3, 4)
+    for unpack in (*unpacks, *unpacks):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            y = getattr(mine, name)(x, -1)
+        (dx,) = torch.autograd.grad(y, x, dy)
+        wanted = torch.autograd.grad(getattr(torch, name)(x, -1), x, dy)[0]
+        torch.testing.assert_close(dx, wanted)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.double()):
+        y = getattr(mine, name)(x, -1)
+    with pytest.raises(InvalidTypeError, match="y must be float32, got float64"):
+        torch.autograd.grad(y, x, dy)
+
+
+def test_a_result_that_was_changed_is_noticed() -> None:
+    x = leaf(3, 4)
+    for _ in range(3):
+        y = mine.softmax(x, -1)
+        y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+        same_as_torchs("softmax", x)
 
 
 def test_autocast_gives_float32_and_ends() -> None:
