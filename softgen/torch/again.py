@@ -46,7 +46,7 @@ def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
         axis: of the request.
         dtype: of the request.
     """
-    found = _found(calls, x, axis, dtype)
+    found = entry_of(calls, x, axis, dtype)
     if found is None:
         return NOTHING
     library, entry = found
@@ -111,7 +111,7 @@ def gradient_again(
         dtype: of the request.
         otherwise: otherwise(dy, y) returns the gradient for any tensors, in any mode of grad.
     """
-    found = _found(calls, dy, axis, dtype)
+    found = entry_of(calls, dy, axis, dtype)
     if found is None or (dy.data_ptr() | y.data_ptr()) & ALIGNMENT_MASK:
         return None
     library, entry = found
@@ -152,7 +152,7 @@ def gradient_again(
     return backward
 
 
-def _found(
+def entry_of(
     calls: WarmCalls, x: Any, axis: int, dtype: Any
 ) -> tuple[TorchLibrary, tuple[Any, ...]] | None:
     """Return the library and the entry of a request; the arguments are those of `again`."""

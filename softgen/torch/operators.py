@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from softgen.call import api, gradients, tokens
-from softgen.torch.direct import of_gradient, of_input
 from softgen.torch.dtypes import wide
 from softgen.torch.gradients import (
     LogSoftmax,
@@ -31,19 +30,19 @@ def _like_rows(x: Any, dim: list[int]) -> Any:
 
 
 # The first four are what models call: straight to a warm call, past the functions for people.
-@operator(_like, of_input(Softmax.calls))
+@operator(_like, Softmax.calls)
 def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return softmax of `dtype`."""
     return Softmax.forward(x, dim, dtype)
 
 
-@operator(_like, of_input(LogSoftmax.calls))
+@operator(_like, LogSoftmax.calls)
 def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return log_softmax of `dtype`."""
     return LogSoftmax.forward(x, dim, dtype)
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), of_gradient(SoftmaxBackward.calls))
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), SoftmaxBackward.calls)
 def softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -51,7 +50,7 @@ def softmax_backward(
     return SoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), of_gradient(LogSoftmaxBackward.calls))
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), LogSoftmaxBackward.calls)
 def log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:

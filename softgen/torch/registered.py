@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from softgen.call.warm import WarmCalls
+from softgen.torch.direct import Fixed
 from softgen.torch.gradients import Function, applied
-from softgen.torch.inductor import DIRECT, write_directly
+from softgen.torch.inductor import DIRECT, FIXED, write_directly
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -21,27 +23,27 @@ _schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or
     torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
 )
 
-# What each operator was registered with: its function, its `fake`, and what compiled code calls.
-_registered: dict[Any, tuple[Callable[..., Any], ...]] = {}
+# What each operator was registered with: its function, its `fake`, and its calls.
+_registered: dict[Any, tuple[Callable[..., Any], Callable[..., Any], WarmCalls | None]] = {}
 
 # Inductor lays inputs out as in eager mode. It does that by itself where it has no lowering.
 _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 
 def operator(
-    fake: Callable[..., Any], direct: Callable[..., Any] | None = None
+    fake: Callable[..., Any], calls: WarmCalls | None = None
 ) -> Callable[[Callable[..., Any]], Any]:
     """Register a function under its name. `fake` returns an empty tensor like its result.
 
     The function changes no argument, and no result shares memory with one or with another. Results
-    are contiguous whatever the dimension: that is what `fake` says of them. `direct` is what
-    compiled code calls in its place, past the dispatcher.
+    are contiguous whatever the dimension: that is what `fake` says of them. `calls` are those of a
+    function of x, dim and dtype, or of dy, y, dim and dtype, which compiled code launches.
     """
-    return lambda run: _defined(run.__name__, run, fake, direct or run)
+    return lambda run: _defined(run.__name__, run, fake, calls)
 
 
 def _defined(
-    name: str, run: Callable[..., Any], fake: Callable[..., Any], direct: Callable[..., Any]
+    name: str, run: Callable[..., Any], fake: Callable[..., Any], calls: WarmCalls | None
 ) -> Any:
     def traced(*arguments: Any) -> Any:
         write_directly(found)
@@ -52,8 +54,10 @@ def _defined(
     _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"softgen::{name}", traced, lib=_LIBRARY)
     found = getattr(torch.ops.softgen, name).default
-    setattr(found, DIRECT, direct)
-    _registered[found] = run, fake, direct
+    setattr(found, DIRECT, run)
+    if calls is not None:
+        setattr(found, FIXED, Fixed(calls, run))
+    _registered[found] = run, fake, calls
     return found
 
 
