@@ -259,7 +259,9 @@ class _Contest:
         asked = self.asked
         if "nccl" not in str(dist.get_backend_config(asked.group)):
             return None  # no other can be captured
-        copying, sending = self._slowest(torch.clone), self._slowest(asked.send)
+        # A graph of copies of nothing has nothing in it.
+        copying = self._slowest(torch.clone if asked.x.numel() else asked.send)
+        sending = self._slowest(asked.send)
         if copying is None or sending is None or direct < copying / 2 * asked.passes + sending:
             return None
         asked.gather(asked.x)
