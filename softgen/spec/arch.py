@@ -46,6 +46,7 @@ class Arch:
         shared_per_block: shared memory in bytes that one block may opt in to.
         l2_bytes: size of the last-level cache.
         device: the device these sizes belong to.
+        registers_per_multiprocessor: 32-bit registers that its threads share.
     """
 
     compute_capability: tuple[int, int]

@@ -48,7 +48,7 @@ class Job:
         seconds: after which the launch counts as hung.
         placement: where rows lie, for a kernel of strided rows; by default they follow each other.
             What lies between is nobody's. `in_place` is with x's strides.
-        shard: which device launches it, for a kernel of sharded rows: see devices.py.
+        shard: which device launches it, for a kernel of sharded rows: see shard.py.
     """
 
     source: Source
@@ -89,10 +89,12 @@ class Job:
         if self.in_place and not problem.replacing:
             raise InvalidValueError("in place needs a result of x's dtype that may be x")
         if problem.sharded != (self.shard is not None):
-            raise InvalidValueError(
-                f"{self.source.name}: a shard is given of sharded rows, to "
-                "run_sharded(), and of no others"
+            said = (
+                "several devices hold its rows: give shard=, and run it by run_sharded()"
+                if problem.sharded
+                else "one device holds its rows: leave shard= out"
             )
+            raise InvalidValueError(f"{self.source.name}: {said}")
         launch = self.source.variant.launch
         if self.grid is not None and not launch.strides:
             self._require_grid(self.grid)

@@ -247,8 +247,11 @@ def test_rules_of_mailboxes() -> None:
 
 def test_what_is_refused() -> None:
     kernel, x = RIGHT[0], rows_of(RIGHT[0], 0)
-    with pytest.raises(InvalidValueError, match="a shard is given of sharded rows"):
+    with pytest.raises(InvalidValueError, match="give shard=, and run it by run_sharded"):
         run(kernel, x)
+    alone = render(parse_name("softmax_f32_8_safe_b128"))
+    with pytest.raises(InvalidValueError, match="leave shard= out"):
+        run(alone, np.zeros((2, 8), "float32"), shard=Shard(0, 1, ROWS))
     with pytest.raises(InvalidValueError, match="are for run_sharded"):
         run(kernel, x, shard=Shard(0, 1, ROWS))
     with pytest.raises(InvalidValueError, match="shard must be from 0 to 1, got 2"):
