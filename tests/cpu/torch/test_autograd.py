@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.errors import NotSupportedError  # noqa: E402
+from softgen.errors import InvalidValueError, NotSupportedError  # noqa: E402
 
 gradcheck, gradgradcheck = torch.autograd.gradcheck, torch.autograd.gradgradcheck
 NAMES = ("softmax", "log_softmax", "logsumexp", "entropy")
@@ -103,3 +103,17 @@ def test_gradients_that_are_not_differentiable_again_say_so(name: str) -> None:
     (dx,) = torch.autograd.grad(y.sum(), x, create_graph=True)
     with pytest.raises(NotSupportedError, match=f"softgen.torch.{name} is not differentiable"):
         dx.sum().backward()
+
+
+def test_inputs_without_a_gradient_are_refused_where_one_is_asked_for() -> None:
+    x, ids = draw(3, 4), torch.tensor([0, 1, 3])
+    weight, temperature = torch.rand(4).requires_grad_(), torch.rand(3).requires_grad_()
+    with pytest.raises(NotSupportedError, match=r"pass weight\.detach\(\)"):
+        mine.cross_entropy(x, ids, weight)
+    with pytest.raises(InvalidValueError, match=r"pass temperature\.detach\(\)"):
+        mine.token_log_probs(x, ids, temperature=temperature)
+    with torch.no_grad():
+        loss = mine.cross_entropy(x, ids, weight)
+    torch.testing.assert_close(
+        loss, torch.nn.functional.cross_entropy(x.detach(), ids, weight.detach().double())
+    )
