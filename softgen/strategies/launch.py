@@ -10,7 +10,7 @@ from softgen.spec.arch import FREE_SHARED, MAX_GRID, PORTABLE_CLUSTER
 
 @dataclass(frozen=True)
 class Launch:
-    """How the host launches a kernel; every kernel takes (x, y, rows), and a workspace if any.
+    """How the host launches a kernel, which takes its operands, rows, and a workspace if any.
 
     Attributes:
         block_size: threads in a block.
@@ -22,7 +22,7 @@ class Launch:
         blocks_per_row: blocks that each step takes, where that is more than one.
         most_blocks: where blocks stride over the rows, the largest grid.
         cooperative: whether all blocks of the grid have to be resident together.
-        workspace_bytes_per_row: global memory that the kernel needs beside x and y, for each row.
+        workspace_bytes_per_row: global memory that the kernel needs for each row beside its arrays.
             It is zero before the first launch, and every launch leaves it zero.
         strides: whether a smaller grid than grid(rows) computes all rows too.
         multiprocessors: the SMs that the largest grid is sized for; 0 where it is for any number.
