@@ -7,19 +7,27 @@ a monoid. A thread rescales d only when its maximum grows (FastSoftmax's conditi
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.layouts import Rows, Strided
+from softgen.spec.parts import MAX_SUM_DOT
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import halves_in_float32
 from softgen.strategies.walk import require_walk
 
 MOST_PARTS = 65536
+
+# Beside packs that are only read, with which ptxas does not spill, and of parts with a third sum.
+# Without a cap it takes up to 12 more: bfloat16 4096 x 128256 took 242.7 us with 36, and 232.8 with
+# 32, of which an SM holds four blocks of 512 threads.
+PACKED_REGISTERS = 24
+DOT_REGISTERS = 8
 
 
 @dataclass(frozen=True)
@@ -36,6 +44,7 @@ class Online(Strategy):
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
     block_size: int = knob("b", "threads in a block")
     parts: int = knob("s", "blocks that share a row of which nothing is found", default=1)
+    min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers", default=1)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
@@ -45,6 +54,13 @@ class Online(Strategy):
             1 <= self.parts <= MOST_PARTS and (self.parts == 1 or not whole),
             f"parts must be from 1 to {MOST_PARTS}, and 1 where a row is reduced by one block",
         )
+        self.require(
+            self.min_blocks == 1 or self.keeps_packs(problem),
+            "min_blocks must be 1 but where 16-bit elements are only read",
+        )
+        if self.min_blocks != 1:
+            held, block = 4 * self.unroll, self.block_size
+            self.require_registers(held, self._others(problem), self.min_blocks, block, arch)
 
     def keeps_packs(self, problem: Problem) -> bool:
         """Return whether elements that are only read stay packed until their terms are summed."""
@@ -64,7 +80,12 @@ class Online(Strategy):
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return tuple(name for name in ("unroll", "parts") if getattr(self, name) == 1)
+        names = ("unroll", "parts", "min_blocks")
+        return tuple(name for name in names if getattr(self, name) == 1)
+
+    def _others(self, problem: Problem) -> int:
+        """Return the registers of a thread beside packs that it keeps."""
+        return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory."""
@@ -91,6 +112,7 @@ class Online(Strategy):
         ]
         if not problem.function.reduces:
             found += cls._sharing(problem, pack)
+        found = [s._capped(problem, arch) for s in found]
         legal = [s for s in found if s.is_legal(problem, arch)]
         if not problem.function.reduces:
             yield from sorted(legal, key=lambda s: s._distance_of_writers(problem))
@@ -98,6 +120,13 @@ class Online(Strategy):
             yield from sorted(legal, key=lambda s: s._badness(problem))
         else:
             yield from sorted(legal, key=lambda s: s._distance_of_readers(problem, rows, arch))
+
+    def _capped(self, problem: Problem, arch: Arch) -> Online:
+        """Return this setting with as many blocks on an SM as there may be, if packs are kept."""
+        if not self.keeps_packs(problem):
+            return self
+        registers = 4 * self.unroll + self._others(problem)
+        return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
 
     @classmethod
     def _sharing(cls, problem: Problem, pack: int) -> list[Online]:
@@ -110,15 +139,15 @@ class Online(Strategy):
         ]
 
     def _distance_of_writers(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates where nothing is found of a row: 512 threads, of some 8 packs each.
+        """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
 
-        On an H200 two packs at once were fastest at 2048 x 32000 bfloat16, four at 16384 x 50257,
-        where 1024 threads took a fifth more.
+        At bfloat16 16384 x 50257 an H200 takes 789 us for the gradient of entropies so, and 823
+        with a block a row of 1024 or 512 threads.
         """
         packs = problem.cols / (self.pack_size * 512)
-        unroll = 4 if packs >= 10 else 2
-        distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / 512))
-        return (-self.pack_size, self.parts > 1, distance)
+        shares, unroll, threads = (True, 4, 128) if packs >= 4 else (False, 2, 512)
+        distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
+        return (-self.pack_size, (self.parts > 1) != shares, distance)
 
     def _distance_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates where rows are only read: by loads in flight, then by block size.
@@ -126,10 +155,12 @@ class Online(Strategy):
         On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
         x 128256 and 8192 x 151936 bfloat16, and 1024 threads at 128 x 4194304 float32. Where rows
         start anywhere four packs and 128 threads are 5% faster (16384 x 50257): a block waits for
-        the ends of its row.
+        the ends of its row. For entropies they were the fastest, or within 1%, at all of these, and
+        at 2048 x 32000.
         """
         unroll, threads = 2, 512 if rows > arch.multiprocessors else 1024
-        if problem.alignment < self.pack_size:
+        dots = problem.function.part is MAX_SUM_DOT and rows > arch.multiprocessors
+        if problem.alignment < self.pack_size or (dots and self.keeps_packs(problem)):
             unroll, threads = 4, 128
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
 

@@ -62,7 +62,10 @@ def test_the_manifest_describes_every_file(folder: Path) -> None:
             "fixed_order": False,
         },
         "strategy": "online",
-        "parameters": {"pack_size": 4, "unroll": 2, "block_size": 128, "parts": 1, "pdl": 0},
+        "parameters": {
+            **{"pack_size": 4, "unroll": 2, "block_size": 128},
+            **{"parts": 1, "min_blocks": 1, "pdl": 0},
+        },
         "arguments": ["const X* x", "Y* y", "long long rows"],
         "operands": [
             {
