@@ -41,8 +41,8 @@ def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     """Return the shipped winner for `rows` rows on the device of `arch`; None if there is none.
 
     A function that moves the same bytes with the same launch as another takes the other's winner
-    where it has none of its own; so does a problem of views, or with hooks that cost little, that
-    of the same without.
+    where it has none of its own, and before that its twin's; so does a problem of views, or with
+    hooks that cost little, that of the same without.
     """
     bucket = rows_bucket(rows)
     for wanted in _alike(problem):
@@ -109,9 +109,10 @@ def time_of(variant: Variant, rows: int, device: str) -> float | None:
 def _alike(problem: Problem) -> Iterator[Problem]:
     """Yield the problem and those whose winners it takes, nearest first."""
     function = problem.function
-    other = () if function.like == function.name else (Function.of(function.like),)
+    names = {function.twin: None, function.like: None}  # in this order
+    others = tuple(Function.of(name) for name in names if name not in ("", function.name))
     for wanted in dict.fromkeys((problem, problem.bare) if takes_bare(problem) else (problem,)):
-        for each in (function, *other):
+        for each in (function, *others):
             yield dataclasses.replace(wanted, function=each)
 
 

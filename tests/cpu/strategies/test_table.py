@@ -77,6 +77,17 @@ def test_nothing_is_found_for_another_key(
     assert winners.winner(problem, rows, replace(H200, device=device)) is None
 
 
+def test_targets_of_32_bits_take_the_winner_of_those_of_64(folder: Path) -> None:
+    wide, narrow = (
+        Problem.of(name, "bfloat16", 1000) for name in ("cross_entropy", "cross_entropy_i32")
+    )
+    ship(folder, entry(Problem.of("logsumexp", "bfloat16", 1000), block_size=128))
+    assert winners.winner(narrow, 4096, H200) == Variant(narrow, Safe(128))
+    ship(folder, entry(wide, block_size=256))
+    winners._winners.cache_clear()
+    assert winners.winner(narrow, 4096, H200) == Variant(narrow, Safe(256))
+
+
 def test_log_softmax_takes_softmaxs_winner_where_it_has_none(folder: Path) -> None:
     log_form = Problem.of("log_softmax", "float32", 1000)
     ship(folder, entry())
