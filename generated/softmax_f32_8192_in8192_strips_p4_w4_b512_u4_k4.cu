@@ -300,7 +300,7 @@ __device__ void walk(const X* from, Col col, Col end, Visit visit) {
   for (; col < end; col += kStride) visit_columns<1>(from, col, visit);
 }
 
-// Stores what walk() handed to a visitor at the same columns of y.
+// Stores what a visitor was handed at the same columns of y.
 template <int N>
 __device__ void store(const Compute (&values)[kPackSize][N], Y* to) {
 #pragma unroll

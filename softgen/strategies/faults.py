@@ -20,7 +20,7 @@ COLUMNAR = frozenset(("bands", "columns", "spread", "strips"))
 HELPERS = frozenset(
     (
         *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),
-        *("registry", "select", "sliced", "slips", "variants", "walk", "winners"),
+        *("registry", "select", "sliced", "slips", "spreading", "variants", "walk", "winners"),
     )
 )
 SHIPPED = (

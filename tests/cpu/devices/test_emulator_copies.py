@@ -609,3 +609,35 @@ def test_a_barrier_that_one_warp_reaches_after_a_spin() -> None:
     alone = broken(GRID, "__nanosleep(20);\n    }\n", "{}\n    }\n    return;\n")
     text = report(alone, 7)
     assert "thread(s) 32-63 wait for thread(s) 0-31, which returned from the kernel" in text
+
+
+GROUPS = by_hand(
+    """\
+  alignas(16) __shared__ float buffer[2 * kCols];
+  const float* row = x + blockIdx.x * kCols;
+  copy_async(buffer + threadIdx.x * 4, row + threadIdx.x * 4);
+  copy_async_end_group();
+  copy_async(buffer + kCols + threadIdx.x * 4, row + threadIdx.x * 4);
+  copy_async_end_group();
+  copy_async_wait_for_groups<1>();
+  float value = buffer[threadIdx.x * 4];
+  copy_async_wait_for_groups<0>();
+  for (int i = 0; i < 4; ++i) {
+    value = i == 0 ? value : buffer[threadIdx.x * 4 + i];
+    y[blockIdx.x * kCols + threadIdx.x * 4 + i] = (value + buffer[kCols + threadIdx.x * 4 + i]) / 2;
+  }"""
+)
+
+
+def test_a_thread_waits_for_groups_of_its_copies() -> None:
+    copied(GROUPS)
+    early = broken(GROUPS, "wait_for_groups<1>", "wait_for_groups<2>")
+    assert "thread 0 read what thread 0 copies by copy_async" in report(early)
+    last = broken(GROUPS, "  copy_async_wait_for_groups<0>();\n", "")
+    assert "with no copy_async_wait between" in report(last)
+    open_group = broken(
+        GROUPS,
+        "  copy_async_end_group();\n  copy_async_wait_for_groups<1>",
+        "  copy_async_wait_for_groups<1>",
+    )
+    assert "copies by copy_async" in report(open_group)

@@ -22,7 +22,6 @@ from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.columns import ColumnsInRegisters
 from softgen.strategies.select import select
-from softgen.strategies.spread import Spread
 from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
@@ -57,16 +56,11 @@ PACKED = Variant(problem_of(48, 16, "bfloat16"), ColumnsInRegisters(4, 4, 128, 2
 PACKED_ALONE = Variant(
     problem_of(48, 16, "float16"), ColumnsInRegisters(8, 2, 32, 3, 1, packed=True)
 )
-SPREAD = Variant(problem_of(200, 16), Spread(4, 4, 64, 4, 4, 1, 1))
-SPREAD_AGAIN = Variant(problem_of(200, 16), Spread(4, 2, 64, 1, 2, 2, 1, unroll=2))
-SPREAD_ODD = Variant(problem_of(310, 7, "bfloat16"), Spread(1, 7, 64, 9, 4, 2, 1, pdl=2))
-SPREAD_ODD_AGAIN = Variant(problem_of(310, 7, "float64"), Spread(1, 7, 32, 4, 3, 3, 1))
 SOFTMAX_BACKWARD = Problem.of("softmax_backward", "float32", 48, layout=Columns(32))
 LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout=Columns(6))
 BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
 BACKWARD_OF_STRIPS = Variant(SOFTMAX_BACKWARD, Strips(2, 4, 64, 2, 2))
 BACKWARD_OF_TILES = Variant(LOG_SOFTMAX_BACKWARD, Tiles(8, 25, 4, 4, 96))
-BACKWARD_OF_BLOCKS = Variant(LOG_SOFTMAX_BACKWARD, Spread(1, 6, 32, 4, 3, 3, 1))
 HOOKS = ("scale", "outscale", "zeroempty")
 
 
@@ -76,19 +70,15 @@ def hooked(variant: Variant) -> Variant:
     return Variant(Problem.of(*of, hooks=HOOKS, layout=problem.layout), variant.strategy)
 
 
-GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES, BACKWARD_OF_BLOCKS)
+GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES)
 ALL = (
     *GRADIENTS,
-    *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD, SPREAD, SPREAD_ODD_AGAIN)),
+    *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD)),
     *(
         TILES_TURNED,
         TILES_TURNED_SHARED,
         PACKED,
         PACKED_ALONE,
-        SPREAD,
-        SPREAD_AGAIN,
-        SPREAD_ODD,
-        SPREAD_ODD_AGAIN,
     ),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
@@ -137,19 +127,9 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (BACKWARD, "from_y + c *", "from + c *", "elements are off"),
         (BACKWARD_OF_STRIPS, "from_y + (col", "from + (col", "elements are off"),
         (BACKWARD_OF_TILES, "load_tile(y + start", "load_tile(dy + start", "elements are off"),
-        (BACKWARD_OF_BLOCKS, "widen_pack(raw_y[c]", "widen_pack(raw[c]", "elements are off"),
         (hooked(CLUSTER), "hooks.enter<kColsPerThread>", "(void)", "elements are off"),
         (hooked(STRIPS), "hooks.weigh(", "(", "elements are off"),
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
-        (SPREAD, "  __syncthreads();\n", "", "race on shared memory"),
-        (SPREAD, "there = there && is_there(found[i])", "there = true", "elements are off"),
-        (SPREAD_ODD, "if (thread < kUsed) ", "", "out of bounds"),
-        (SPREAD, "*at = {};", ";", "workspace"),
-        (SPREAD_AGAIN, "if (thread == 0) readers[tile] = 0;", "", "workspace"),
-        (SPREAD_AGAIN, "behind - kStep; at >= col", "behind - kStep; at > col", "written"),
-        (SPREAD_ODD, "thread < kUsed && ", "", "past the end|written"),
-        (SPREAD_ODD, "  await_launch_before(x, y, workspace);\n", "", "wait"),
-        (SPREAD_ODD_AGAIN, "at >= col; at -=", "at > col; at -=", "written"),
         (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
         (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
         (ACROSS_OUTERS, "along + c * kStride < kCols", "true", "past the end|twice"),
@@ -225,12 +205,6 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
         ("columns_p4_w256_b1024_c32_m2", "a thread would hold 128 registers of elements"),
         ("columns_p4_w256_b256_c8_m1_k16", "bytes of shared memory, of 49152"),
         ("columns_p4_w8_b128_c8_m1_pk", "only 16-bit elements in packs of two or more"),
-        ("spread_p4_w5_b128_c8_k2_n1_m1", "threads_across must be a power of two, or have all"),
-        ("spread_p4_w8_b128_c5_k2_n1_m1", "cols_per_thread must be from 1 to 4, what 32 threads"),
-        ("spread_p4_w8_b128_c1_k2_n99_m1", "holds 132 such blocks at once"),
-        ("spread_p4_w8_b128_c4_k2_n1_m1_u2", "unroll must be 1, as nothing is loaded again"),
-        ("spread_p4_w64_b1024_c1_k16_n1_m1", "256 threads along an axis of 128"),
-        ("spread_p4_w256_b1024_c1_k2_n1_m2", "elements; min_blocks=2 leaves it"),
         ("tiles_p4_c1_t128_o1_b128", "1 x 1024 rows of 128 threads are more than 128"),
         ("tiles_p4_c128_t1_o1_b1024_a2", "apart must be a divisor of 1, the outer indices"),
         ("warp_p4_c4_g32_r1_b128", "warp does not compute softmax"),

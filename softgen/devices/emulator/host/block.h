@@ -89,6 +89,7 @@ struct Copy {
   Mbarrier* mbarrier;  // null for copy_async
   const char* file;
   int line;
+  uint32_t group = 0;  // of copy_async: how many groups its thread had ended before
 };
 
 struct Thread {
@@ -104,6 +105,7 @@ struct Thread {
   uint32_t calls;            // that wait for other threads: no compiler moves an access past one
   Spin spin;
   std::vector<Copy> copies;  // by copy_async
+  uint32_t groups;           // of them that it has ended
 };
 
 struct Block {

@@ -135,20 +135,34 @@ inline __attribute__((used)) void simt_copy_async(void* to, const void* from, co
                                                   int line) {
   ++work.copies;
   const Copy copy{reinterpret_cast<uintptr_t>(to), from, kCopyUnit, launch.current, nullptr,
-                  file, line};
+                  file, line, this_thread().groups};
   SharedRegion& region = checked(copy, "copy_async");
   const Write write{Writer::kCopyAsync};
   fail_if(region.write(copy.to, copy.bytes, accessor(), __builtin_return_address(0), write));
   this_thread().copies.push_back(copy);
 }
 
-inline __attribute__((used)) void simt_copy_async_wait() {
-  for (const Copy& copy : this_thread().copies) {
+inline __attribute__((used)) void simt_copy_async_end_group() { ++this_thread().groups; }
+
+// Ends the copies of all groups but the last `left`; those behind the last group stay on their way.
+inline __attribute__((used)) void simt_copy_async_wait_for_groups(int left) {
+  Thread& thread = this_thread();
+  std::vector<Copy> rest;
+  for (const Copy& copy : thread.copies) {
+    if (copy.group + static_cast<uint32_t>(left) >= thread.groups) {
+      rest.push_back(copy);
+      continue;
+    }
     finish(copy);
     region_of(*launch.block, reinterpret_cast<const void*>(copy.to), copy.bytes)
         ->end_copy_async(copy.to, copy.bytes, accessor());
   }
-  this_thread().copies.clear();
+  thread.copies.swap(rest);
+}
+
+inline __attribute__((used)) void simt_copy_async_wait() {
+  simt_copy_async_end_group();
+  simt_copy_async_wait_for_groups(0);
 }
 }
 

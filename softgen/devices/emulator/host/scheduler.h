@@ -84,6 +84,7 @@ inline void start() {
     thread.awaited_before = false;
     thread.arrived = thread.waited = 0;
     thread.calls = 0;
+    thread.groups = 0;
     thread.spin = {};
     if (i >= static_cast<size_t>(block.size)) continue;
     prepare(&thread.context, block.stacks.top(i), thread_main);

@@ -20,6 +20,12 @@ __device__ void load_word(const T* from, Word& to, SIMT_SITE) {
   simt::simt_load_word(&to, from, sizeof(Word));
 }
 
+// How long the L2 cache keeps a line is nothing that a kernel sees.
+template <typename T, typename Word>
+__device__ void load_word(const T* from, Word& to, unsigned long long, SIMT_SITE) {
+  load_word(from, to, file, line);
+}
+
 template <typename T, typename Word>
 __device__ void store_word(Word word, T* to, SIMT_SITE) {
   simt::simt_require_aligned(to, alignof(Word), file, line);
@@ -105,6 +111,17 @@ __device__ void bulk_prefetch(const void* from, int bytes, SIMT_SITE) {
 
 __device__ void copy_async(void* to, const void* from, SIMT_SITE) {
   simt::simt_copy_async(to, from, file, line);
+}
+
+__device__ void copy_async(void* to, const void* from, unsigned long long, SIMT_SITE) {
+  simt::simt_copy_async(to, from, file, line);
+}
+
+inline void copy_async_end_group() { simt::simt_copy_async_end_group(); }
+
+template <int kLeft>
+void copy_async_wait_for_groups() {
+  simt::simt_copy_async_wait_for_groups(kLeft);
 }
 
 inline void copy_async_wait() { simt::simt_copy_async_wait(); }
