@@ -80,8 +80,12 @@ def test_the_table_of_strategies_is_what_they_say() -> None:
     lines = PAGE[PAGE.index("| | `warp`") :].splitlines()
     strategies = re.findall(r"`(\w+)`", lines[0])
     of_rows = {kind.name for kind in all_strategies() if kind.tuned and Rows in kind.layouts}
-    assert {*strategies} == of_rows
+    assert {*strategies, "tiles"} == of_rows
     kept = {kind.name: kind for kind in all_strategies()}
+    assert "`tiles` takes along the last axis what it takes along others." in PAGE
+    for each in HOOKS:
+        along = (Problem.of("softmax", "float32", 300, hooks=[each], layout=x) for x in ("", "in8"))
+        assert len({kept["tiles"].computes(problem) for problem in along}) == 1, each
     kinds = {hook.kind: hook for hook in HOOKS}
     rows = {"empty_rows": "zeroempty", "out_scale": "outscale"}
     seen = set()
