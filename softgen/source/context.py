@@ -18,7 +18,7 @@ from softgen.source.cpp import (
 )
 from softgen.source.header import alignment_rule, compile_command, flush_rule, shape_rule
 from softgen.spec.arch import Arch
-from softgen.spec.dtypes import Float8
+from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
@@ -144,6 +144,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "weighed": weighed,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
+        "larger": "larger" if problem.compute_dtype is DType.FLOAT64 else "max",
         "of_sum": problem.logs_sum,
         "absent": "negative_infinity()" if has_maximum else "0",
         "part": part.cuda,

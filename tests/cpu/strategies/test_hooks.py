@@ -102,7 +102,8 @@ def test_every_hook_alone() -> None:
 @pytest.mark.parametrize("strategy", ["warp", "block", "block8"])
 def test_blocks_whose_rows_share_lines_run_at_one_time(kind: str, strategy: str) -> None:
     """Three batches share 16 lines, or 4 of which each is for 4 rows; 5 share none of 10 rows."""
-    source = render(variant_of(kind, strategy))
+    kept = "8 * 1024 * 1024;  // bytes"
+    source = broken(render(variant_of(kind, strategy)), kept, "0;  // bytes")
     problem = source.variant.problem
     (hook,) = problem.hooks
     assert isinstance(hook, Lines)

@@ -97,6 +97,11 @@ inline int __float_as_int(float x) { return simt::bit_cast<int>(x); }
 inline unsigned __float_as_uint(float x) { return simt::bit_cast<unsigned>(x); }
 inline double __longlong_as_double(long long bits) { return simt::bit_cast<double>(bits); }
 inline long long __double_as_longlong(double x) { return simt::bit_cast<long long>(x); }
+inline int __double2loint(double x) { return static_cast<int>(simt::bit_cast<long long>(x)); }
+inline double __hiloint2double(int hi, int lo) {
+  return simt::bit_cast<double>(static_cast<unsigned long long>(static_cast<unsigned>(hi)) << 32 |
+                                static_cast<unsigned>(lo));
+}
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
