@@ -49,7 +49,7 @@ python -m tests.spill_grid docs/spills.md
 {{cases}} requests: softmax of {ROWS} rows for each pair of types, {{widths}} widths from 1 to
 2097152 and {len(KNOWN)} architectures; {PART} of them again as log-softmax, and {PART} with 1, 8 or
 128 rows. Their best guesses are {{texts}} texts, of which {{spilling}} spill. The tests compile
-those of 300 requests. Texts compiled:
+those of 84 requests. Texts compiled:
 """
 
 

@@ -1,4 +1,4 @@
-"""Few variants that meet every combination of two properties of many, and of three that matter."""
+"""Few variants that meet every combination of two properties of many."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from softgen.strategies.variants import Variant
 def cover(variants: Sequence[Variant]) -> list[Variant]:
     """Return variants that have every pair of values of two properties that `variants` have.
 
-    And each template of functions by each strategy with each type, and each kind of hook in each
-    function, by each strategy, with each type and in each layout. Greedily: always the one that
-    brings the most combinations that none before has. What one brings only falls, so that a heap of
-    earlier counts tells the best one without counting all again.
+    And each hook, and each kind of hook in each function, by each strategy, with each type and in
+    each layout. Greedily: always the one that brings the most combinations that none before has.
+    What one brings only falls, so that a heap of earlier counts tells the best one without counting
+    all again.
     """
     brought = [set(_combinations(variant)) for variant in variants]
     heap = [(-len(found), index) for index, found in enumerate(brought)]
@@ -48,8 +48,8 @@ def _combinations(variant: Variant) -> Iterator[object]:
         "shares a block": variant.launch.rows_per_block > 1,
     }
     yield from combinations(properties.items(), 2)
-    yield problem.function.template, variant.strategy.name, problem.dtype
     for hook in problem.hooks:
+        yield hook.name
         for other in ("function", "strategy", "dtype"):
             yield hook.kind, other, properties[other]
         yield hook.kind, "layout", type(problem.layout)

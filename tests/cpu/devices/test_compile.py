@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import builtins
 import ctypes
+import functools
+import itertools
 import math
 import os
 import random
@@ -80,12 +82,6 @@ def complaints(variants: Iterable[Variant], arch: Arch) -> list[str]:
         return [message for message in found if message is not None]
 
 
-def firsts(problem: Problem, arch: Arch) -> list[Variant]:
-    """Return each strategy's best guess."""
-    found = [next(candidates(problem, 4096, arch, kind.name), None) for kind in all_strategies()]
-    return [variant for variant in found if variant is not None]
-
-
 def most_held(variant: Variant) -> tuple[int, int]:
     """Return the elements that a thread holds and the size of the block, to compare variants."""
     knobs = variant.strategy.knobs
@@ -99,10 +95,11 @@ def most_held(variant: Variant) -> tuple[int, int]:
 def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
     """Compile each candidate for the H200 and for others in turn, softmax and log_softmax in turn.
 
-    Every architecture meets the greediest setting of each strategy, which spills first, and a third
-    of the rest. The turns shift by one from one to the next.
+    Every architecture meets the greediest setting of each strategy, which spills first, with two of
+    the four types, and a ninth of the rest. The turns shift by one from one to the next.
     """
     known, start = KNOWN[arch], list(KNOWN).index(arch)
+    shift = start + list(DType).index(dtype)
     by_algorithm: list[list[Variant]] = [
         list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in BOTH
     ]
@@ -110,34 +107,42 @@ def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
     turns = {pair[number % len(pair)]: number for number, pair in pairs}
     greediest = {v.strategy.name: v for v in sorted(turns, key=most_held)}
     assert {"online", "safe"} <= set(greediest)
-    always = {*turns} if known is H200 else {*greediest.values()}
-    chosen = [variant for variant, turn in turns.items() if variant in always or turn % 3 == 0]
+    always = {*turns} if known is H200 else {*[*greediest.values()][shift % 2 :: 2]}
+    chosen = [variant for variant, turn in turns.items() if variant in always or turn % 9 == 0]
     assert complaints(chosen, known) == []
 
 
 WIDTHS = (1, 7, 33, 256, 2048, 4096, 50257, 131072, 3_000_000_000)
 
 
-@pytest.mark.parametrize("bits", [16, 32, 64])
 @pytest.mark.parametrize("cols", WIDTHS)
-def test_first_choices_for_other_widths(cols: int, bits: int) -> None:
-    """The types of 16 bits take turns."""
-    number = WIDTHS.index(cols)
-    types = [dtype for dtype in DType if dtype.itemsize * 8 == bits]
-    problem = Problem.of(list(BOTH)[cols % 2], types[number % len(types)], cols)
-    assert complaints(firsts(problem, H200), H200) == []
+def test_first_choices_for_other_widths(cols: int) -> None:
+    """Each strategy's. The types take turns, so that each meets every strategy and every width."""
+    types, number = list(DType), WIDTHS.index(cols)
+    function = list(BOTH)[cols % 2]
+    chosen = []
+    for index, kind in enumerate(all_strategies()):
+        problem = Problem.of(function, types[(number + index) % len(types)], cols)
+        chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 1)
+    assert len(chosen) >= 5
+    assert complaints(chosen, H200) == []
 
 
-SEEDED = random.Random(0).sample(spill_grid.cases(), 150)
+@functools.cache
+def cases_of_grid() -> list[spill_grid.Case]:
+    """Return all cases in an order of chance, the same in each process."""
+    cases = spill_grid.cases()
+    return random.Random(0).sample(cases, len(cases))
 
 
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_best_guesses_of_a_part_of_the_grid(arch: str, dtype: DType) -> None:
     """docs/spills.md has all of the grid."""
-    mine = {case.guess: None for case in SEEDED if case.arch == arch and case.dtype is dtype}
-    assert mine
-    assert complaints(mine, KNOWN[arch]) == []
+    mine = (case for case in cases_of_grid() if case.arch == arch and case.dtype is dtype)
+    chosen = [case.guess for case in itertools.islice(mine, 3)]
+    assert len(chosen) == 3
+    assert complaints(chosen, KNOWN[arch]) == []
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -166,11 +171,11 @@ def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
 @pytest.mark.parametrize("out", list(DType))
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize(("strategy", "cols"), [("warp", 512), ("online", 50257), ("safe", 50257)])
-def test_the_first_and_the_greediest_choice_for_all_pairs_of_types(
+def test_the_greediest_choice_for_all_pairs_of_types(
     strategy: str, cols: int, dtype: DType, out: DType
 ) -> None:
     found = list(candidates(Problem.of("softmax", dtype, cols, out_dtype=out), 64, H200, strategy))
-    assert complaints({found[0]: 1, max(found, key=most_held): 2}, H200) == []
+    assert complaints([max(found, key=most_held)], H200) == []
 
 
 def test_what_the_log_says_is_read() -> None:

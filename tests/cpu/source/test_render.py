@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import shutil
 import subprocess
@@ -44,14 +45,20 @@ def firsts_of_strategies(problem: Problem, arch: Arch) -> list[Variant]:
     return [variant for variant in found if variant is not None]
 
 
-def sample() -> Iterator[Variant]:
-    """Yield a few of everything: algorithms, types, alignments, widths, strategies."""
-    for algorithm in BOTH:
-        for dtype in DType:
-            for out in DType:
-                for cols, alignment in ((1, None), (1000, None), (1024, 1), (2**32, None)):
-                    problem = Problem.of(algorithm, dtype, cols, out_dtype=out, alignment=alignment)
-                    yield from firsts_of_strategies(problem, H200)
+@functools.cache
+def sample() -> list[Variant]:
+    """Return a few of everything, by every strategy.
+
+    Every two of an algorithm, a type of x, a type of y and a width are there together.
+    """
+    widths = ((1, None), (1000, None), (1024, 1), (2**32, None))
+    found = []
+    for i, dtype in enumerate(DType):
+        for j, out in enumerate(DType):
+            algorithm, (cols, alignment) = [*BOTH][(i + j // 2) % 2], widths[(i + j) % 4]
+            problem = Problem.of(algorithm, dtype, cols, out_dtype=out, alignment=alignment)
+            found += firsts_of_strategies(problem, H200)
+    return found
 
 
 def code_of(text: str) -> str:

@@ -12,7 +12,6 @@ from softgen.errors import EmulationError, IllegalVariantError, InvalidValueErro
 from softgen.source.render import render
 from softgen.spec.arch import KNOWN, Arch, arch_named
 from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
 from softgen.spec.numerics import encode
 from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
@@ -109,10 +108,12 @@ def rows_for(cols: int) -> np.ndarray:
     return x
 
 
-@pytest.mark.parametrize("algorithm", list(BOTH))
-def test_every_step_agrees_with_float64(algorithm: Function) -> None:
+def test_every_step_agrees_with_float64() -> None:
+    """Softmax and log_softmax take turns."""
     jobs = []
-    for cols, alignment in ((1, None), (7, None), (33, 1), (1001, None), (2048, None), (2048, 1)):
+    widths = ((1, None), (7, None), (33, 1), (1001, None), (2048, None), (2048, 1))
+    for number, (cols, alignment) in enumerate(widths):
+        algorithm = [*BOTH][(number + number // 4) % 2]
         problem = Problem.of(algorithm, "float32", cols, alignment=alignment)
         for setting in {step(name, problem) for name in EVERY}:
             source = render(Variant(problem, setting))

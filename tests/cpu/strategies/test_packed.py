@@ -58,16 +58,17 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
         )
     ]
     problems += [dataclasses.replace(p, fixed_order=True) for p in problems if p.alignment == 1]
+    kinds = (Block, Cluster)  # which take turns, but where rows start anywhere
     variants = [
         Variant(problem, setting(kind, problem))
-        for problem in problems
-        for kind in (Block, Cluster)
+        for number, problem in enumerate(problems)
+        for kind in (kinds if problem.alignment == 1 else kinds[number // 2 % 2 :][:1])
     ]
     for variant in variants:
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 32
+    assert report.checked == len(variants) == 24
 
 
 @pytest.mark.parametrize(

@@ -60,21 +60,21 @@ def cut(problem: Problem) -> list[Variant]:
 def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
     variants = [
         variant
-        for function in GRADIENTS
-        for dtype in (DType.FLOAT16, DType.BFLOAT16)
-        for out in (dtype, DType.FLOAT32)
-        for cols in WIDTHS
-        for variant in packed(Problem.of(function, dtype, cols, out_dtype=out))
+        for i, dtype in enumerate((DType.FLOAT16, DType.BFLOAT16))
+        for j, out in enumerate((dtype, DType.FLOAT32))
+        for k, cols in enumerate(WIDTHS)  # gradients take turns
+        for variant in packed(Problem.of(GRADIENTS[(i + j + k) % 2], dtype, cols, out_dtype=out))
     ]
     for variant in variants:
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 48
+    assert report.checked == len(variants) == 24
 
 
 def test_rows_that_start_anywhere_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
-    problems = [Problem.of(function, dtype, 461) for function in GRADIENTS for dtype in DType]
+    problems = [Problem.of(GRADIENTS[i // 2 % 2], dtype, 461) for i, dtype in enumerate(DType)]
+    problems.append(Problem.of("log_softmax_backward", "bfloat16", 461))
     problems.append(Problem.of("softmax_backward", "bfloat16", 461, out_dtype="float32"))
     problems.append(Problem.of("softmax_backward", "bfloat16", 458))  # on two elements
     problems.append(Problem.of("softmax_backward", "float32", 456, alignment=1))
@@ -83,7 +83,7 @@ def test_rows_that_start_anywhere_pass_every_regime(monkeypatch: pytest.MonkeyPa
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 44
+    assert report.checked == len(variants) == 32
 
 
 def test_a_row_shorter_than_a_pack(monkeypatch: pytest.MonkeyPatch) -> None:
