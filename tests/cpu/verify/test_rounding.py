@@ -16,14 +16,17 @@ from softgen.spec.numerics import Float64, decode, encode
 from softgen.spec.problem import Problem
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
+from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts
 from tests.helpers.emulator_helpers import ARCH, broken, share_programs
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
-# Columns for the strategies that take short rows, for those that do not, and for the widest rows.
-WIDTHS = (100, 5000, 32768)
+# Columns for the strategies that take short rows, for those that do not, for the widest rows, and
+# for rows of tiles.
+WIDTHS = (100, 5000, 32768, 69)
+WIDEST = max(WIDTHS)
 
 
 @pytest.fixture(autouse=True)
@@ -35,16 +38,13 @@ def kernels(function: str, types: Sequence[DType], out: DType) -> list[Source]:
     """Return kernels of every strategy at the first width that it takes; types take turns."""
     found = []
     for number, kind in enumerate(all_strategies(), HALVES.index(out)):
-        for cols in WIDTHS:
-            problem = Problem.of(function, types[number % len(types)], cols, out_dtype=out)
-            variants = list(candidates(problem, 64, ARCH, kind.name))
-            if variants:
-                found += [render(variant) for variant in layouts(variants)]
-                break
-    single = DType.FLOAT64 not in types
-    every = {kind.name for kind in all_strategies() if single or kind is not OneflowWarp}
-    every -= {kind.name for kind in all_strategies() if Rows not in kind.layouts}
-    assert {source.variant.strategy.name for source in found} == every
+        turned = [*types[number % len(types) :], *types[: number % len(types)]]
+        problems = (Problem.of(function, x, cols, out_dtype=out) for cols in WIDTHS for x in turned)
+        every = (list(candidates(problem, 64, ARCH, kind.name)) for problem in problems)
+        found += [render(variant) for variant in layouts(next(filter(None, every), []))]
+    narrow = {OneflowWarp, Tiles} if DType.FLOAT64 in types else set()
+    wanted = {kind.name for kind in all_strategies() if Rows in kind.layouts and kind not in narrow}
+    assert {source.variant.strategy.name for source in found} == wanted
     return found
 
 
@@ -86,7 +86,7 @@ def test_one_divided_by_every_number_of_columns(types: Sequence[DType], out: DTy
     program = build(sources)
     for source in sources:
         cols, dtype = source.variant.problem.cols, source.variant.problem.dtype
-        some = slice(None) if cols < WIDTHS[-1] else slice(2, None, 13)  # the widest take 10 s
+        some = slice(None) if cols < WIDEST else slice(2, None, 13)  # the widest take 10 s
         y = decode(program.run(source, encode(rows_of(finite[some], cols), dtype)), out)
         for i, n in enumerate(counts[some]):
             if told[n - 1]:
@@ -119,7 +119,7 @@ def test_float64_is_not_rounded_twice(out: DType) -> None:
     program = build(sources)
     for source in sources:
         cols = source.variant.problem.cols
-        some = slice(None) if cols < WIDTHS[-1] else slice(None, None, 12)  # the widest take 10 s
+        some = slice(None) if cols < WIDEST else slice(None, None, 12)  # the widest take 10 s
         y = decode(program.run(source, rows_of(finite[some], cols)), out)
         assert (y[:, 0] == [-nearest for _, nearest in cases[some]]).all(), source.name
 
