@@ -283,7 +283,8 @@ class Score:
 def judge(mutants: Sequence[Mutant]) -> Score:
     """Run mutants and count those that verification sees."""
     score = Score()
-    originals = {source.name: source for source in subjects()}
+    broken = {mutant.source.name for mutant in mutants}
+    originals = {source.name: source for source in subjects() if source.name in broken}
     right = on_emulator(list(originals.values()))
     assert not [verdict.objection for some in right for verdict in some if verdict.objection]
     works = dict(zip(originals, map(work_of, right), strict=True))

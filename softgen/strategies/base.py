@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
@@ -72,7 +72,8 @@ class Feature(Enum):
     PICKS = "an element is read by its column before any result is written"
 
 
-def features_of(problem: Problem) -> set[Feature]:
+@functools.lru_cache(maxsize=256)  # each setting of a strategy asks
+def features_of(problem: Problem) -> frozenset[Feature]:
     """Return what `problem` asks for beyond the usual."""
     asked = (  # pairs: to look features up costs more than to ask
         (Feature.GIVEN_PAIRS, not problem.function.reduces),
@@ -90,7 +91,7 @@ def features_of(problem: Problem) -> set[Feature]:
             or (problem.layout.step > 1 and len(problem.modifiers) > len(problem.hooks)),
         ),
     )
-    return {feature for feature, is_asked in asked if is_asked}
+    return frozenset(feature for feature, is_asked in asked if is_asked)
 
 
 def asks_place(hook: Hook) -> bool:
@@ -249,22 +250,20 @@ class Strategy(abc.ABC):
         """Raise IllegalVariantError unless `arch` has the launch that `pdl` asks for."""
         known = (NO_PDL, WAITS, TRIGGERS, TRIGGERS_FIRST)
         self.require(self.pdl in known, "pdl must be 0, 1, 2 or 3")
-        self.require(
-            self.pdl < TRIGGERS or self.triggers,
-            f"{self.name} has no place from where the next launch may start; pdl must be 0 or 1",
-        )
-        self.require(
-            not self.pdl or arch.compute_capability >= PDL_NEEDS,
-            f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}",
-        )
+        if self.pdl >= TRIGGERS and not self.triggers:
+            self.refuse(
+                f"{self.name} has no place from where the next launch may start; pdl must be 0 or 1"
+            )
+        if self.pdl and arch.compute_capability < PDL_NEEDS:
+            self.refuse(f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}")
 
     def require_types(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless `arch` converts to the types of `problem`."""
-        self.require(
-            arch.compute_capability >= problem.needs,
-            f"results of {problem.out_dtype.value} need {capability_name(problem.needs)} or later, "
-            f"this is {arch.name}",
-        )
+        if arch.compute_capability < problem.needs:
+            self.refuse(
+                f"results of {problem.out_dtype.value} need {capability_name(problem.needs)} or "
+                f"later, this is {arch.name}"
+            )
 
     def require_cluster(self, blocks: int, arch: Arch) -> None:
         """Raise IllegalVariantError unless `arch` has clusters of so many blocks."""
@@ -288,28 +287,26 @@ class Strategy(abc.ABC):
         """Raise IllegalVariantError unless one access can move `pack_size` elements of x."""
         dtype = problem.dtype
         self.require(pack_size in PACK_SIZES, f"pack_size must be one of {PACK_SIZES}")
-        self.require(
-            pack_size <= dtype.max_pack,
-            f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}",
-        )
-        self.require(
-            not problem.fixed_order or pack_size <= problem.alignment or self.realigns(problem),
-            f"packs of {pack_size} where rows start on {problem.alignment} elements: the order of "
-            "summation would depend on where a row lies",
-        )
-        self.require(
-            not self.realigns(problem)
-            or not problem.writes_elements
-            or pack_size * problem.out_dtype.itemsize % 4 == 0,
-            f"lanes exchange words, and packs of {pack_size} results of {problem.out_dtype.value} "
-            "are none",
-        )
-        self.require(
-            not (problem.placed and self.realigns(problem)),
-            "where lanes exchange elements none knows its column, which "
-            f"{', '.join(hook.name for hook in problem.modifiers if hook.placed)} asks for; "
-            f"packs of {problem.alignment} need no exchange",
-        )
+        if pack_size > dtype.max_pack:
+            self.refuse(f"a pack is at most 16 bytes: {dtype.max_pack} elements of {dtype.value}")
+        if not self.realigns(problem):
+            if problem.fixed_order and pack_size > problem.alignment:
+                self.refuse(
+                    f"packs of {pack_size} where rows start on {problem.alignment} elements: the "
+                    "order of summation would depend on where a row lies"
+                )
+            return
+        if problem.writes_elements and pack_size * problem.out_dtype.itemsize % 4:
+            self.refuse(
+                f"lanes exchange words, and packs of {pack_size} results of "
+                f"{problem.out_dtype.value} are none"
+            )
+        if problem.placed:
+            self.refuse(
+                "where lanes exchange elements none knows its column, which "
+                f"{', '.join(hook.name for hook in problem.modifiers if hook.placed)} asks for; "
+                f"packs of {problem.alignment} need no exchange"
+            )
 
     @classmethod
     def common_pack(cls, problem: Problem) -> int:
@@ -374,7 +371,11 @@ class Strategy(abc.ABC):
     def require(self, rule: bool, message: str) -> None:
         """Raise IllegalVariantError with `message` unless `rule` holds."""
         if not rule:
-            raise IllegalVariantError(f"{self.label}: {message}")
+            self.refuse(message)
+
+    def refuse(self, message: str) -> NoReturn:
+        """Raise IllegalVariantError: `require` without a message that is made for nothing."""
+        raise IllegalVariantError(f"{self.label}: {message}")
 
 
 class Lesson(Strategy):

@@ -78,25 +78,23 @@ class Warp(Sliced):
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         covered, span = self.cols_per_thread * width, problem.cols + self.overhang(problem)
-        require(covered >= span, f"the group must cover {span} columns, it covers {covered}")
-        if self.padding:
-            require(
-                covered > problem.cols, f"padding needs a group wider than {problem.cols} columns"
-            )
-        else:
-            require(
-                covered == problem.cols,
-                f"without padding a group must cover just {problem.cols} columns, not {covered}",
+        if covered < span:
+            self.refuse(f"the group must cover {span} columns, it covers {covered}")
+        if self.padding and covered <= problem.cols:
+            self.refuse(f"padding needs a group wider than {problem.cols} columns")
+        if not self.padding and covered != problem.cols:
+            self.refuse(
+                f"without padding a group must cover just {problem.cols} columns, not {covered}"
             )
         self.require_block(self.block_size)
         registers = self.all_registers(problem)
         limit = min(
             MAX_ELEMENT_REGISTERS, arch.registers_per_multiprocessor // self.block_size - 32
         )
-        require(
-            registers <= limit,
-            f"a lane would hold {registers} registers of elements; at most {limit} do not spill",
-        )
+        if registers > limit:
+            self.refuse(
+                f"a lane would hold {registers} registers of elements; at most {limit} do not spill"
+            )
 
     @property
     def unnamed(self) -> tuple[str, ...]:
@@ -127,16 +125,21 @@ class Warp(Sliced):
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
         """Yield every pack and group width whose lanes hold a sensible number of elements."""
-        found = []
+        most = MOST_REGISTERS[problem.compute_dtype]
+        legal = []
         for pack in PACK_SIZES:
             for width in (1, 2, 4, 8, 16, 32):
+                one = cls.covering(problem, pack, width)
+                registers = one.all_registers(problem)
                 for rows_per_access in (1, 2, 4):
+                    if registers * rows_per_access > most:  # asked first: it is of half of them
+                        break
                     for block_size in (128, 256):
-                        found.append(
-                            cls.covering(problem, pack, width, rows_per_access, block_size)
+                        setting = dataclasses.replace(
+                            one, rows_per_access=rows_per_access, block_size=block_size
                         )
-        most = MOST_REGISTERS[problem.compute_dtype]
-        legal = [s for s in found if s.is_legal(problem, arch) and s.all_registers(problem) <= most]
+                        if setting.is_legal(problem, arch):
+                            legal.append(setting)
         usual = [s for s in legal if s.all_registers(problem) >= LEAST_REGISTERS]
         for rank, setting in enumerate(sorted(usual or legal, key=lambda s: s._badness(problem))):
             yield setting

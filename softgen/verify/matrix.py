@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
@@ -78,7 +79,10 @@ def matrix(
         for kind in kinds:
             if wanted and kind.name not in wanted:
                 continue
-            found = list(candidates(problem, _ROWS, arch, kind.name))
+            widely = problem.function.name in WIDELY and not problem.hooks
+            several = wanted or isinstance(problem.layout, Columns) or (all_variants and widely)
+            some = None if several or problem.cols in LAYOUT_WIDTHS else 1
+            found = list(islice(candidates(problem, _ROWS, arch, kind.name), some))
             if not found:
                 continue
             if wanted:  # small blocks: a row in as many parts as there are
@@ -89,7 +93,6 @@ def matrix(
                 first = exchanges(found)
             elif problem.cols in LAYOUT_WIDTHS:
                 first = layouts(found)
-            widely = problem.function.name in WIDELY and not problem.hooks
             rest = covering(found) if all_variants and widely else []
             groups.append(list(dict.fromkeys([*first, *rest])))
             kept_of_group.append(len(first))
@@ -151,14 +154,17 @@ def covering(variants: list[Variant]) -> list[Variant]:
 
     Any number of them from the front covers the knobs well; the first stays the best guess.
     """
-    rest = list(variants)
+    rest = [(variant, set(variant.strategy.knobs.items())) for variant in variants]
     ordered: list[Variant] = []
     seen: set[tuple[str, int]] = set()
     while rest:
-        news = [len(set(variant.strategy.knobs.items()) - seen) for variant in rest]
-        ordered.append(rest.pop(news.index(max(news)) if ordered else 0))
-        seen |= set(ordered[-1].strategy.knobs.items())
-    return ordered
+        news = [len(values - seen) for _, values in rest]
+        if not any(news):
+            break
+        variant, values = rest.pop(news.index(max(news)) if ordered else 0)
+        ordered.append(variant)
+        seen |= values
+    return [*ordered, *(variant for variant, _ in rest)]
 
 
 def _limit(sizes: list[int]) -> int:

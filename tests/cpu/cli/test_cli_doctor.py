@@ -61,6 +61,7 @@ def test_what_is_missing_comes_with_the_command_that_gets_it(
     assert "to get NVRTC: pip install 'softgen[cuda13]'" in result.stdout
 
 
+@pytest.mark.usefixtures("host_built")
 def test_without_a_compiler_it_exits_with_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_compiler", broken("no C++ compiler"))
     result = cli("doctor")
@@ -79,6 +80,7 @@ def test_a_cache_folder_that_is_a_file_is_a_finding(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr(doctor, "_emulator", lambda: "it would build in a temporary folder")
     (found,) = [f for f in doctor.examine() if f.name == "cache folder"]
     assert not found.ok
     assert "is not a folder" in found.detail

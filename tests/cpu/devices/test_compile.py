@@ -120,7 +120,7 @@ def test_first_choices_for_other_widths(cols: int) -> None:
     """Each strategy's. The types take turns, so that each meets every strategy and every width."""
     types, number = list(DType), WIDTHS.index(cols)
     function = list(BOTH)[cols % 2]
-    chosen = []
+    chosen: list[Variant] = []
     for index, kind in enumerate(all_strategies()):
         problem = Problem.of(function, types[(number + index) % len(types)], cols)
         chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 1)

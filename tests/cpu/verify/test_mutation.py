@@ -14,9 +14,9 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 
 def test_broken_kernels_are_seen() -> None:
-    score = judge(sample(180, seed=3)[:36])
+    score = judge(sample(180, seed=3)[:24])
     print(score, *score.survivors, sep="\n")
-    assert score.counted >= 30
+    assert score.counted >= 20
     assert score.killed >= 0.95 * score.counted, "\n".join(score.survivors)
 
 
