@@ -50,6 +50,5 @@ def _combinations(variant: Variant) -> Iterator[object]:
     yield from combinations(properties.items(), 2)
     for hook in problem.hooks:
         yield hook.name
-        for other in ("function", "strategy", "dtype"):
+        for other in ("function", "strategy", "dtype", "layout"):
             yield hook.kind, other, properties[other]
-        yield hook.kind, "layout", type(problem.layout)
