@@ -159,7 +159,10 @@ def test_with_a_wrong_setting_it_exits_with_1(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.usefixtures("host_built")
-def test_a_cache_folder_that_is_unsafe_is_a_finding(own_cache: Path) -> None:
+def test_a_cache_folder_that_is_unsafe_is_a_finding(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "_emulator", lambda: "it would build in a temporary folder")
     own_cache.chmod(0o777)
     found = finding("cache folder")
     assert (found.ok, found.fix) == (False, "set SOFTGEN_CACHE_DIR to a folder of your own")

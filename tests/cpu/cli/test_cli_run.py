@@ -18,7 +18,7 @@ from softgen.cli import run as run_module
 from softgen.cli.run_compute import Computed, compute
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
-from tests.helpers.emulator_helpers import put_host
+from tests.helpers.emulator_helpers import put_host, share_programs
 
 CPU = ("run", "--device", "cpu")
 
@@ -315,8 +315,9 @@ def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
