@@ -51,11 +51,11 @@ def test_hosts_gather_all_pairs_on_every_gpu() -> None:
 
 
 def test_what_was_timed_is_near() -> None:
-    """Predictions of one and two GPUs are the times of the page within an eighth."""
+    """Predictions of one and two GPUs are the times of the page within a tenth."""
     for row in rows():
         shape = (int(row["rows"]), int(row["columns"]), int(row["gpus"]))
         found = predict(row["function"], *shape, H200).total
-        assert found == pytest.approx(float(row["us_graph"]), rel=0.125), row
+        assert found == pytest.approx(float(row["us_graph"]), rel=0.1), row
 
 
 def test_the_page_has_what_is_predicted() -> None:
