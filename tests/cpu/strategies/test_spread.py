@@ -172,8 +172,8 @@ def test_more_than_an_sm_has_is_refused() -> None:
         ("float32", 100000, 63, "spread_p4_w63_b512_c12_k132_n1_m1_s12_pdl1"),
         ("bfloat16", 1000000, 12, "spread_p8_w3_b512_c4_k132_n1_m1_s20_pdl1"),
         ("float64", 1000000, 12, "spread_p2_w6_b512_c0_k132_n1_m1_u8_s24_pdl1"),
-        ("float32", 131072, 512, "spread_p4_w8_b512_c14_k66_n2_m1_s20_pdl1"),
-        ("float32", 100001, 63, "spread_p1_w32_b512_c48_k132_n1_m1_pdl1"),  # no whole packs
+        ("float32", 131072, 512, "spread_p4_w16_b512_c4_k66_n2_m1_u8_s24_pdl1"),
+        ("float32", 100001, 63, "spread_p1_w63_b512_c64_k132_n1_m1_u8_pdl1"),  # no whole packs
     ],
 )
 def test_long_axes_of_few_rows_are_theirs(dtype: str, cols: int, inner: int, label: str) -> None:
