@@ -26,8 +26,8 @@ class Again(NamedTuple):
     Attributes:
         alike: whether anything is a tensor like that of the request: its class, shape, strides,
             dtype, device, whether it requires grad, and whether autocast was on.
-        run: run(context, x, rest) returns the result for such a tensor, while nobody tracks it;
-            rest are the inputs beside it. An autograd context, or None, gets the result to save.
+        run: run(context, x) returns the result for such a tensor, while nobody tracks it. An
+            autograd context, or None, gets the result to save.
     """
 
     alike: Callable[[Any], bool]
@@ -59,7 +59,7 @@ def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
     mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
     current_context = require_device().cuda.driver.ctxGetCurrent
 
-    def run(ctx: Any, x: Any, rest: tuple[Any, ...] = ()) -> Any:
+    def run(ctx: Any, x: Any) -> Any:
         x_pointer = x.data_ptr()
         if (
             x_pointer & ALIGNMENT_MASK == alignment
@@ -79,7 +79,7 @@ def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
                 values[place] = y_pointer
                 values[-3] = stream = current_stream(device)
                 if prepare is not None:
-                    y = prepare(mine, stream, y, rest)
+                    y = prepare(mine, stream, y, ())
                 if y is not None and not go():
                     put_back(mine)
                     if ctx is not None:
@@ -87,7 +87,7 @@ def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
                     return y
         if type(x) is not Tensor:
             x = x.detach()
-        y = calls[Tensor](x, None, axis, dtype, None, None, None, rest)
+        y = calls[Tensor](x, None, axis, dtype, None, None, None, ())
         if ctx is not None:
             ctx.save_for_backward(y)
         return y
