@@ -198,7 +198,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         written = ["hooks", *([] if reads else [rows["array"](first)]), *written]
         of_x = [] if reads else [rows["array_of"](first)]
         declared = ["const Hooks& hooks", *of_x, *declared]
-    patches = problem.picks and variant.strategy.patches
+    # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
+    packed = variant.strategy.knobs.get("packed", False)
+    patches = problem.picks and variant.strategy.patches and packed
     return {
         "patches": patches,
         "leaves": problem.leaves and not patches,

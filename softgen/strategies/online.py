@@ -29,6 +29,8 @@ MOST_PARTS = 65536
 PACKED_REGISTERS = 24
 DOT_REGISTERS = 8
 
+MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
+
 
 @dataclass(frozen=True)
 class Online(Strategy):
@@ -122,8 +124,13 @@ class Online(Strategy):
             yield from sorted(legal, key=lambda s: s._distance_of_readers(problem, rows, arch))
 
     def _capped(self, problem: Problem, arch: Arch) -> Online:
-        """Return this setting with as many blocks on an SM as there may be, if packs are kept."""
-        if not self.keeps_packs(problem):
+        """Return this setting with as many blocks on an SM as there may be, if packs are kept.
+
+        With a third sum and 4 packs or fewer the compiler's own choice is faster: entropies of
+        bfloat16 4096 x 128256 took 256 us in 45 registers and 238 in 61; with 6 packs 243 in 79.
+        """
+        dots = problem.function.part is MAX_SUM_DOT
+        if not self.keeps_packs(problem) or (dots and self.unroll <= 4):
             return self
         registers = 4 * self.unroll + self._others(problem)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
@@ -141,11 +148,13 @@ class Online(Strategy):
     def _distance_of_writers(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
 
-        At bfloat16 16384 x 50257 an H200 takes 789 us for the gradient of entropies so, and 823
-        with a block a row of 1024 or 512 threads.
+        At bfloat16 4096 x 128256 an H200 takes 508 us so, and 516 with a block a row of 1024
+        threads. Rows that start anywhere are better whole: 818 us at 16384 x 50257, and 860.
         """
         packs = problem.cols / (self.pack_size * 512)
         shares, unroll, threads = (True, 4, 128) if packs >= 4 else (False, 2, 512)
+        if problem.alignment < self.pack_size:
+            shares, unroll, threads = False, 4 if packs >= 10 else 2, 512
         distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
         return (-self.pack_size, (self.parts > 1) != shares, distance)
 
@@ -154,13 +163,17 @@ class Online(Strategy):
 
         On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
         x 128256 and 8192 x 151936 bfloat16, and 1024 threads at 128 x 4194304 float32. Where rows
-        start anywhere four packs and 128 threads are 5% faster (16384 x 50257): a block waits for
-        the ends of its row. For entropies they were the fastest, or within 1%, at all of these, and
-        at 2048 x 32000.
+        start anywhere more packs are 5% faster (16384 x 50257): a block waits for the ends of its
+        row. So they are for entropies. At 2048 x 32000 128 threads won.
         """
         unroll, threads = 2, 512 if rows > arch.multiprocessors else 1024
-        dots = problem.function.part is MAX_SUM_DOT and rows > arch.multiprocessors
-        if problem.alignment < self.pack_size or (dots and self.keeps_packs(problem)):
+        cut = problem.alignment < self.pack_size
+        if self.keeps_packs(problem) and rows > arch.multiprocessors:
+            if cut or problem.function.part is MAX_SUM_DOT:
+                unroll, threads = (6, 256) if problem.cols >= MANY_COLS else (4, 128)
+            elif problem.cols < MANY_COLS:
+                threads = 128
+        elif cut:
             unroll, threads = 4, 128
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
 

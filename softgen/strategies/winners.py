@@ -66,11 +66,11 @@ def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
 def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
     """Return `problem` by the setting of a like one; None if it is not legal there.
 
-    With hooks fewer blocks may fit an SM. Elements that stay packed are unpacked where they must be
-    or where hooks take arithmetic, as packed ones take a second exponential.
+    With hooks, or a third sum, fewer blocks may fit an SM. Elements that stay packed are unpacked
+    where they must be or where hooks take arithmetic, as packed ones take a second exponential.
     """
     found, knobs = [setting], setting.knobs
-    if problem.modifiers and "min_blocks" in knobs:
+    if "min_blocks" in knobs:
         stays = knobs.get("packed", False) and problem.hook_instructions < HEAVY
         found = [setting] if stays or not knobs.get("packed", False) else []
         for packed in dict.fromkeys((stays, False)):
@@ -100,7 +100,8 @@ def own(problem: Problem, rows: int, arch: Arch) -> Variant | None:
 def time_of(variant: Variant, rows: int, device: str) -> float | None:
     """Return the microseconds that a shipped winner took on `device`, or None if it is none.
 
-    They are of a number of rows that is not kept, in the bucket of `rows`.
+    They are of a number of rows that is not kept, in the bucket of `rows`. None too where a
+    function that reads the same was timed.
     """
     wanted = (variant.name, rows_bucket(rows))
     return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)
