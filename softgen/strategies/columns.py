@@ -12,8 +12,9 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
+from softgen.spec.arch import KIB, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
+from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.columnar import (
@@ -26,6 +27,7 @@ from softgen.strategies.columnar import (
     inputs_of,
     sums_in_place,
 )
+from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
     halves_in_float32,
@@ -36,6 +38,15 @@ from softgen.strategies.sliced import (
 # Registers of a thread beside its elements, and beside them those of each row of its pack.
 OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
 ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
+
+# Beside elements some of which are in shared memory, and for each row of a pack: with fewer ptxas
+# spilled 4 to 24 bytes.
+SHARED_OTHERS, SHARED_ROW = 14, 7
+
+# Registers of elements from which on, and an axis above which, some columns are worth moving there;
+# and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
+# (4096, 4096) it gained nothing in float32.
+LEAST_SHARED, SHARED_AXIS, SHARED_PACK = 32, 4096, 8
 
 LEAST_PACKED = 32  # the same of elements that stay packed: fewer leave registers enough
 MOST_HELD = 96  # registers of elements of a candidate
@@ -61,6 +72,12 @@ class ColumnsInRegisters(Columnar):
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
     packed: bool = packed_knob()
+    shared_cols: int = knob("s", "of them, those in shared memory", default=0)
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The knobs that no constant of the emitted file names: at their values it needs none."""
+        return ("shared_cols",) if self.shared_cols == 0 else ()
 
     def describe(self, problem: Problem) -> str:
         """Return how rows are held, for the header of a file."""
@@ -80,6 +97,8 @@ class ColumnsInRegisters(Columnar):
         if self.packed:
             require_packable(self, self.pack_size, problem, arch)
             self.require(not problem.hooks, "elements of columns stay packed without hooks alone")
+        if self.shared_cols:
+            self._check_shared(problem, arch)
         wanted = -(-problem.cols // self.stride)
         self.require(
             self.cols_per_thread == wanted,
@@ -93,6 +112,41 @@ class ColumnsInRegisters(Columnar):
         held, others = self.element_registers(problem), self.others(problem)
         self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
+    def _check_shared(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless shared memory holds those columns of all its blocks."""
+        require, pack = self.require, self.pack_size * problem.dtype.itemsize
+        require(
+            0 < self.shared_cols < self.cols_per_thread,
+            f"shared_cols must be from 0 to {self.cols_per_thread - 1}: a thread has columns in "
+            "registers too",
+        )
+        require(pack >= 4, f"copies to shared memory move 4 bytes or more, not {pack}")
+        require(
+            problem.function.part is MAX_SUM
+            and problem.writes_elements
+            and not problem.hooks
+            and not problem.sinks
+            and not self.alone,
+            "columns are in shared memory where softmax or log_softmax without hooks is exchanged",
+        )
+        require(
+            problem.compute_dtype is DType.FLOAT32,
+            "columns in shared memory take a second exponential, of which float64 has too few",
+        )
+        require(arch.compute_capability >= (8, 0), f"copies need sm_80, not {arch.name}")
+        block = self.launch(problem).shared_bytes
+        fit = (arch.shared_per_block + KIB) // (block + KIB)
+        require(
+            self.min_blocks <= fit,
+            f"a block takes {block} bytes of shared memory: an SM of {arch.name} holds {fit}",
+        )
+
+    def launch(self, problem: Problem) -> Launch:
+        """Return the launch shape: as of all columns, and shared memory for those there."""
+        pack = self.pack_size * problem.dtype.itemsize
+        held = self.shared_cols * self.block_size * pack
+        return dataclasses.replace(super().launch(problem), dynamic_shared_bytes=held)
+
     def whole_cols(self, problem: Problem) -> int:
         """Return how many of a thread's columns there are for all threads; all, or one less."""
         return problem.cols // self.stride
@@ -100,7 +154,8 @@ class ColumnsInRegisters(Columnar):
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
         held = problem.dtype if self.packed else problem.compute_dtype
-        of_input = self.pack_size * self.cols_per_thread * held.itemsize // 4
+        own = self.cols_per_thread - self.shared_cols
+        of_input = self.pack_size * own * held.itemsize // 4
         return inputs_of(problem) * of_input
 
     def fused(self, problem: Problem) -> bool:
@@ -114,13 +169,16 @@ class ColumnsInRegisters(Columnar):
     @property
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
-        return max(super().needs, PACKED_NEEDS) if self.packed else super().needs
+        copies = (8, 0) if self.shared_cols else (7, 5)
+        return max(super().needs, copies, PACKED_NEEDS if self.packed else copies)
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
         compute = problem.compute_dtype
         more = 0 if self.packed else self.element_registers(problem) // 16
         more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem, self.pack_size)
+        if self.shared_cols:
+            return SHARED_OTHERS + SHARED_ROW * self.pack_size + more
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod
@@ -170,6 +228,26 @@ class ColumnsInRegisters(Columnar):
                 more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
                 if full > 1 and more.is_legal(problem, arch):
                     yield more
+            if held >= LEAST_SHARED and problem.cols > SHARED_AXIS and cluster >= 8:
+                yield from some._sharing(problem, arch, full)
+
+    def _sharing(self, problem: Problem, arch: Arch, full: int) -> Iterator[ColumnsInRegisters]:
+        """Yield it with half and two thirds of a thread's columns in shared memory.
+
+        Where an SM then holds more than `full` blocks, some of which load while others store: on an
+        H200 float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM.
+        """
+        if self.pack_size * problem.dtype.itemsize != SHARED_PACK:
+            return
+        for count in (self.cols_per_thread // 2, self.cols_per_thread * 2 // 3):
+            some = dataclasses.replace(self, shared_cols=count)
+            registers = some.element_registers(problem) + some.others(problem)
+            size = some.launch(problem).shared_bytes
+            blocks = most_blocks(registers, self.block_size, arch)
+            blocks = min(blocks, (arch.shared_per_block + KIB) // (size + KIB))
+            more = dataclasses.replace(some, min_blocks=blocks)
+            if blocks > full and more.is_legal(problem, arch):
+                yield more
 
     def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM.
@@ -186,6 +264,8 @@ class ColumnsInRegisters(Columnar):
         short, many = (0.5, 0.22) if problem.alignment == 1 else (0.3, 0.2)
         if problem.compute_dtype is DType.FLOAT64:
             short = 0.1
+        elif self.shared_cols:  # axes so long that clusters of 16 hold few of their rows
+            short = 0.45
         score = short * max(0.0, math.log2(128 / line)) + 0.1 * max(0.0, math.log2(line / 128))
         score += many * abs(math.log2(self.element_registers(problem) / 32))
         best = BEST_BLOCK[problem.compute_dtype]
@@ -193,6 +273,8 @@ class ColumnsInRegisters(Columnar):
         score += 0.2 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
         score += 0.3 * (self.min_blocks == 1) + 0.05 * self.packed
         most = 2 if problem.layout.step * size == MAX_PACK_BYTES else 4
+        if self.shared_cols:
+            most, many = SHARED_PACK // size, many / 2
         score += 0.3 * abs(math.log2(min(most, problem.dtype.max_pack) / self.pack_size))
         return (score, self.packed, self.evict_first, -self.min_blocks)
 

@@ -93,6 +93,7 @@ def _registers(strategy: Strategy, held: int, problem: Problem) -> int:
     """Return a guess of the registers of a thread: the compiler has not run yet."""
     stored = problem.dtype if strategy.knobs.get("packed") else problem.compute_dtype
     others = OTHER_REGISTERS[problem.compute_dtype]
+    held -= strategy.knobs.get("shared_cols", 0) * strategy.knobs.get("pack_size", 1)
     return min(MOST_REGISTERS, held * stored.itemsize // 4 + others)
 
 

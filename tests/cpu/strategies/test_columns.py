@@ -56,6 +56,17 @@ PACKED = Variant(problem_of(48, 16, "bfloat16"), ColumnsInRegisters(4, 4, 128, 2
 PACKED_ALONE = Variant(
     problem_of(48, 16, "float16"), ColumnsInRegisters(8, 2, 32, 3, 1, packed=True)
 )
+# The last threads have a column less, in registers (3 of 4) or in shared memory.
+SHARED = Variant(problem_of(100, 16), ColumnsInRegisters(4, 4, 64, 4, 1, 2, shared_cols=1))
+SHARED_ODD = Variant(problem_of(90, 7), ColumnsInRegisters(1, 4, 64, 6, 1, shared_cols=5))
+SHARED_PACKED = Variant(
+    problem_of(90, 20, "bfloat16"), ColumnsInRegisters(4, 32, 64, 23, 1, 2, False, True, 12)
+)
+SHARED_LOG = Variant(
+    Problem.of("log_softmax", "float16", 100, layout=Columns(24)),
+    ColumnsInRegisters(8, 2, 64, 4, 1, packed=True, shared_cols=2),
+)
+SHAREDS = (SHARED, SHARED_ODD, SHARED_PACKED, SHARED_LOG)
 SOFTMAX_BACKWARD = Problem.of("softmax_backward", "float32", 48, layout=Columns(32))
 LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout=Columns(6))
 BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
@@ -73,6 +84,7 @@ def hooked(variant: Variant) -> Variant:
 GRADIENTS = (BACKWARD, BACKWARD_OF_STRIPS, BACKWARD_OF_TILES)
 ALL = (
     *GRADIENTS,
+    *SHAREDS,
     *map(hooked, (ALONE, CLUSTER, STRIPS, TILES, TILES_OF_A_THREAD)),
     *(
         TILES_TURNED,
@@ -130,6 +142,15 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (hooked(CLUSTER), "hooks.enter<kColsPerThread>", "(void)", "elements are off"),
         (hooked(STRIPS), "hooks.weigh(", "(", "elements are off"),
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
+        (SHARED, "  copy_async_wait();\n", "", "race on shared memory"),
+        (
+            SHARED,
+            "reinterpret_cast<Raw*>(memory) + thread",
+            "reinterpret_cast<Raw*>(memory)",
+            "race",
+        ),
+        (SHARED_ODD, "live && (c < kWholeCols || along + c * kStride < kCols)", "live", "past"),
+        (SHARED_PACKED, "larger(largest, held[", "larger(raw[0], held[", "elements are off"),
         (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
         (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
         (ACROSS_OUTERS, "along + c * kStride < kCols", "true", "past the end|twice"),
@@ -205,6 +226,9 @@ def test_a_layout_is_found_by_its_label_and_by_inner() -> None:
         ("columns_p4_w256_b1024_c32_m2", "a thread would hold 128 registers of elements"),
         ("columns_p4_w256_b256_c8_m1_k16", "bytes of shared memory, of 49152"),
         ("columns_p4_w8_b128_c8_m1_pk", "only 16-bit elements in packs of two or more"),
+        ("columns_p4_w8_b128_c8_m1_s8", "shared_cols must be from 0 to 7: a thread has columns in"),
+        ("columns_p4_w8_b64_c16_m16_s15", "15872 bytes of shared memory: an SM of sm_90 holds 13"),
+        ("columns_p4_w8_b32_c32_m1_s4", "in shared memory where softmax or log_softmax"),
         ("tiles_p4_c1_t128_o1_b128", "1 x 1024 rows of 128 threads are more than 128"),
         ("tiles_p4_c128_t1_o1_b1024_a2", "apart must be a divisor of 1, the outer indices"),
         ("warp_p4_c4_g32_r1_b128", "warp does not compute softmax"),
@@ -227,6 +251,19 @@ HOOKED = (
     "log_softmax_f64_97_in3_softcap_causal_zeroempty_strips_p1_w1_b32_u1_k2",
     "softmax_f32_to_e4m3_97_in8_scalerow_biasf64any_outscalerow_strips_p2_w4_b64_u2",
 )
+
+
+def test_long_axes_have_columns_in_shared_memory() -> None:
+    """So that two blocks and more fit an SM, where one would hold all of its registers."""
+    for dtype in ("float32", "bfloat16"):
+        found = list(candidates(problem_of(32000, 64, dtype), 2048, ARCH, "columns"))
+        assert found[0].strategy.knobs["min_blocks"] == 2
+        assert found[0].strategy.knobs["shared_cols"] >= 16
+    for problem in (problem_of(4096, 4096), problem_of(32000, 64, "float64")):
+        assert not any(
+            variant.strategy.knobs["shared_cols"]
+            for variant in candidates(problem, 4096, ARCH, "columns")
+        )
 
 
 def test_hooks_that_ask_for_a_place() -> None:

@@ -39,10 +39,10 @@ inline void require_source_intact(const Copy& copy) {
 }
 
 // Ends the run unless `copy` reads whole units of an input.
-inline void require_source(const Copy& copy, const std::string& what) {
+inline void require_source(const Copy& copy, const std::string& what, size_t unit = kCopyUnit) {
   const std::string where = called_at(copy.file, copy.line);
   const auto from = reinterpret_cast<uintptr_t>(copy.from);
-  simt_require_aligned(copy.from, kCopyUnit, copy.file, copy.line);
+  simt_require_aligned(copy.from, unit, copy.file, copy.line);
   require_launch_before_awaited("copied from an array");
   const Operand* operand = operand_near(from);
   if (!operand || !operand->input) fail(what + " from what is not in " + inputs() + where);
@@ -60,11 +60,11 @@ inline void require_units(int bytes, const std::string& what, const std::string&
 }
 
 // Ends the run unless the running thread may start this copy; returns the region it goes to.
-inline SharedRegion& checked(const Copy& copy, const char* call) {
+inline SharedRegion& checked(const Copy& copy, const char* call, size_t unit = kCopyUnit) {
   const std::string where = called_at(copy.file, copy.line);
   const std::string what = current_thread() + " called " + call;
-  simt_require_aligned(reinterpret_cast<const void*>(copy.to), kCopyUnit, copy.file, copy.line);
-  require_source(copy, what);
+  simt_require_aligned(reinterpret_cast<const void*>(copy.to), unit, copy.file, copy.line);
+  require_source(copy, what, unit);
   require_source_intact(copy);
   SharedRegion* region =
       region_of(*launch.block, reinterpret_cast<const void*>(copy.to), copy.bytes);
@@ -131,12 +131,12 @@ inline __attribute__((used)) void simt_bulk_prefetch(const void* from, int bytes
   require_source({0, from, static_cast<size_t>(bytes), launch.current, nullptr, file, line}, what);
 }
 
-inline __attribute__((used)) void simt_copy_async(void* to, const void* from, const char* file,
-                                                  int line) {
+inline __attribute__((used)) void simt_copy_async(void* to, const void* from, size_t bytes,
+                                                  const char* file, int line) {
   ++work.copies;
-  const Copy copy{reinterpret_cast<uintptr_t>(to), from, kCopyUnit, launch.current, nullptr,
+  const Copy copy{reinterpret_cast<uintptr_t>(to), from, bytes, launch.current, nullptr,
                   file, line, this_thread().groups};
-  SharedRegion& region = checked(copy, "copy_async");
+  SharedRegion& region = checked(copy, "copy_async", bytes);
   const Write write{Writer::kCopyAsync};
   fail_if(region.write(copy.to, copy.bytes, accessor(), __builtin_return_address(0), write));
   this_thread().copies.push_back(copy);

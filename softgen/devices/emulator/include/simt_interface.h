@@ -62,7 +62,7 @@ void simt_fence_async();
 void simt_bulk_prefetch(const void* from, int bytes, const char* file, int line);
 void simt_bulk_load(void* to, const void* from, int bytes, unsigned long long* barrier,
                     const char* file, int line);
-void simt_copy_async(void* to, const void* from, const char* file, int line);
+void simt_copy_async(void* to, const void* from, size_t bytes, const char* file, int line);
 void simt_copy_async_end_group();
 void simt_copy_async_wait_for_groups(int left);
 void simt_copy_async_wait();

@@ -110,11 +110,16 @@ __device__ void bulk_prefetch(const void* from, int bytes, SIMT_SITE) {
 }
 
 __device__ void copy_async(void* to, const void* from, SIMT_SITE) {
-  simt::simt_copy_async(to, from, file, line);
+  simt::simt_copy_async(to, from, 16, file, line);
+}
+
+template <typename Raw>
+__device__ void copy_pack(Raw* to, const void* from, SIMT_SITE) {
+  simt::simt_copy_async(to, from, sizeof(Raw), file, line);
 }
 
 __device__ void copy_async(void* to, const void* from, unsigned long long, SIMT_SITE) {
-  simt::simt_copy_async(to, from, file, line);
+  simt::simt_copy_async(to, from, 16, file, line);
 }
 
 inline void copy_async_end_group() { simt::simt_copy_async_end_group(); }
