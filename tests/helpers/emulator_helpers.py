@@ -27,10 +27,15 @@ ARCH = arch_named("sm_90")
 
 
 def put_host(factory: pytest.TempPathFactory, cache: Path) -> None:
-    """Put the emulator's own side, which takes two seconds to build, into a cache folder.
+    """Put the emulator's own side, which takes 2 to 5 seconds to build, into a cache folder.
 
     It is built once for all processes of a run.
     """
+    shutil.copytree(_host(factory), cache / KIND, ignore=shutil.ignore_patterns("unit-*"))
+
+
+def _host(factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of programs that has it."""
     run, kept = run_folder(factory), run_folder(factory) / "host" / KIND
     with (run / "host.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -38,13 +43,16 @@ def put_host(factory: pytest.TempPathFactory, cache: Path) -> None:
             patch.setenv("SOFTGEN_CACHE_DIR", str(run / "making"))
             build([source_of("safe", 8)])
             (run / "making").rename(run / "host")
-    shutil.copytree(kept, cache / KIND, ignore=shutil.ignore_patterns("unit-*"))
+    return kept
 
 
 def share_programs(factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep built programs for all tests of a run."""
-    folder = run_folder(factory) / "programs"
-    folder.mkdir(exist_ok=True)
+    folder, host = run_folder(factory) / "programs", _host(factory)
+    with (run_folder(factory) / "host.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            shutil.copytree(host, folder, ignore=shutil.ignore_patterns("unit-*"))
     monkeypatch.setattr("softgen.devices.emulator.program.program_folder", lambda: folder)
 
 

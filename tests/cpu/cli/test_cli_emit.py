@@ -314,7 +314,9 @@ def test_a_narrow_list_has_a_line_a_candidate_and_a_legend(
     assert lines[0].split() == ["variant", "threads", "shared", "bytes"]
     assert max(map(len, lines)) <= 80
     assert "safe: b block_size, pdl\n" in narrow.stderr
-    assert "online: p pack_size, u unroll, b block_size, s parts, m min_blocks, pdl\n" in narrow.stderr
+    assert (
+        "online: p pack_size, u unroll, b block_size, s parts, m min_blocks, pdl\n" in narrow.stderr
+    )
     told = "not shown: parameters; a wider terminal, a pipe and --json have it\n"
     assert told in narrow.stderr
 
