@@ -81,7 +81,7 @@ def variants() -> list[Variant]:
         ("softmax", 3, 4),
         ("softmax", 300, 77),
     ]
-    for name, cols, inner in (*along, ("softmax_backward", 3, 4)):
+    for name, cols, inner in (*along, ("softmax_backward", 3, 4), ("softmax_backward", 4096, 64)):
         columns = Problem.of(name, "float32", cols, layout=Columns(inner))
         for kind in all_strategies():
             found += itertools.islice(candidates(columns, 64, H200, kind.name), 1)
