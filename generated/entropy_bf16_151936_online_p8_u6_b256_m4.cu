@@ -179,7 +179,8 @@ __device__ Compute largest(const Raw (&raw)[N]) {
   return max(low_of(m), high_of(m));
 }
 
-constexpr Compute kLog2E = 1.44269504f, kLn2 = 0.693147181f;
+constexpr Compute kLog2E = 1.44269504f;
+constexpr Compute kLn2 = 0.693147181f;
 constexpr Compute kLowest = -3.38953139e38f;  // of finite elements
 // From here on elements lie so far apart that exp(x - base) is 0 or 1.
 constexpr Compute kFar = 1048576;  // 2^20

@@ -207,8 +207,7 @@ __device__ Compute largest(const Raw (&raw)[N]) {
   return max(low_of(m), high_of(m));
 }
 
-constexpr Compute kLog2E = 1.44269504f, kLn2 = 0.693147181f;
-constexpr Compute kLowest = -3.38953139e38f;  // of finite elements
+constexpr Compute kLog2E = 1.44269504f;
 // From here on elements lie so far apart that exp(x - base) is 0 or 1.
 constexpr Compute kFar = 1048576;  // 2^20
 // By how much an element may be above the base: the maximum grows often, and by more seldom.

@@ -28,15 +28,15 @@ constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
 static_assert(kPacks * kPackSize * kThreadGroupWidth >= kCols, "packs cover a row");
 
-// exp(z) = 2^k exp(r), where z = k ln 2 + r: relative error 2^-52.6, and 0 below 2^-1022.
+// exp(z) = 2^k exp(r), where z = k ln 2 + r: relative error 2^-52.6.
 // Below are the coefficients of r^11 to r^2, fitted at Chebyshev nodes, as operands from memory.
 __constant__ double coefficients[] = {
     2.5100424157005067e-08, 2.7620138719732994e-07, 2.7557268378684192e-06, 2.480152119021773e-05,
     0.00019841269863105968, 0.0013888888917281794,  0.008333333333330051,   0.04166666666662399,
     0.16666666666666669,    0.5000000000000001};
 __device__ Compute exponential(Compute z) {
-  // From there on k is -1023, and 2^k is 0.
-  if (z < -709) z = -709;
+  // The exponential of -746 is 0.
+  if (z < -746) z = -746;
   constexpr double kShift = 6755399441055744.0;  // 1.5 * 2^52: a sum with it has k in its low word
   const double shifted = fma(z, 1.4426950408889634, kShift);
   const double whole = shifted - kShift;
@@ -45,13 +45,15 @@ __device__ Compute exponential(Compute z) {
 #pragma unroll
   for (int i = 1; i < 10; ++i) power = fma(power, r, coefficients[i]);
   power = fma(fma(power, r, 1.0), r, 1.0);
-  const int k = min(__double2loint(shifted), 1024);  // 2^1024 is inf here
-  return power * __hiloint2double((k + 1023) << 20, 0);
+  const int k = min(__double2loint(shifted), 2000);
+  const int half = k >> 1;  // in two steps, as 2^k is no normal number for a subnormal result
+  power *= __hiloint2double((half + 1023) << 20, 0);
+  return power * __hiloint2double((k - half + 1023) << 20, 0);
 }
 
 // The larger of two: three instructions where max() takes seven. NaN may be either way, since it is
 // in the row's sum too.
-__device__ Compute larger(Compute a, Compute b) { return a < b ? b : a; }
+[[maybe_unused]] __device__ Compute larger(Compute a, Compute b) { return a < b ? b : a; }
 __device__ Compute negative_infinity() { return __longlong_as_double(0xfff0000000000000); }
 // What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }

@@ -68,9 +68,10 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
 
     With hooks, or a third sum, fewer blocks may fit an SM. Elements that stay packed are unpacked
     where they must be or where hooks take arithmetic, as packed ones take a second exponential.
+    Without hooks, views take a setting as it is.
     """
     found, knobs = [setting], setting.knobs
-    if "min_blocks" in knobs:
+    if "min_blocks" in knobs and (problem.modifiers or problem.layout.starts_alike):
         stays = knobs.get("packed", False) and problem.hook_instructions < HEAVY
         found = [setting] if stays or not knobs.get("packed", False) else []
         for packed in dict.fromkeys((stays, False)):
