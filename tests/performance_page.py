@@ -217,7 +217,7 @@ CALLS = {
         "Now one with softcap, dropout, a mask, lengths, causal or two hooks takes its first guess",
         "unless its hooks were tuned by name. A bias of 134 MB, (1, 16, 2048, 2048), is not in the",
         "file: its first check ran while the bias was uploaded, which is mended. Its first guess",
-        "takes 290.2 us now, 1.02 of a copy that reads the bias once, and `torch.compile` took 699.6.",
+        "takes 290.2 us now, 1.02 of a copy that reads the bias once; `torch.compile` took 699.6.",
     ),
     "views": (
         "## Views: `views`",
