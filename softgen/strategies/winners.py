@@ -101,8 +101,7 @@ def own(problem: Problem, rows: int, arch: Arch) -> Variant | None:
 def time_of(variant: Variant, rows: int, device: str) -> float | None:
     """Return the microseconds that a shipped winner took on `device`, or None if it is none.
 
-    They are of a number of rows that is not kept, in the bucket of `rows`. None too where a
-    function that reads the same was timed.
+    They are of a number of rows that is not kept, in the bucket of `rows`.
     """
     wanted = (variant.name, rows_bucket(rows))
     return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)

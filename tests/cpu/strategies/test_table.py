@@ -205,8 +205,7 @@ def test_every_shipped_winner_can_be_used(path: Path) -> None:
         variant = parse_name(item["variant"])
         variant.check(arch)
         assert rows_bucket(item["rows"]) == item["rows"]
-        time = item["microseconds"]  # None where a function that reads the same was timed
-        assert time is None or time > 0
+        assert item["microseconds"] > 0
         assert winners.winner(variant.problem, item["rows"], arch) == variant
         keys.add((variant.problem, item["rows"]))
     assert len(keys) == len(data["entries"])
