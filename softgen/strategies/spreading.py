@@ -144,9 +144,8 @@ class Spreading(Columnar):
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
-        where = ("registers" if self.cols_per_thread else "") + (
-            (" and " if self.cols_per_thread else "") + "shared memory" if self.cols_shared else ""
-        )
+        places = {"registers": self.cols_per_thread, "shared memory": self.cols_shared}
+        where = " and ".join(place for place, held in places.items() if held)
         held = f"held in {where}" if where else "read twice"
         part = "partly " if where and self.walks(problem) else ""
         return f"{self.group_size} blocks share {self.rows_shared(problem)} rows, {part}{held}"
