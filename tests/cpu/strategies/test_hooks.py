@@ -117,6 +117,7 @@ def test_blocks_whose_rows_share_lines_run_at_one_time(kind: str, strategy: str)
         symbol=f"{source.symbol}_s",
         text=still.text.replace(source.symbol, f"{source.symbol}_s"),
     )
+    program = build([source, still])
     for rows, place, turned in (
         (48, (48, 1, 0, 16, length), True),
         (48, (4, 4, length, 1, 0), True),
@@ -128,7 +129,7 @@ def test_blocks_whose_rows_share_lines_run_at_one_time(kind: str, strategy: str)
             for value, operand in zip((array, *place), problem.hook_operands, strict=True)
         )
         jobs = [Job(each, rows_of(source.variant, rows), given) for each in (source, still)]
-        right, wrong = build([source, still]).run_counted(jobs)
+        right, wrong = program.run_counted(jobs)
         assert not isinstance(right, EmulationError), right
         assert check(right[0], jobs[0].inputs, problem).ok, place
         seen = isinstance(wrong, EmulationError) or not check(wrong[0], jobs[0].inputs, problem).ok
