@@ -40,7 +40,8 @@ def run_on_gpu(
     """Compute host arrays in storage form, in operands' order, on the current GPU."""
     from softgen.call.plan import plan
     from softgen.devices.gpu.device import current_arch
-    from softgen.tuning.measure import Buffers, Stopwatch, summarize
+    from softgen.tuning.entry import Timing
+    from softgen.tuning.measure import Buffers, Stopwatch
     from softgen.verify.gpu import run_on_storage
 
     arch = current_arch()
@@ -64,6 +65,6 @@ def run_on_gpu(
     buffers = Buffers.allocate(problem, rows)
     stopwatch = Stopwatch(buffers)
     stopwatch.warm_up(kernel)
-    timing = summarize(kernel, stopwatch.samples(kernel, TIMING_SECONDS))
+    timing = Timing.of(kernel.variant.name, stopwatch.samples(kernel, TIMING_SECONDS))
     # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
     return GpuRun(results, kernel.variant, arch, timing.microseconds * rows / buffers.rows)

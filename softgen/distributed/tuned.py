@@ -282,12 +282,12 @@ class _Contest:
         if kernel is None or asked.problem is None:
             return
         found = {look.kernel.variant.name: look.samples for look in looks if look.kernel}
-        timings = [Timing(name, *_summary(samples)) for name, samples in found.items()]
+        timings = [Timing.of(name, samples) for name, samples in found.items()]
         if gathered is not None:
             timings.append(Timing(GATHERED, gathered, gathered, gathered))
-        timings.sort(key=lambda timing: timing.microseconds)
-        if gathered is not None and gathered >= winner.microseconds:  # a loser is never the first
-            timings.sort(key=lambda timing: timing.variant == GATHERED)
+        # The all-gather is the first where it won alone.
+        lost = gathered is not None and gathered >= winner.microseconds
+        timings.sort(key=lambda each: (lost and each.variant == GATHERED, each.microseconds))
         key = _key(asked.problem, asked.rows, asked.device, asked.size)
         failures = tuple(sorted(self.failures.items()))
         cache.store(Entry(key, kernel.variant, tuple(timings), failures, rows=asked.rows))
@@ -296,11 +296,3 @@ class _Contest:
             *(asked.problem.label, asked.rows, asked.size, time.perf_counter() - self.start),
             *(timings[0].variant, len(timings)),
         )
-
-
-def _summary(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, and the 10th and 90th percentile, of one sample or more."""
-    if len(samples) == 1:
-        return (samples[0],) * 3
-    deciles = statistics.quantiles(samples, n=10, method="inclusive")
-    return statistics.median(samples), deciles[0], deciles[-1]

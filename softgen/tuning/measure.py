@@ -7,7 +7,6 @@ launches left to be written back.
 
 from __future__ import annotations
 
-import statistics
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +22,6 @@ from softgen.spec.numerics import encode, hook_examples, numpy_dtype
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem, natural_alignment
-from softgen.tuning.entry import Timing
 
 COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
 LEAST_PAIRS = 4
@@ -281,9 +279,3 @@ def launch_over(
         launcher(buffers.arguments[i % pairs], stream)
 
     return launch
-
-
-def summarize(kernel: LoadedKernel, samples: list[float]) -> Timing:
-    """Return the median and the 10th and 90th percentile of `samples` (two or more)."""
-    deciles = statistics.quantiles(samples, n=10, method="inclusive")
-    return Timing(kernel.variant.name, statistics.median(samples), deciles[0], deciles[-1])

@@ -22,7 +22,7 @@ from softgen.tuning import cache
 from softgen.tuning.cost import worth_timing
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.gate import Gate
-from softgen.tuning.measure import Buffers, Stopwatch, summarize
+from softgen.tuning.measure import Buffers, Stopwatch
 
 SCREENING_SECONDS = 0.01  # host time that each candidate is timed for at first
 # Who comes to the finals: all within the noise of so short a look, while the clocks still rise.
@@ -178,9 +178,8 @@ class _Screen:
             if not self.timings:
                 self.stopwatch.warm_up(kernel)
             self.kernels[name] = kernel
-            self.timings[name] = summarize(
-                kernel, self.stopwatch.samples(kernel, SCREENING_SECONDS)
-            )
+            samples = self.stopwatch.samples(kernel, SCREENING_SECONDS)
+            self.timings[name] = Timing.of(name, samples)
         if self.progress and len(self.timings) + len(self.failures) <= self.total:
             best = min(self.timings.values(), key=lambda t: t.microseconds, default=None)
             rate = self.bytes / best.microseconds / 1e3 if best else None
@@ -199,10 +198,7 @@ def _finals(screen: _Screen, deadline: float) -> tuple[LoadedKernel, tuple[Timin
         for name in names:
             kernel = screen.kernels[name]
             samples[name].append(screen.stopwatch.samples(kernel, FINAL_SECONDS, least=2))
-    final = {
-        name: summarize(screen.kernels[name], list(itertools.chain(*samples[name])))
-        for name in names
-    }
+    final = {name: Timing.of(name, [*itertools.chain(*samples[name])]) for name in names}
     timings = {**screen.timings, **final}
     winner = screen.kernels[choose_finalist(samples)]
     return winner, tuple(sorted(timings.values(), key=lambda timing: timing.microseconds))

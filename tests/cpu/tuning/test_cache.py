@@ -924,3 +924,8 @@ def test_entries_are_listed_by_file_name() -> None:
     names = [entry.key.file_name for entry in cache.entries()]
     assert len(names) == 6
     assert names == sorted(names)
+
+
+def test_a_timing_is_the_median_and_the_deciles_of_its_samples() -> None:
+    assert Timing.of("a", [2.5]) == Timing("a", 2.5, 2.5, 2.5)
+    assert Timing.of("a", [1.0, 5.0, 3.0, 2.0, 4.0]) == Timing("a", 3.0, 1.4, 4.6)
