@@ -12,10 +12,14 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import Function, applied
+from softgen.torch.plain_loss import Seen, loss_for, serves
 from softgen.torch.registered import differentiate, operator
-from softgen.torch.rows import GradientOfRows
+from softgen.torch.rows import CrossEntropyBackward
 
 Tensor = torch.Tensor
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+
+_seen = Seen()
 
 
 def cross_entropy(
@@ -55,6 +59,20 @@ def cross_entropy(
     A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
     of classes, and what `softgen.cross_entropy` raises.
     """
+    plain = (
+        (weight is None and label_smoothing == 0.0)
+        and not (return_lse or is_dynamo_compiling())
+        and size_average is reduce is None
+    )
+    if plain:
+        alike, was_ignored, was_reduction, was_z_loss, run = _seen.last
+        if (
+            ignore_index is was_ignored
+            and reduction is was_reduction
+            and z_loss is was_z_loss
+            and alike(input, target)
+        ) or (run := _seen.find(input, target, ignore_index, reduction, z_loss)):
+            return run(input, target)
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
     if size_average is not None or reduce is not None:
@@ -83,10 +101,17 @@ def cross_entropy(
             )
         weight = weight.to(wide(x))
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+    given = ignore_index, reduction, z_loss
     smoothing, z_loss = float(label_smoothing), float(z_loss)
     dtype = input.dtype
     if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
         dtype = wide(x)
+    if plain and serves(x, target, reduction):
+        run = loss_for(x, target, ignore_index, reduction, z_loss, dtype)
+        loss = run(x, target)
+        if x is input:
+            _seen.keep(x, target, *given, run)
+        return loss
     if torch.compiler.is_compiling():
         rows, lse = cross_entropy_rows(x, target, ignore_index, smoothing, z_loss)
         loss, *_ = reduced_losses(rows, target, weight, ignore_index, reduction, x.shape[-1], dtype)
@@ -116,24 +141,6 @@ def _mean(dtype: Any, rows: Any, target: Any, ignored: int, weights: Any) -> tup
     else:
         counted = weights.sum()
     return torch.div(rows.sum(), counted, out=rows.new_empty((), dtype=dtype)), counted
-
-
-class CrossEntropyBackward(GradientOfRows):
-    """dx from lse and the upstream gradient of each row, or of all."""
-
-    of = "cross_entropy"
-
-    @staticmethod
-    def forward(
-        x: Any, target: Any, lse: Any, upstream: Any, ignored: int, smoothing: float, z_loss: float
-    ) -> Any:
-        """Return dx."""
-        return losses.cross_entropy_backward(
-            *(x.detach(), target, lse, upstream.detach()),
-            ignore_index=ignored,
-            label_smoothing=smoothing,
-            z_loss=z_loss,
-        )
 
 
 class CrossEntropy(Function):

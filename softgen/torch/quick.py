@@ -153,15 +153,30 @@ def _class_of(
                 become(quick)
         return dx
 
+    apply, become = differentiable(function.__name__, run, backward)
+    return apply
+
+
+def differentiable(
+    name: str, forward: Callable[..., Any], backward: Callable[..., Any]
+) -> tuple[Callable[..., Any], Callable[[Callable[..., Any]], None]]:
+    """Return what applies a function by autograd, and what gives it another backward.
+
+    Args:
+        name: of the node in PyTorch's graph, without "Backward".
+        forward: forward(context, *tensors) returns the result, and saves what backward needs.
+        backward: backward(context, dy) returns the gradients.
+    """
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    made: Any = type(name, (torch.autograd.Function,), methods)
+    node = getattr(made, "_backward_cls", None)
+
     def become(backward: Callable[..., Any]) -> None:
         made.backward = staticmethod(backward)
         if node is not None:  # what PyTorch puts there looks for `backward` at each call, 1.5 us
             node.apply = backward
 
-    methods = {"forward": staticmethod(run), "backward": staticmethod(backward)}
-    made: Any = type(function.__name__, (torch.autograd.Function,), methods)
-    node = getattr(made, "_backward_cls", None)
     become(backward)
     # Past what torch.autograd.Function.apply does for transforms, 1 us.
-    apply: Callable[[Any], Any] = super(torch.autograd.Function, made).apply
-    return apply
+    apply: Callable[..., Any] = super(torch.autograd.Function, made).apply
+    return apply, become

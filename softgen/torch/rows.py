@@ -1,10 +1,10 @@
-"""Autograd of what is one number a row, or a few: entropies and log-probabilities of tokens."""
+"""Autograd of what is one number a row, or a few: entropies, log-probabilities and losses."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from softgen.call import gradients, tokens
+from softgen.call import gradients, losses, tokens
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
 from softgen.torch.gradients import Function, applied, axes_behind, batched
@@ -127,3 +127,21 @@ class TokenLogProbs(Function):
         both = (entropy[0], more[0]) if entropy else (None, None)
         run = applied(TokenLogProbsBackward, upstream, x)
         return run(x, ids, lse, upstream, *both, ctx.temperature), None, None, None
+
+
+class CrossEntropyBackward(GradientOfRows):
+    """dx from lse and the upstream gradient of each row, or of all."""
+
+    of = "cross_entropy"
+
+    @staticmethod
+    def forward(
+        x: Any, target: Any, lse: Any, upstream: Any, ignored: int, smoothing: float, z_loss: float
+    ) -> Any:
+        """Return dx."""
+        return losses.cross_entropy_backward(
+            *(x.detach(), target, lse, upstream.detach()),
+            ignore_index=ignored,
+            label_smoothing=smoothing,
+            z_loss=z_loss,
+        )

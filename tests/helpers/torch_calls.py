@@ -9,14 +9,14 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from softgen.call import full, hooks
+from softgen.call import full, hooks, means
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import WarmCalls
 from softgen.errors import NotSupportedError
@@ -45,6 +45,35 @@ class World:
     def kernel_for(self, problem: Problem, *_: Any) -> FakeKernel:
         self.chosen.append(problem.function.name)
         return FakeKernel(self, problem)
+
+    def small_launch_of(
+        self, name: str, kind: FloatType, operands: int, threads: int, device: int
+    ) -> Callable[[Sequence[int], int], None]:
+        """Return what a kernel of means.py is, in PyTorch's arithmetic."""
+        import torch
+
+        loss_type = getattr(torch, kind.value)
+        of = torch.float64 if kind is DType.FLOAT64 else torch.float32
+
+        def launch(words: Sequence[int], stream: int) -> None:
+            assert (stream, len(words)) == (STREAM, operands)
+            self.launches.append(name)
+            if name == "share":
+                upstream, divisor, made = map(at, words, (loss_type, of, of), (1, 1, 1))
+                made[:] = upstream.to(of) / divisor
+                return
+            *addresses, is_mean, rows = words
+            types, sizes = (of, of, loss_type, of), (rows, rows, 1, 1)
+            losses, lse, loss, divisor = map(at, addresses, types, sizes)
+            counts = (lse != -torch.inf) | (losses != 0)
+            divisor[:] = counts.sum() if is_mean else 1
+            loss[:] = losses.sum() / divisor
+
+        def at(address: int, dtype: Any, size: int) -> Any:
+            memory: Any = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
+            return torch.frombuffer(memory, dtype=dtype)
+
+        return launch
 
 
 class CpuLibrary(TorchLibrary):
@@ -162,7 +191,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
                 if hasattr(module, attribute):
                     monkeypatch.setattr(module, attribute, mine)
     monkeypatch.setattr(hooks.chosen, "__defaults__", (library_of,))
-    monkeypatch.setattr(full, "on_device", lambda device: contextlib.nullcontext())
+    for each in (full, means):
+        monkeypatch.setattr(each, "on_device", lambda device: contextlib.nullcontext())
+    monkeypatch.setattr(means, "launch_of", world.small_launch_of)
     monkeypatch.setattr(full, "kernel_for", world.kernel_for)
     monkeypatch.setattr(full, "serves_views", lambda *_: True)
     _forget()
@@ -171,11 +202,12 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import direct, quick
+    from softgen.torch import direct, plain_loss, quick
 
     direct.forget()
     full.calls_of.cache_clear()
     quick.tracked_by.cache_clear()
+    plain_loss.loss_of.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
@@ -184,5 +216,5 @@ def _forget() -> None:
                         each.clear()
                         each.entries.clear()
                         each.views.clear()
-                if isinstance(found, quick.Quick):
+                if isinstance(found, quick.Quick | plain_loss.Seen):
                     found.forget()

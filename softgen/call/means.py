@@ -1,0 +1,115 @@
+"""The mean of losses of rows, and what its gradient is for each of them: a launch each.
+
+By a library's operations they are four launches and two, of 4 to 10 us of the host each. The
+kernels are the same for all problems, in templates/tools/losses.cu, which needs no Jinja.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from softgen.call.library import Library
+from softgen.devices.gpu import cupy_cache
+from softgen.devices.gpu.device import require_device
+from softgen.devices.gpu.driver import on_device, primary_context
+from softgen.devices.gpu.launcher import Launcher
+from softgen.source.render import COMPILE_OPTIONS, template_directory
+from softgen.spec.dtypes import DType, FloatType
+from softgen.strategies.launch import Launch
+
+BLOCK_SIZE = 1024  # kBlockSize of the text
+# One block sums them all, 4 us for so many. Beyond, a library's own sum has more blocks.
+MOST_ROWS = 1 << 16
+# The types of arithmetic and of the loss, as the text calls them.
+CUDA: dict[FloatType, tuple[str, str]] = {
+    DType.FLOAT16: ("float", "Half"),
+    DType.BFLOAT16: ("float", "Bfloat16"),
+    DType.FLOAT32: ("float", "float"),
+    DType.FLOAT64: ("double", "double"),
+}
+
+
+def reducer(
+    library: Library, dtype: FloatType, of: DType, device: int, *, mean: bool
+) -> Callable[[Any, Any, int], tuple[Any, Any]]:
+    """Return reduce(losses, lse, rows): the sum or the mean, and what it was divided by.
+
+    Args:
+        library: of all arrays.
+        dtype: of the result.
+        of: the type of arithmetic, which the losses, lse and the divisor have.
+        device: of all arrays.
+        mean: whether to divide by the number of rows that count: lse is -inf where one does not.
+
+    The sums are in one order: the same bits in every run. The arrays are contiguous, and have up to
+    MOST_ROWS rows. The divisor of a sum is 1.
+    """
+    launch = _launch("reduce_rows", dtype, 6, BLOCK_SIZE, device)
+    make, make_divisor, address = library.maker((), dtype), library.maker((), of), library.address
+    flag = int(mean)
+
+    def run(stream: int, losses: Any, lse: Any, rows: int) -> tuple[Any, Any]:
+        made, divisor = make(), make_divisor()
+        words = address(losses), address(lse), address(made), address(divisor), flag, rows
+        launch(words, stream)
+        return made, divisor
+
+    return _there(library, device, run)
+
+
+def sharer(library: Library, dtype: FloatType, of: DType, device: int) -> Callable[[Any, Any], Any]:
+    """Return share(upstream, divisor): the gradient with respect to each loss, of no axes.
+
+    Upstream, of `dtype`, is that with respect to what `reducer` returns, whose arguments these are.
+    """
+    launch = _launch("share", dtype, 3, 1, device)
+    make, address = library.maker((), of), library.address
+
+    def run(stream: int, upstream: Any, divisor: Any) -> Any:
+        made = make()
+        launch((address(upstream), address(divisor), address(made)), stream)
+        return made
+
+    return _there(library, device, run)
+
+
+def _there(library: Library, device: int, run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what runs on the stream of a device, which need not be the current one."""
+    current_context, stream = require_device().cuda.driver.ctxGetCurrent, library.stream
+    with on_device(device):
+        context = current_context()
+
+    def there(*request: Any) -> Any:
+        if current_context() == context:
+            return run(stream(device), *request)
+        with on_device(device):
+            return run(stream(device), *request)
+
+    return there
+
+
+def _launch(name: str, dtype: FloatType, operands: int, threads: int, device: int) -> Launcher:
+    """Return the launch of a kernel of the text, of one block."""
+    with on_device(device):
+        return launch_of(name, dtype, operands, threads, device)
+
+
+@functools.cache
+def launch_of(name: str, dtype: FloatType, operands: int, threads: int, device: int) -> Launcher:
+    """Return the launch of a kernel of the text, for a loss of `dtype`, on the current device."""
+    shape = Launch(threads, rows_per_block=1, static_shared_bytes=0)
+    function = _module(dtype, device).get_function(f"{name}_{dtype.short}")
+    return Launcher(function, operands, shape, 1, device, 0)
+
+
+@functools.cache
+def _module(dtype: FloatType, device: int) -> Any:
+    """Return the kernels for a loss of `dtype`, compiled and loaded on the current device."""
+    cupy_cache.warn_once()
+    text = (template_directory() / "tools" / "losses.cu").read_text()
+    text += f"KERNELS({dtype.short}, {', '.join(CUDA[dtype])})\n"
+    with primary_context():  # what is loaded under a green context is gone with it
+        module = require_device().RawModule(code=text, options=COMPILE_OPTIONS, backend="nvrtc")
+        return module.module

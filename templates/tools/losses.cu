@@ -1,0 +1,103 @@
+// What is left of losses of rows, and of their gradient: softgen/call/means.py launches these.
+
+namespace {
+constexpr int kBlockSize = 1024;
+constexpr int kWarps = kBlockSize / 32;
+constexpr int kUnroll = 8;  // rows that a thread has on their way
+
+// Of 16 bits, without the toolkit's headers: they take longer to compile than all that is here.
+struct Half {
+  unsigned short bits;
+};
+struct Bfloat16 {
+  unsigned short bits;
+};
+
+__device__ double widened(double value) { return value; }
+__device__ float widened(float value) { return value; }
+__device__ float widened(Half value) {
+  float wide;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(wide) : "h"(value.bits));
+  return wide;
+}
+__device__ float widened(Bfloat16 value) {
+  return __uint_as_float(static_cast<unsigned int>(value.bits) << 16);
+}
+
+__device__ void round_to(double value, double* to) { *to = value; }
+__device__ void round_to(float value, float* to) { *to = value; }
+__device__ void round_to(float value, Half* to) {
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to->bits) : "f"(value));
+}
+__device__ void round_to(float value, Bfloat16* to) {
+  const unsigned int bits = __float_as_uint(value);
+  const unsigned int rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;  // ties to even
+  to->bits = static_cast<unsigned short>(value == value ? rounded : 0x7fff);
+}
+
+// The sum of losses, or their mean over the rows that count, and what it was divided by. One block,
+// in one order: the same bits in every run. A row that is ignored has a loss of 0 and an lse of
+// -inf, and no other row has both.
+template <typename Compute, typename Loss>
+__device__ void reduce_rows(const Compute* losses, const Compute* lse, Loss* loss, Compute* divisor,
+                            int is_mean, long long rows) {
+  __shared__ Compute sums[kWarps];
+  __shared__ int counts[kWarps];
+  const Compute none = __int_as_float(0xff800000);
+  Compute sum = 0;
+  int count = 0;
+  for (long long first = threadIdx.x; first < rows; first += kBlockSize * kUnroll) {
+    Compute of_row[kUnroll], log_sum[kUnroll];
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      const long long row = first + i * kBlockSize;
+      of_row[i] = row < rows ? losses[row] : 0;
+      log_sum[i] = row < rows ? lse[row] : none;
+    }
+#pragma unroll
+    for (int i = 0; i < kUnroll; ++i) {
+      sum += of_row[i];
+      count += log_sum[i] != none || of_row[i] != 0;
+    }
+  }
+  const int lane = threadIdx.x % 32;
+  for (int apart = 16; apart > 0; apart /= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, apart);
+    count += __shfl_xor_sync(0xffffffff, count, apart);
+  }
+  if (lane == 0) {
+    sums[threadIdx.x / 32] = sum;
+    counts[threadIdx.x / 32] = count;
+  }
+  __syncthreads();
+  if (threadIdx.x >= 32) return;
+  sum = sums[lane];
+  count = counts[lane];
+  for (int apart = 16; apart > 0; apart /= 2) {
+    sum += __shfl_xor_sync(0xffffffff, sum, apart);
+    count += __shfl_xor_sync(0xffffffff, count, apart);
+  }
+  if (lane != 0) return;
+  const Compute by = is_mean ? count : 1;  // of no rows 0 / 0 is NaN
+  *divisor = by;
+  round_to(sum / by, loss);
+}
+
+// The gradient with respect to the loss of each row, from that of what `reduce_rows` made.
+template <typename Compute, typename Loss>
+__device__ void share(const Loss* upstream, const Compute* divisor, Compute* of_rows) {
+  *of_rows = widened(*upstream) / *divisor;
+}
+}  // namespace
+
+// Those of the types that are wanted are named behind this text.
+#define KERNELS(TYPES, Compute, Loss)                                                              \
+  extern "C" __global__ void __launch_bounds__(kBlockSize)                                         \
+      reduce_rows_##TYPES(const Compute* losses, const Compute* lse, Loss* loss, Compute* divisor, \
+                          int is_mean, long long rows) {                                           \
+    reduce_rows(losses, lse, loss, divisor, is_mean, rows);                                        \
+  }                                                                                                \
+  extern "C" __global__ void share_##TYPES(const Loss* upstream, const Compute* divisor,           \
+                                           Compute* of_rows) {                                     \
+    share(upstream, divisor, of_rows);                                                             \
+  }

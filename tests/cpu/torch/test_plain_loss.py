@@ -1,0 +1,222 @@
+"""Cross entropy that is one number, like one before: four launches, and the values of PyTorch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
+
+import softgen.torch as mine  # noqa: E402
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
+from softgen.torch import losses, plain_loss  # noqa: E402
+from tests.helpers.torch_calls import World  # noqa: E402
+
+theirs = torch.nn.functional.cross_entropy
+FORWARD, BACKWARD = ["cross_entropy", "reduce_rows"], ["share", "cross_entropy_backward"]
+
+
+def draw(rows: int = 6, cols: int = 5, dtype: Any = torch.float32) -> tuple[Any, Any]:
+    target = torch.randint(cols, (rows,))
+    target[::3] = -100
+    return torch.randn(rows, cols).to(dtype).requires_grad_(), target
+
+
+def same_as_torchs(x: Any, target: Any, z_loss: float = 0.0, **options: Any) -> None:
+    """Forward and backward, of which the second is of a loss that is used in a sum."""
+    wide = x.detach().double().requires_grad_()
+    wanted = theirs(wide, target.long(), **options)
+    if z_loss:
+        of_rows = torch.where(target == -100, 0.0, torch.logsumexp(wide, 1)).pow(2).sum()
+        counted = (target != -100).sum() if options.get("reduction") != "sum" else 1
+        wanted = wanted + z_loss * of_rows / counted
+    loss = mine.cross_entropy(x, target, z_loss=z_loss, **options)
+    assert loss.dtype is x.dtype
+    near = {"rtol": 1e-2, "atol": 1e-3} if x.dtype.itemsize == 2 else {"rtol": 1e-5, "atol": 1e-6}
+    torch.testing.assert_close(loss.double(), wanted, **near)
+    (dx,) = torch.autograd.grad(loss * 3, x)
+    (wanted_dx,) = torch.autograd.grad(wanted * 3, wide)
+    torch.testing.assert_close(dx.double(), wanted_dx, **near)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("kind", [torch.int64, torch.int32])
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"z_loss": 0.25}], ids=str)
+def test_it_is_pytorchs_and_nothing_is_asked_again(
+    dtype: Any, kind: Any, options: dict[str, Any], world: World
+) -> None:
+    x, target = draw(dtype=dtype)
+    target = target.to(kind)
+    for _ in range(4):
+        same_as_torchs(x, target, **options)
+    assert len(world.chosen) == 2
+    suffix = "" if kind is torch.int64 else "_i32"
+    names = [f"cross_entropy{suffix}", "reduce_rows", f"cross_entropy_backward{suffix}"]
+    assert [name for name in world.launches[-4:] if name != "share"] == names
+    assert world.launches.count("share") == 3  # PyTorch divided once
+
+
+def test_requests_in_turn_and_parameters(world: World) -> None:
+    requests = [
+        (*draw(), {}),
+        (*draw(), {"reduction": "sum"}),
+        (*draw(3, 7), {"ignore_index": 2}),
+        (torch.nn.Parameter(torch.randn(4, 5)), torch.tensor([0, 1, 2, 3]), {}),
+    ]
+    for _ in range(3):
+        for x, target, options in requests:
+            if "ignore_index" in options:
+                target = target.clip(0)
+            same_as_torchs(x, target, **options)
+    assert len(world.chosen) == len({(*x.shape,) for x, *_ in requests}) * 2
+
+
+def test_a_request_that_only_equals_the_last_is_looked_at() -> None:
+    x, target = draw()
+    target = target.clip(0)
+    for _ in range(2):
+        mine.cross_entropy(x, target, ignore_index=1, z_loss=0.5)
+    wrong: list[tuple[dict[str, Any], type[Exception]]] = [
+        ({"ignore_index": True}, InvalidTypeError),
+        ({"ignore_index": 1.0}, InvalidTypeError),
+        ({"reduction": "average"}, InvalidValueError),
+        ({"label_smoothing": 2}, InvalidValueError),
+        ({"z_loss": float("inf")}, InvalidValueError),
+        ({"size_average": True}, NotSupportedError),
+    ]
+    for options, error in wrong:
+        with pytest.raises(error):
+            mine.cross_entropy(x, target, **{"ignore_index": 1, "z_loss": 0.5, **options})
+    with pytest.raises(InvalidValueError, match="target must have the shape"):
+        mine.cross_entropy(x, target[1:])
+    with pytest.raises(NotSupportedError, match="probabilities"):
+        mine.cross_entropy(x, torch.rand(6))
+
+
+def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
+    x, target = draw(dtype=torch.float64)
+    weight = torch.rand(5, dtype=torch.float64)
+    for _ in range(2):
+        same_as_torchs(x, target)
+        for options in ({"weight": weight}, {"label_smoothing": 0.1}):
+            same_as_torchs(x, target, **options)
+        loss, lse = mine.cross_entropy(x, target, return_lse=True)
+        torch.testing.assert_close(loss, theirs(x, target))
+        counts = target != -100
+        torch.testing.assert_close(lse[counts], torch.logsumexp(x, 1).detach()[counts])
+        rows = mine.cross_entropy(x, target, reduction="none")
+        torch.testing.assert_close(rows, theirs(x, target, reduction="none"))
+        deep = torch.randn(2, 5, 3, dtype=torch.float64).requires_grad_()
+        ids = torch.randint(5, (2, 3))
+        (dx,) = torch.autograd.grad(mine.cross_entropy(deep, ids), deep)
+        torch.testing.assert_close(dx, torch.autograd.grad(theirs(deep, ids), deep)[0])
+    assert world.launches.count("reduce_rows") == 4
+
+
+def test_rows_that_one_block_would_not_sum_soon(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, target = draw()
+    monkeypatch.setattr(plain_loss.means, "MOST_ROWS", 5)
+    same_as_torchs(x, target)
+    assert "reduce_rows" not in world.launches
+
+
+def test_rows_of_which_none_counts_and_targets_that_are_no_class() -> None:
+    x, target = draw()
+    for _ in range(3):
+        assert mine.cross_entropy(x, torch.full_like(target, -100)).isnan()
+        assert not mine.cross_entropy(x, torch.full_like(target, -100), reduction="sum")
+        loss = mine.cross_entropy(x, torch.full_like(target, 5))
+        assert loss.isnan()
+        (dx,) = torch.autograd.grad(loss, x)
+        assert dx.isnan().all()
+
+
+def test_a_row_of_minus_infinity_counts() -> None:
+    x, target = draw()
+    with torch.no_grad():
+        x[1] = -torch.inf
+    for _ in range(3):
+        (dx,) = torch.autograd.grad(mine.cross_entropy(x, target), x)
+        (wanted,) = torch.autograd.grad(theirs(x, target), x)
+        torch.testing.assert_close(dx, wanted, equal_nan=True)
+
+
+def test_who_differentiates_decides_anew_at_each_call(world: World) -> None:
+    x, target = draw()
+    for _ in range(3):
+        assert mine.cross_entropy(x, target).requires_grad
+        with torch.no_grad():
+            assert not mine.cross_entropy(x, target).requires_grad
+        assert not mine.cross_entropy(x.detach(), target).requires_grad
+        with torch.inference_mode():
+            assert mine.cross_entropy(x, target).is_inference()
+    assert world.launches == FORWARD * 12
+
+
+def test_a_gradient_that_is_differentiated_again_is_refused() -> None:
+    x, target = draw()
+    for _ in range(3):
+        (dx,) = torch.autograd.grad(mine.cross_entropy(x, target), x, create_graph=True)
+        torch.testing.assert_close(dx, torch.autograd.grad(theirs(x, target), x)[0])
+        with pytest.raises(NotSupportedError, match="cross_entropy is not differentiable again"):
+            dx.sum().backward()
+
+
+def test_transforms_take_the_other_way(world: World) -> None:
+    x, target = draw()
+    same_as_torchs(x, target)
+    before = len(world.launches)
+    dx = torch.func.grad(lambda a: mine.cross_entropy(a, target))(x.detach())
+    torch.testing.assert_close(dx, torch.autograd.grad(theirs(x, target), x)[0])
+    assert "reduce_rows" not in world.launches[before:]
+
+
+def test_what_was_saved_comes_back_otherwise() -> None:
+    x, target = draw()
+    for _ in range(3):
+        same_as_torchs(x, target)
+    wanted = torch.autograd.grad(theirs(x, target), x)[0]
+
+    def apart(t: Any) -> Any:
+        return torch.cat((t.new_zeros(1), t.reshape(-1)))[1:].view(t.shape)
+
+    for unpack in (torch.clone, apart, lambda t: t.clone().requires_grad_(t.is_floating_point())):
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            loss = mine.cross_entropy(x, target)
+        torch.testing.assert_close(torch.autograd.grad(loss, x)[0], wanted)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t, lambda t: t.double() if t.dim() == 1 and t.is_floating_point() else t
+    ):
+        loss = mine.cross_entropy(x, target)
+    with pytest.raises(InvalidTypeError, match="lse must be float32, got float64"):
+        torch.autograd.grad(loss, x)
+
+
+def test_inputs_that_were_changed_are_noticed() -> None:
+    x, target = draw()
+    for _ in range(3):
+        y = x * 1
+        loss = mine.cross_entropy(y, target)
+        y.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
+
+def test_autocast_gives_float32_and_ends() -> None:
+    x, target = draw(dtype=torch.float16)
+    for _ in range(3):
+        assert mine.cross_entropy(x, target).dtype is torch.float16
+        with torch.autocast("cpu", dtype=torch.float16):
+            loss = mine.cross_entropy(x, target)
+        assert loss.dtype is torch.float32
+        assert torch.autograd.grad(loss, x)[0].dtype is torch.float16
+
+
+def test_more_requests_than_are_remembered_are_served(world: World) -> None:
+    for _ in range(2):
+        for rows in range(1, plain_loss.FEW + 3):
+            same_as_torchs(*draw(rows + 1))
+    assert len(losses._seen.recent) == plain_loss.FEW
