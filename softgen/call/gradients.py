@@ -8,6 +8,7 @@ from softgen.call.api import axis_of
 from softgen.call.full import calls_of
 from softgen.call.hooks import call_hooked
 from softgen.call.ids import ids_of, scale_of
+from softgen.call.library import library_of
 from softgen.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def logsumexp_backward(
     if dim is not None:
         axis = axis_of(axis, dim)
     calls = calls_of("logsumexp_backward", pdl)
-    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, (lse, upstream))
+    rows = (lse, _contiguous(upstream))
+    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rows)
 
 
 def entropy_backward(
@@ -137,7 +139,7 @@ def entropy_backward(
     if dim is not None:
         axis = axis_of(axis, dim)
     calls = calls_of("entropy_backward", pdl)
-    rows = (lse, entropy, upstream)
+    rows = (lse, entropy, _contiguous(upstream))
     return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rows)
 
 
@@ -190,9 +192,15 @@ def token_log_probs_backward(
         entropy_upstream = None if entropy is None else entropy_upstream * scale
     beside = "" if entropy is None else "_entropy"
     name = f"token_log_probs_backward{beside}{given.suffix}"
-    rows: tuple[Any, ...] = (given.array, lse, given.flat(upstream))
-    rows = rows if entropy is None else (*rows, entropy, entropy_upstream)
+    rows: tuple[Any, ...] = (given.array, lse, _contiguous(given.flat(upstream)))
+    rows = rows if entropy is None else (*rows, entropy, _contiguous(entropy_upstream))
     request = (x, out, -1, dtype, tune, variant, batch_invariant)
     if hooks:
         return call_hooked(name, *request, pdl, hooks, rows)
     return calls_of(name, pdl)[type(x)](*request, rows)
+
+
+def _contiguous(upstream: Any) -> Any:
+    """Return an array of rows, or a copy: that of a sum is expanded, which no warm call takes."""
+    library, array = library_of(upstream)
+    return library.contiguous(array)

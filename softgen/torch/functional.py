@@ -15,6 +15,8 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.torch import hooked, operators, token_operators
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
 from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
+from softgen.torch.plain import Seen
+from softgen.torch.plain_rows import entropy_of, log_probs_of, serves_entropy, serves_ids
 from softgen.torch.quick import Quick
 from softgen.torch.rows import Entropy, TokenLogProbs
 
@@ -30,6 +32,7 @@ is_compiling, is_autocast_enabled = torch.compiler.is_compiling, torch.is_autoca
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
 _softmax, _log_softmax = Quick(Softmax), Quick(LogSoftmax)
+_entropies, _log_probs = Seen(1), Seen(0)
 
 
 def softmax(
@@ -126,6 +129,16 @@ def entropy(
     The gradient is one read and one write, from lse and the entropy in float32 (float64 for
     float64). It is not differentiable again. Where input is -inf p log p is 0.
     """
+    plain = not keepdim and dtype is None and not is_dynamo_compiling()
+    if plain:
+        alike, (was_dim,), run = _entropies.last
+        if (dim is was_dim and alike(input)) or (run := _entropies.find((dim,), input)):
+            return run(input)
+        if serves_entropy(input, dim):
+            run = entropy_of(input.dtype, dim)
+            found = run(input)
+            _entropies.keep(run, (dim,), input)
+            return found
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_compiling():
         found = operators.entropy_lse(input, list(axes_of(axis, input.dim())))[0]
@@ -167,6 +180,17 @@ def token_log_probs(
     The gradient is one read and one write for log-probabilities and entropies together. It is not
     differentiable again. Raises what `softgen.token_log_probs` raises.
     """
+    if temperature is None and not (
+        return_lse or return_entropy or checked or is_dynamo_compiling()
+    ):
+        alike, _, run = _log_probs.last
+        if alike(input, ids) or (run := _log_probs.find((), input, ids)):
+            return run(input, ids)
+        if serves_ids(input, ids):
+            run = log_probs_of(input.dtype, ids.dtype)
+            found = run(input, ids)
+            _log_probs.keep(run, (), input, ids)
+            return found
     number, of_rows = None, None
     if isinstance(temperature, Tensor):
         if temperature.requires_grad:

@@ -12,14 +12,15 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
 from softgen.torch.gradients import Function, applied
-from softgen.torch.plain_loss import Seen, loss_for, serves
+from softgen.torch.plain import Seen
+from softgen.torch.plain_loss import loss_for, serves
 from softgen.torch.registered import differentiate, operator
 from softgen.torch.rows import CrossEntropyBackward
 
 Tensor = torch.Tensor
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-_seen = Seen()
+_seen = Seen(3)
 
 
 def cross_entropy(
@@ -65,13 +66,13 @@ def cross_entropy(
         and size_average is reduce is None
     )
     if plain:
-        alike, was_ignored, was_reduction, was_z_loss, run = _seen.last
+        alike, (was_ignored, was_reduction, was_z_loss), run = _seen.last
         if (
             ignore_index is was_ignored
             and reduction is was_reduction
             and z_loss is was_z_loss
             and alike(input, target)
-        ) or (run := _seen.find(input, target, ignore_index, reduction, z_loss)):
+        ) or (run := _seen.find((ignore_index, reduction, z_loss), input, target)):
             return run(input, target)
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
@@ -110,7 +111,7 @@ def cross_entropy(
         run = loss_for(x, target, ignore_index, reduction, z_loss, dtype)
         loss = run(x, target)
         if x is input:
-            _seen.keep(x, target, *given, run)
+            _seen.keep(run, given, x, target)
         return loss
     if torch.compiler.is_compiling():
         rows, lse = cross_entropy_rows(x, target, ignore_index, smoothing, z_loss)

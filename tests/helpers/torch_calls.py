@@ -202,12 +202,13 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import direct, plain_loss, quick
+    from softgen.torch import direct, plain, plain_loss, plain_rows, quick
 
     direct.forget()
     full.calls_of.cache_clear()
     quick.tracked_by.cache_clear()
-    plain_loss.loss_of.cache_clear()
+    for cached in (plain_loss.loss_of, plain_rows.entropy_of, plain_rows.log_probs_of):
+        cached.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
@@ -216,5 +217,5 @@ def _forget() -> None:
                         each.clear()
                         each.entries.clear()
                         each.views.clear()
-                if isinstance(found, quick.Quick | plain_loss.Seen):
+                if isinstance(found, quick.Quick | plain.Seen):
                     found.forget()

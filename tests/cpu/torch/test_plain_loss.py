@@ -9,8 +9,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
+from softgen.call import means  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
-from softgen.torch import losses, plain_loss  # noqa: E402
+from softgen.torch import losses  # noqa: E402
+from softgen.torch.quick import FEW  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 
 theirs = torch.nn.functional.cross_entropy
@@ -58,7 +60,7 @@ def test_it_is_pytorchs_and_nothing_is_asked_again(
 
 
 def test_requests_in_turn_and_parameters(world: World) -> None:
-    requests = [
+    requests: list[tuple[Any, Any, dict[str, Any]]] = [
         (*draw(), {}),
         (*draw(), {"reduction": "sum"}),
         (*draw(3, 7), {"ignore_index": 2}),
@@ -118,7 +120,7 @@ def test_rows_that_one_block_would_not_sum_soon(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, target = draw()
-    monkeypatch.setattr(plain_loss.means, "MOST_ROWS", 5)
+    monkeypatch.setattr(means, "MOST_ROWS", 5)
     same_as_torchs(x, target)
     assert "reduce_rows" not in world.launches
 
@@ -217,6 +219,6 @@ def test_autocast_gives_float32_and_ends() -> None:
 
 def test_more_requests_than_are_remembered_are_served(world: World) -> None:
     for _ in range(2):
-        for rows in range(1, plain_loss.FEW + 3):
+        for rows in range(1, FEW + 3):
             same_as_torchs(*draw(rows + 1))
-    assert len(losses._seen.recent) == plain_loss.FEW
+    assert len(losses._seen.recent) == FEW
