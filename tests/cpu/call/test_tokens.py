@@ -53,7 +53,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     for module in (tokens, gradients):
         monkeypatch.setattr(module, "calls_of", found.calls_of)
         monkeypatch.setattr(module, "call_hooked", found.call_hooked)
-    for module in (tokens, ids):
+    for module in (tokens, ids, gradients):
         monkeypatch.setattr(module, "library_of", lambda x: (call.library, x))
     return found
 
