@@ -173,3 +173,84 @@ def test_warm_calls_take_other_targets_and_numbers() -> None:
     with pytest.raises(InvalidValueError, match="1 are not, the first is 1000"):
         softgen.cross_entropy(x, target, ignore_index=seed - 1, checked=True)
     assert bool(cupy.isnan(softgen.cross_entropy(x, target)))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("rows", [1, 31, 1025, 9000, 65536, 65537])
+def test_one_number_of_any_number_of_rows_has_the_same_bits_each_time(
+    rows: int, dtype: str
+) -> None:
+    """Of up to 65536 rows it is a kernel's, whose block has 1024 threads of 8 rows each."""
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    torch.manual_seed(rows)
+    kind = getattr(torch, dtype)
+    x = torch.randn(rows, 33, device="cuda").to(kind).requires_grad_()
+    target = torch.randint(33, (rows,), device="cuda")
+    target[1::5] = -100
+    wide = x.detach().to(torch.float64, copy=True).requires_grad_()
+    near = {"float64": 1e-13, "float32": 3e-6, "bfloat16": 2.0**-8, "float16": 2.0**-10}[dtype]
+    for reduction in ("mean", "sum"):
+        wanted = torch.nn.functional.cross_entropy(wide, target, reduction=reduction)
+        (wanted_dx,) = torch.autograd.grad(wanted * 0.75, wide)
+        found = []
+        for _ in range(4):
+            loss = softgen.torch.cross_entropy(x, target, reduction=reduction)
+            found.append((loss.detach(), *torch.autograd.grad(loss * 0.75, x)))
+        for loss, dx in found:
+            if rows <= 65536:
+                assert torch.equal(loss, found[0][0])
+                assert torch.equal(dx, found[0][1])
+            # Half of 65536 losses is more than float16 holds.
+            torch.testing.assert_close(loss, wanted.to(kind), rtol=2 * near, atol=0)
+            wide_dx = dx.double() / wanted_dx.abs().max()
+            error = (wide_dx - wanted_dx / wanted_dx.abs().max()).abs().max()
+            assert error < max(2 * near, 1e-6 if dtype == "float32" else 0)
+
+
+def test_a_graph_of_a_loss_and_its_gradient_takes_new_values() -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    x = torch.randn(40, 1001, device="cuda", requires_grad=True)
+    target = torch.randint(1001, (40,), device="cuda")
+    x.grad = torch.zeros_like(x)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            softgen.torch.cross_entropy(x, target).backward()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        x.grad.zero_()
+        loss = softgen.torch.cross_entropy(x, target)
+        loss.backward()
+    for seed in range(3):
+        torch.manual_seed(seed)
+        with torch.no_grad():
+            x.normal_()
+            target.random_(0, 1001)
+            target[seed :: 3 + seed] = -100
+        graph.replay()
+        twin = x.detach().clone().requires_grad_()
+        wanted = torch.nn.functional.cross_entropy(twin, target)
+        wanted.backward()
+        torch.testing.assert_close(loss.detach(), wanted.detach())
+        torch.testing.assert_close(x.grad, twin.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_a_loss_on_a_stream_of_a_device_that_is_not_the_current_one() -> None:
+    torch = pytest.importorskip("torch")
+    import softgen.torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    x = torch.randn(40, 1001, device="cuda:1", requires_grad=True)
+    target = torch.randint(1001, (40,), device="cuda:1")
+    (wanted,) = torch.autograd.grad(torch.nn.functional.cross_entropy(x, target), x)
+    for current in (0, 1, 0):
+        with torch.cuda.device(current):
+            (dx,) = torch.autograd.grad(softgen.torch.cross_entropy(x, target), x)
+        assert dx.device == x.device
+        torch.testing.assert_close(dx, wanted, rtol=1e-4, atol=1e-7)
