@@ -121,17 +121,21 @@ constexpr Col kAtOnce = kBlockSize * kUnroll;
 constexpr Col kAllParts = kParts * kAtOnce;
 constexpr Col kPartPacks = (kCols / kPackSize + kAllParts - 1) / kAllParts * kAtOnce;
 
-// Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
+// Loads N elements in packs that are kStride apart, from column `col` on, and calls
+// visit(values, col) with each pack.
 template <int N, typename Visit>
 __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
-  Compute values[N];
+  Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
-    Raw raw;
-    load_word(row + col + u * kStride, raw);
-    widen_pack(raw, values + u * kPackSize);
+    load_word(row + col + u * kStride, packs[u]);
   }
-  visit(values, col);
+#pragma unroll
+  for (int u = 0; u < N / kPackSize; ++u) {
+    Compute values[kPackSize];
+    widen_pack(packs[u], values);
+    visit(values, col + u * kStride);
+  }
 }
 
 // Visits a row, spread over the block.

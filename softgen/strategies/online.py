@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
+from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import MAX_SUM_DOT
 from softgen.spec.problem import Problem
@@ -28,6 +29,13 @@ MOST_PARTS = 65536
 # 32, of which an SM holds four blocks of 512 threads.
 PACKED_REGISTERS = 24
 DOT_REGISTERS = 8
+# Beside packs on their way and the elements of one, where nothing is found of a row; and what rows
+# that start anywhere take more (12 spilled 8 bytes in float32). Without a cap an H200 takes 512 us
+# for the gradient of cross entropy at bfloat16 4096 x 128256, 824 at 16384 x 50257; with one 503
+# and 799.
+WRITER_REGISTERS = 16
+ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
+MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
 MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
 
@@ -57,12 +65,13 @@ class Online(Strategy):
             f"parts must be from 1 to {MOST_PARTS}, and 1 where a row is reduced by one block",
         )
         self.require(
-            self.min_blocks == 1 or self.keeps_packs(problem),
-            "min_blocks must be 1 but where 16-bit elements are only read",
+            self.min_blocks == 1 or self._caps(problem),
+            "min_blocks must be 1 but where 16-bit elements are only read, or nothing is found of "
+            "a row in float32",
         )
         if self.min_blocks != 1:
-            held, block = 4 * self.unroll, self.block_size
-            self.require_registers(held, self._others(problem), self.min_blocks, block, arch)
+            held, others = self._held(problem), self._others(problem)
+            self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def keeps_packs(self, problem: Problem) -> bool:
         """Return whether elements that are only read stay packed until their terms are summed."""
@@ -85,9 +94,24 @@ class Online(Strategy):
         names = ("unroll", "parts", "min_blocks")
         return tuple(name for name in names if getattr(self, name) == 1)
 
+    def _caps(self, problem: Problem) -> bool:
+        """Return whether it is known how many registers a thread needs."""
+        if problem.function.reduces or problem.compute_dtype is not DType.FLOAT32:
+            return self.keeps_packs(problem)
+        hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
+        return hooks <= MOST_HOOK_REGISTERS
+
+    def _held(self, problem: Problem) -> int:
+        """Return the registers of packs that are loaded together."""
+        return self.unroll * self.pack_size * problem.dtype.itemsize // 4
+
     def _others(self, problem: Problem) -> int:
-        """Return the registers of a thread beside packs that it keeps."""
-        return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
+        """Return the registers of a thread beside those."""
+        if problem.function.reduces:
+            return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
+        aligned = problem.alignment >= self.pack_size
+        ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
+        return WRITER_REGISTERS + self.pack_size + ends
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory."""
@@ -130,9 +154,9 @@ class Online(Strategy):
         bfloat16 4096 x 128256 took 256 us in 45 registers and 238 in 61; with 6 packs 243 in 79.
         """
         dots = problem.function.part is MAX_SUM_DOT
-        if not self.keeps_packs(problem) or (dots and self.unroll <= 4):
+        if not self._caps(problem) or (problem.function.reduces and dots and self.unroll <= 4):
             return self
-        registers = 4 * self.unroll + self._others(problem)
+        registers = self._held(problem) + self._others(problem)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
 
     @classmethod
@@ -148,13 +172,11 @@ class Online(Strategy):
     def _distance_of_writers(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
 
-        At bfloat16 4096 x 128256 an H200 takes 508 us so, and 516 with a block a row of 1024
-        threads. Rows that start anywhere are better whole: 818 us at 16384 x 50257, and 860.
+        At bfloat16 4096 x 128256 an H200 takes 507 us so, and 526 with a block a row of 512
+        threads; at 16384 x 50257, whose rows start anywhere, 799 and 824.
         """
         packs = problem.cols / (self.pack_size * 512)
         shares, unroll, threads = (True, 4, 128) if packs >= 4 else (False, 2, 512)
-        if problem.alignment < self.pack_size:
-            shares, unroll, threads = False, 4 if packs >= 10 else 2, 512
         distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
         return (-self.pack_size, (self.parts > 1) != shares, distance)
 
