@@ -108,8 +108,12 @@ def launch_of(name: str, dtype: FloatType, operands: int, threads: int, device: 
 def _module(dtype: FloatType, device: int) -> Any:
     """Return the kernels for a loss of `dtype`, compiled and loaded on the current device."""
     cupy_cache.warn_once()
-    text = (template_directory() / "tools" / "losses.cu").read_text()
-    text += f"KERNELS({dtype.short}, {', '.join(CUDA[dtype])})\n"
+    code, cupy = text_of(dtype), require_device()
     with primary_context():  # what is loaded under a green context is gone with it
-        module = require_device().RawModule(code=text, options=COMPILE_OPTIONS, backend="nvrtc")
-        return module.module
+        return cupy.RawModule(code=code, options=COMPILE_OPTIONS, backend="nvrtc").module
+
+
+def text_of(dtype: FloatType) -> str:
+    """Return the CUDA text of the kernels for a loss of `dtype`."""
+    text = (template_directory() / "tools" / "losses.cu").read_text()
+    return f"{text}KERNELS({dtype.short}, {', '.join(CUDA[dtype])})\n"

@@ -1,0 +1,159 @@
+"""The kernels of means.py: they compile for every architecture, and run on threads of the host."""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softgen.call.means import BLOCK_SIZE, text_of
+from softgen.devices.emulator.compiler import find_compiler
+from softgen.devices.gpu.compile import _nvrtc
+from softgen.source.render import COMPILE_OPTIONS
+from softgen.spec.arch import KNOWN
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import encode
+
+# A block whose threads are the host's: shuffles and barriers wait for each other as on a GPU.
+HOST = """
+#include <barrier>
+#include <cstring>
+#include <thread>
+#include <vector>
+struct Index { unsigned int x; };
+static thread_local Index threadIdx;
+static std::barrier<>* of_block;
+static std::vector<std::barrier<>*> of_warps;
+static char slots[SIZE][8];
+template <typename To, typename From> To bits(From value) {
+  To made;
+  std::memcpy(&made, &value, sizeof made);
+  return made;
+}
+static float __int_as_float(int value) { return bits<float>(value); }
+static float __uint_as_float(unsigned int value) { return bits<float>(value); }
+static unsigned int __float_as_uint(float value) { return bits<unsigned int>(value); }
+static void __syncthreads() { of_block->arrive_and_wait(); }
+template <typename T> T __shfl_xor_sync(unsigned int, T value, int apart) {
+  const unsigned int me = threadIdx.x;
+  std::memcpy(slots[me], &value, sizeof value);
+  of_warps[me / 32]->arrive_and_wait();
+  T other;
+  std::memcpy(&other, slots[me ^ apart], sizeof other);
+  of_warps[me / 32]->arrive_and_wait();
+  return other;
+}
+template <typename Kernel> void launch(Kernel kernel) {
+  std::barrier<> block(SIZE);
+  of_block = &block;
+  of_warps.clear();
+  for (int warp = 0; warp < SIZE / 32; ++warp) of_warps.push_back(new std::barrier<>(32));
+  std::vector<std::thread> threads;
+  for (unsigned int i = 0; i < SIZE; ++i)
+    threads.emplace_back([=] { threadIdx.x = i; kernel(); });
+  for (auto& each : threads) each.join();
+  for (auto* each : of_warps) delete each;
+}
+#define __global__
+#define __device__ static
+#define __shared__ static
+#define __launch_bounds__(size)
+#define asm(...) std::abort()  // conversions of float16
+"""
+CALLS = """
+extern "C" void reduce(void* a, void* b, void* c, void* d, int is_mean, long long rows) {
+  launch([=] { reduce_rows_TYPE((COMPUTE*)a, (COMPUTE*)b, (LOSS*)c, (COMPUTE*)d, is_mean, rows); });
+}
+extern "C" void share(void* a, void* b, void* c) {
+  share_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c);
+}
+"""
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_they_compile_everywhere(dtype: DType, arch: str) -> None:
+    nvrtc = _nvrtc()
+    program = nvrtc.createProgram(text_of(dtype), "losses.cu", (), ())
+    try:
+        nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", *COMPILE_OPTIONS))
+        code = nvrtc.getCUBIN(program)
+    finally:
+        nvrtc.destroyProgram(program)
+    for name in ("reduce_rows", "share"):
+        assert f"{name}_{dtype.short}".encode() in code
+
+
+@pytest.fixture(
+    scope="module", params=[DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64], ids=lambda d: d.short
+)
+def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return a type, and the library that has its kernels for this host."""
+    dtype: DType = request.param
+    folder: Path = tmp_path_factory.mktemp("means")
+    compute = "double" if dtype is DType.FLOAT64 else "float"
+    loss = "Bfloat16" if dtype is DType.BFLOAT16 else compute
+    calls = CALLS.replace("TYPE", dtype.short).replace("COMPUTE", compute).replace("LOSS", loss)
+    text = HOST.replace("SIZE", str(BLOCK_SIZE)) + text_of(dtype) + calls
+    (folder / "means.cpp").write_text(text)
+    flags = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread")
+    find_compiler().call([*flags, folder / "means.cpp", "-o", folder / "means.so"])
+    return dtype, ctypes.CDLL(str(folder / "means.so"))
+
+
+def run(kernels: Any, name: str, *values: Any) -> list[Any]:
+    """Call a kernel on arrays, which it may change, and numbers; return all of them."""
+    arrays = [np.ascontiguousarray(v) if isinstance(v, np.ndarray) else v for v in values]
+    words = [
+        ctypes.c_void_p(v.ctypes.data) if isinstance(v, np.ndarray) else ctypes.c_longlong(v)
+        for v in arrays
+    ]
+    getattr(kernels[1], name)(*words)
+    return arrays
+
+
+@pytest.mark.parametrize("rows", [1, 2, 32, 1023, 1025, 8 * BLOCK_SIZE + 1, 20000])
+@pytest.mark.parametrize("is_mean", [0, 1])
+def test_a_sum_and_a_mean_of_the_rows_that_count(kernels: Any, rows: int, is_mean: int) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    drawn = np.random.default_rng(rows)
+    counts = drawn.random(rows) < 0.75
+    counts[0] = True
+    losses = np.where(counts, drawn.random(rows) * 9, 0).astype(wide)
+    lse = np.where(counts, drawn.standard_normal(rows), -np.inf).astype(wide)
+    wanted = losses.astype("float64").sum() / (counts.sum() if is_mean else 1)
+    made, divisor = encode(np.zeros(1), dtype), np.zeros(1, wide)
+    for _ in range(2):
+        *_, loss, by, _, _ = run(kernels, "reduce", losses, lse, made, divisor, is_mean, rows)
+        assert by == (counts.sum() if is_mean else 1)
+        if dtype is DType.BFLOAT16:
+            near = encode(np.array([wanted]), dtype)
+            assert abs(int(loss[0]) - int(near[0])) <= 1  # the sum is rounded before
+        else:
+            assert abs(loss[0] - wanted) <= abs(wanted) * (1e-14 if wide == "float64" else 1e-6)
+
+
+def test_a_row_of_minus_infinity_counts_and_no_rows_have_no_mean(kernels: Any) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    made, divisor = encode(np.zeros(1), dtype), np.zeros(1, wide)
+    losses, lse = np.array([0, np.nan, 1], wide), np.array([-np.inf, -np.inf, 2], wide)
+    *_, by, _, _ = run(kernels, "reduce", losses, lse, made, divisor, 1, 3)
+    assert by == 2
+    ignored = np.full(3, -np.inf, wide)
+    *_, loss, by, _, _ = run(kernels, "reduce", losses * 0, ignored[:1], made, divisor, 1, 1)
+    assert by == 0
+    nan = np.array([loss[0]], "uint16").astype("uint32") << 16 if loss.dtype == "uint16" else loss
+    assert np.isnan(nan.view("float32") if nan.dtype == "uint32" else nan).all()
+
+
+def test_a_share_is_the_quotient(kernels: Any) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    upstream, divisor = encode(np.array([1.5]), dtype), np.array([7], wide)
+    *_, share = run(kernels, "share", upstream, divisor, np.zeros(1, wide))
+    assert share == np.array([1.5], wide) / 7
