@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
+from softgen.spec.operands import Measure
 from softgen.spec.parts import MAX_SUM_DOT
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
@@ -35,6 +36,7 @@ DOT_REGISTERS = 8
 # and 799.
 WRITER_REGISTERS = 16
 ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
+LOG_REGISTERS = 8  # of the log of a row's sum
 MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
 MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
@@ -111,7 +113,8 @@ class Online(Strategy):
             return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
-        return WRITER_REGISTERS + self.pack_size + ends
+        logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
+        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory."""
