@@ -119,7 +119,7 @@ def losses_of_rows(
 
     The arguments are those of `cross_entropy`; `options` are tune, variant and batch_invariant.
     """
-    smoothing, z_loss = _smoothing(label_smoothing), finite("z_loss", z_loss)
+    smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     if hooks and smoothing:
         raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(hooks)}")
     ignored = whole("ignore_index", ignore_index)
@@ -260,7 +260,7 @@ def cross_entropy_backward(
     in rows whose target is no class, or whose lse is not finite.
     """
     ignored = whole("ignore_index", ignore_index)
-    smoothing, z_loss = _smoothing(label_smoothing), finite("z_loss", z_loss)
+    smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
     library, upstream = library_of(upstream)
     rows, given = math.prod(array.shape[:-1]), math.prod(upstream.shape)
@@ -317,7 +317,8 @@ def _require_classes(target: Any, cols: int, ignored: int) -> None:
         )
 
 
-def _smoothing(value: Any) -> float:
+def smoothing_of(value: Any) -> float:
+    """Return a label_smoothing; raise InvalidTypeError or InvalidValueError if it is none."""
     number = finite("label_smoothing", value)
     if not 0 <= number <= 1:
         raise InvalidValueError(f"label_smoothing must be from 0 to 1, got {value!r}")

@@ -20,7 +20,7 @@ from softgen.torch.rows import CrossEntropyBackward
 Tensor = torch.Tensor
 is_dynamo_compiling = torch.compiler.is_dynamo_compiling
 
-_seen = Seen(3)
+_seen = Seen(4)
 
 
 def cross_entropy(
@@ -60,19 +60,17 @@ def cross_entropy(
     A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
     of classes, and what `softgen.cross_entropy` raises.
     """
-    plain = (
-        (weight is None and label_smoothing == 0.0)
-        and not (return_lse or is_dynamo_compiling())
-        and size_average is reduce is None
-    )
+    plain = weight is size_average is reduce is None and not (return_lse or is_dynamo_compiling())
+    given = ignore_index, reduction, label_smoothing, z_loss
     if plain:
-        alike, (was_ignored, was_reduction, was_z_loss), run = _seen.last
+        alike, (was_ignored, was_reduction, was_smoothing, was_z_loss), run = _seen.last
         if (
             ignore_index is was_ignored
             and reduction is was_reduction
+            and label_smoothing is was_smoothing
             and z_loss is was_z_loss
             and alike(input, target)
-        ) or (run := _seen.find((ignore_index, reduction, z_loss), input, target)):
+        ) or (run := _seen.find(given, input, target)):
             return run(input, target)
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
@@ -102,13 +100,12 @@ def cross_entropy(
             )
         weight = weight.to(wide(x))
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
-    given = ignore_index, reduction, z_loss
     smoothing, z_loss = float(label_smoothing), float(z_loss)
     dtype = input.dtype
     if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
         dtype = wide(x)
     if plain and serves(x, target, reduction):
-        run = loss_for(x, target, ignore_index, reduction, z_loss, dtype)
+        run = loss_for(x, target, ignore_index, reduction, smoothing, z_loss, dtype)
         loss = run(x, target)
         if x is input:
             _seen.keep(run, given, x, target)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from softgen.call import means
+from softgen.call import losses, means
 from softgen.call.full import calls_of
 from softgen.call.scalars import finite, whole
 from softgen.call.torch_library import TorchLibrary
@@ -40,12 +40,19 @@ def serves(x: Any, target: Any, reduction: str) -> bool:
 
 
 def loss_for(
-    x: Any, target: Any, ignore_index: Any, reduction: str, z_loss: float, dtype: Any
+    x: Any,
+    target: Any,
+    ignore_index: Any,
+    reduction: str,
+    smoothing: float,
+    z_loss: float,
+    dtype: Any,
 ) -> Callable[[Any, Any], Any]:
     """Return what `loss_of` does for such tensors; raise what softgen.cross_entropy raises."""
-    ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    ignored = whole("ignore_index", ignore_index)
+    numbers = losses.smoothing_of(smoothing), finite("z_loss", z_loss)
     types = x.dtype, target.dtype, dtype
-    return loss_of(torch_library_of(x), types, x.get_device(), ignored, reduction, z_loss)
+    return loss_of(torch_library_of(x), types, x.get_device(), ignored, reduction, *numbers)
 
 
 @functools.lru_cache(maxsize=256)
@@ -55,6 +62,7 @@ def loss_of(
     device: int,
     ignored: int,
     reduction: str,
+    smoothing: float,
     z_loss: float,
 ) -> Callable[[Any, Any], Any]:
     """Return run(x, target), which returns the loss, a tensor of no dimensions, with autograd.
@@ -65,6 +73,7 @@ def loss_of(
         device: its number.
         ignored: the target of rows that count for nothing.
         reduction: "mean" or "sum".
+        smoothing: the label_smoothing, for which PyTorch reads x once more.
         z_loss: the weight of lse^2.
     """
     x_dtype, kind, dtype = types
@@ -78,20 +87,23 @@ def loss_of(
     tries = 0
 
     def forward(x: Any, target: Any) -> tuple[Any, Any, Any]:
-        rest = target, ignored, z_loss
-        losses, lse = calls[Tensor](x, None, -1, None, None, None, None, rest)
-        loss, divisor = reduce(losses, lse, losses.numel())
+        if smoothing:
+            rows, lse = losses.losses_of_rows(x, target, ignored, smoothing, z_loss)
+        else:
+            rest = target, ignored, z_loss
+            rows, lse = calls[Tensor](x, None, -1, None, None, None, None, rest)
+        loss, divisor = reduce(rows, lse, rows.numel())
         return loss, lse, divisor
 
     def gradient(g: Any, x: Any, target: Any, lse: Any, divisor: Any) -> Any:
         upstream = share(g, divisor) if shared(g, divisor) else divided(g, divisor)
-        rest = target, ignored, lse, upstream, 1, 1, 0.0, z_loss
+        rest = target, ignored, lse, upstream, 1, 1, smoothing, z_loss
         return calls_back[Tensor](x, None, -1, None, None, None, None, rest)
 
     def again(g: Any, x: Any, target: Any, lse: Any, divisor: Any) -> Any:
         upstream = (g / divisor).to(lse_dtype)
         run = applied(CrossEntropyBackward, x, upstream)
-        return run(x, target, lse, upstream, ignored, 0.0, z_loss)
+        return run(x, target, lse, upstream, ignored, smoothing, z_loss)
 
     def divided(g: Any, divisor: Any) -> Any:
         """Divide by PyTorch; from then on by `share`, if they are what it takes."""

@@ -22,13 +22,14 @@ Tensor = torch.Tensor
 
 def serves_entropy(x: Any, axis: Any) -> bool:
     """Whether `entropy_of` is for such a tensor: along one axis."""
-    return type(axis) is int and x.dtype in FLOATS and is_eager()
+    return type(axis) is int and isinstance(x, Tensor) and x.dtype in FLOATS and is_eager()
 
 
 def serves_ids(x: Any, ids: Any) -> bool:
     """Whether `log_probs_of` is for such tensors: one id a row."""
     return (
-        isinstance(ids, Tensor)
+        isinstance(x, Tensor)
+        and isinstance(ids, Tensor)
         and ids.shape == x.shape[:-1]
         and x.dim() > 0
         and ids.dtype in (torch.int64, torch.int32)

@@ -204,11 +204,10 @@ def test_one_number_of_any_number_of_rows_has_the_same_bits_each_time(
                 assert torch.equal(dx, found[0][1])
             # Half of 65536 losses is more than float16 holds.
             torch.testing.assert_close(loss, wanted.to(kind), rtol=2 * near, atol=0)
-            # A mean of 65536 rows has a dx below the least normal float16, where half a step is:
+            # dx of a mean of 65536 rows is below the least normal float16: half a step off there.
             half_a_step = 2.0**-25 if dtype == "float16" else 0
-            largest = float(wanted_dx.abs().max())
             error = float((dx.double() - wanted_dx).abs().max())
-            assert error <= max(2 * near, 1e-6 * (dtype == "float32")) * largest + half_a_step
+            assert error <= 2 * near * float(wanted_dx.abs().max()) + half_a_step
 
 
 def test_a_graph_of_a_loss_and_its_gradient_takes_new_values() -> None:
