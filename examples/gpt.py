@@ -3,10 +3,10 @@
     python examples/gpt.py [--steps 400] [--small] [--out gpt]
 
 The text is the source of Python's standard library, cut into words; the head has 50304 columns.
-Three runs start from the same seed: with PyTorch's functions, with softgen's, and with PyTorch's
-but softmax of rows the other way round, which adds up in another order. Prints time and peak memory
-of a step, the share of softmax and loss in the time of its kernels, those kernels, how far the
-curves are apart, and some text from the model. Writes the curves to OUT/losses.csv and, with
+Five runs start from the same seed: with PyTorch's functions, with softgen's, and three times with
+PyTorch's in which softmax, the loss or both add up rows from the other end. Prints time and peak
+memory of a step, the share of softmax and loss in the time of its kernels, those kernels, how far
+the curves are apart, and some text from the model. Writes the curves to OUT/losses.csv and, with
 Matplotlib, to OUT/losses.png, and the time of every kernel of a step to OUT/kernels.csv.
 """
 
@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -49,10 +50,17 @@ def turned_softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
     return F.softmax(x.flip(dim), dim).flip(dim)
 
 
+def turned_cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Return PyTorch's loss, with sums from the other end of each row."""
+    return F.cross_entropy(x.flip(1), x.shape[1] - 1 - target)
+
+
 RUNS = {
     "torch": Functions(F.softmax, F.cross_entropy),
     "softgen": Functions(softgen.torch.softmax, softgen.torch.cross_entropy),
-    "torch turned": Functions(turned_softmax, F.cross_entropy),
+    "softmax turned": Functions(turned_softmax, F.cross_entropy),
+    "loss turned": Functions(F.softmax, turned_cross_entropy),
+    "both turned": Functions(turned_softmax, turned_cross_entropy),
 }
 
 
@@ -271,14 +279,14 @@ def write(folder: Path, results: dict[str, Result]) -> None:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    for (name, result), style in zip(results.items(), ("-", "--", ":"), strict=True):
+    for (name, result), style in zip(results.items(), ("-", "--", ":", ":", ":"), strict=True):
         axes.plot(result.losses, style, label=name)
     axes.legend()
     figure.savefig(folder / "losses.png", dpi=120)
 
 
 def main() -> None:
-    """Train the three models and compare them."""
+    """Train the models and compare them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=400, help="of training, 400 by default")
     parser.add_argument("--small", action="store_true", help="two narrow layers, for a first look")
@@ -302,9 +310,17 @@ def main() -> None:
             f"{name:16} {each.losses[-1]:10.4f} {each.milliseconds:10.2f} "
             f"{each.kernel_milliseconds:12.2f} {each.gigabytes:8.2f} {each.share:17.1%}"
         )
-    for name in ("softgen", "torch turned"):
-        mean, largest = apart(results["torch"].losses, results[name].losses)
-        print(f"{name} is {mean:.4f} from torch's curve in the mean, {largest:.4f} at most")
+    curves = {name: each.losses for name, each in results.items()}
+    own = curves.pop("softgen")
+    for what, pairs in (
+        ("PyTorch's curves", list(combinations(curves.values(), 2))),
+        ("softgen's and PyTorch's", [(own, curve) for curve in curves.values()]),
+    ):
+        means, largest = zip(*(apart(*pair) for pair in pairs), strict=True)
+        print(
+            f"{what} are {min(means):.4f} to {max(means):.4f} apart in the mean, "
+            f"{max(largest):.4f} at most"
+        )
     for name in ("torch", "softgen"):
         print(f"kernels of softmax and loss, us a step, {name}:")
         for kernel, time_of in results[name].kernels.items():
