@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen.call.library import Library
-from softgen.devices.gpu import cupy_cache
+from softgen.devices.gpu.compile import load
 from softgen.devices.gpu.device import require_device
-from softgen.devices.gpu.driver import on_device, primary_context
+from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.source.render import COMPILE_OPTIONS, template_directory
 from softgen.spec.dtypes import DType, FloatType
@@ -106,14 +106,21 @@ def launch_of(name: str, dtype: FloatType, operands: int, threads: int, device: 
 
 @functools.cache
 def _module(dtype: FloatType, device: int) -> Any:
-    """Return the kernels for a loss of `dtype`, compiled and loaded on the current device."""
-    cupy_cache.warn_once()
-    code, cupy = text_of(dtype), require_device()
-    with primary_context():  # what is loaded under a green context is gone with it
-        return cupy.RawModule(code=code, options=COMPILE_OPTIONS, backend="nvrtc").module
+    """Return the kernels for a loss of `dtype`, loaded on the current device."""
+    return load(losses_of(dtype))
 
 
-def text_of(dtype: FloatType) -> str:
-    """Return the CUDA text of the kernels for a loss of `dtype`."""
+class Kernels(NamedTuple):
+    """The text of some: see `machine_code.Text`."""
+
+    name: str
+    symbol: str
+    text: str
+    options: tuple[str, ...] = COMPILE_OPTIONS
+
+
+def losses_of(dtype: FloatType) -> Kernels:
+    """Return the kernels for a loss of `dtype`."""
+    name, symbol = f"losses_{dtype.short}_{BLOCK_SIZE}", f"KERNELS({dtype.short})"
     text = (template_directory() / "tools" / "losses.cu").read_text()
-    return f"{text}KERNELS({dtype.short}, {', '.join(CUDA[dtype])})\n"
+    return Kernels(name, symbol, f"{text}KERNELS({dtype.short}, {', '.join(CUDA[dtype])})\n")

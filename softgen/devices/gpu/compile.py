@@ -65,10 +65,8 @@ def compile_source(source: Source) -> LoadedKernel:
     """
     cuda = require_device().cuda
     device = cuda.runtime.getDevice()
-    code = _machine_code(source, arch_of(device))
-    with primary_context():  # what is loaded under a green context is gone with it
-        module = cuda.Module()
-        module.load(code)
+    module = load(source)
+    with primary_context():
         function = module.get_function(source.symbol)
         _opt_in(source.variant.launch, function.ptr)
     return LoadedKernel(
@@ -81,7 +79,20 @@ def compile_source(source: Source) -> LoadedKernel:
     )
 
 
-def _machine_code(source: Source, arch: Arch) -> bytes:
+def load(source: machine_code.Text) -> Any:
+    """Return CuPy's module of a text, compiled for the current device and loaded on it.
+
+    Raises what `compile_source` raises.
+    """
+    cuda = require_device().cuda
+    code = _machine_code(source, arch_of(cuda.runtime.getDevice()))
+    with primary_context():  # what is loaded under a green context is gone with it
+        module = cuda.Module()
+        module.load(code)
+        return module
+
+
+def _machine_code(source: machine_code.Text, arch: Arch) -> bytes:
     """Return what NVRTC makes of `source` for the current device, whose Arch is `arch`.
 
     By CuPy, which takes PTX for a device that is newer than NVRTC; the driver compiles that.
@@ -98,8 +109,8 @@ def _machine_code(source: Source, arch: Arch) -> bytes:
             source.text, (*source.options, *headers, *less), cache_in_memory=True
         )
     except compiler.CompileException as error:
-        told = f"NVRTC refused {source.name}: {error}\n{whence([source], '')}"
-        raise CompileError(told) from error
+        told = f"\n{whence([source], '')}" if isinstance(source, Source) else ""
+        raise CompileError(f"NVRTC refused {source.name}: {error}{told}") from error
     code = bytes(made)
     machine_code.keep(source, arch, version, code)
     return code

@@ -64,7 +64,7 @@ def warn_once() -> None:
     if reason := _objection_once():
         logs.warning(
             "CuPy's cache folder %s is not used: %s. What it keeps there is compiled anew in each "
-            "process; %s",
+            "process that tunes; %s",
             folder(),
             reason,
             HOW_TO_MEND,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call.means import BLOCK_SIZE, text_of
+from softgen.call.means import BLOCK_SIZE, losses_of
 from softgen.devices.emulator.compiler import find_compiler
 from softgen.devices.gpu.compile import _nvrtc
 from softgen.source.render import COMPILE_OPTIONS
@@ -77,7 +77,7 @@ extern "C" void share(void* a, void* b, void* c) {
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_they_compile_everywhere(dtype: DType, arch: str) -> None:
     nvrtc = _nvrtc()
-    program = nvrtc.createProgram(text_of(dtype), "losses.cu", (), ())
+    program = nvrtc.createProgram(losses_of(dtype).text, "losses.cu", (), ())
     try:
         nvrtc.compileProgram(program, (f"--gpu-architecture={arch}", *COMPILE_OPTIONS))
         code = nvrtc.getCUBIN(program)
@@ -97,7 +97,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     compute = "double" if dtype is DType.FLOAT64 else "float"
     loss = "Bfloat16" if dtype is DType.BFLOAT16 else compute
     calls = CALLS.replace("TYPE", dtype.short).replace("COMPUTE", compute).replace("LOSS", loss)
-    text = HOST.replace("SIZE", str(BLOCK_SIZE)) + text_of(dtype) + calls
+    text = HOST.replace("SIZE", str(BLOCK_SIZE)) + losses_of(dtype).text + calls
     (folder / "means.cpp").write_text(text)
     flags = ("-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread")
     find_compiler().call([*flags, folder / "means.cpp", "-o", folder / "means.so"])

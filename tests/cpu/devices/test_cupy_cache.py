@@ -72,8 +72,8 @@ def test_what_is_imported_already_compiles_in_memory(
     (record,) = caplog.records
     assert record.getMessage() == (
         f"CuPy's cache folder {unwritable} is not used: {unwritable.parent} is not a folder. "
-        "What it keeps there is compiled anew in each process; set CUPY_CACHE_DIR to a folder of "
-        "your own"
+        "What it keeps there is compiled anew in each process that tunes; set CUPY_CACHE_DIR to a "
+        "folder of your own"
     )
 
 

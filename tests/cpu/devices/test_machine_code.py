@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from softgen.call.means import losses_of
 from softgen.devices.gpu import compile as compiling
 from softgen.disk import folders, owned
 from softgen.errors import CompileError
 from softgen.source.render import Source, render
 from softgen.spec.arch import Arch, arch_named
+from softgen.spec.dtypes import DType
 from softgen.strategies.variants import parse_name
 
 HALF = render(parse_name("softmax_f16_512_warp_p8_c16_g32_r1_b128"))
@@ -95,6 +97,15 @@ def test_what_was_compiled_before_is_loaded_from_disk(gpu: FakeGpu, own_cache: P
     assert (first.registers, first.local_bytes, first.handle.name) == (40, 16, HALF.symbol)
     assert second.source == HALF
     assert sorted(path.name for path in (own_cache / "code").iterdir()) == [owned.MARKER, NAME]
+
+
+def test_text_that_is_no_variants_is_kept_too(gpu: FakeGpu, own_cache: Path) -> None:
+    for each in (HALF, losses_of(DType.BFLOAT16)):
+        for _ in range(2):
+            compiling.load(each)
+    assert len(gpu.compiled) == 2
+    kept = [path.name for path in owned.files("code", own_cache / "code")]
+    assert sorted(kept) == ["losses_bf16_1024-sm_90.cubin", NAME]
 
 
 @pytest.mark.parametrize(("version", "less"), [((12, 9), ()), ((13, 0), ("--minimal",))])
