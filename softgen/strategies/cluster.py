@@ -141,9 +141,13 @@ class Cluster(Sliced):
         return self.slice_packs(problem) * self.pack_size
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
-        """Return the values of `packed` worth timing."""
+        """Return the values of `packed` worth timing.
+
+        In small clusters too where rows are only read: logsumexp of bfloat16 2048 x 32000 takes
+        31.1 us so on an H200, and 32.0 at best otherwise.
+        """
         few = self.cluster_size < LEAST_PACKED_CLUSTER
-        if few and not (problem.sharded or problem.logs_sum):
+        if few and problem.writes_elements and not (problem.sharded or problem.logs_sum):
             return (False,)
         return super().may_pack(problem)
 

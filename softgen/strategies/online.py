@@ -37,7 +37,6 @@ DOT_REGISTERS = 8
 WRITER_REGISTERS = 16
 ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
 LOG_REGISTERS = 8  # of the log of a row's sum
-NEW_ARCH_REGISTERS = 8  # on sm_100 and later: 12 to 32 bytes were spilled on sm_120
 MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
 MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
@@ -73,7 +72,7 @@ class Online(Strategy):
             "a row in float32",
         )
         if self.min_blocks != 1:
-            held, others = self._held(problem), self._others(problem, arch)
+            held, others = self._held(problem), self._others(problem)
             self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def keeps_packs(self, problem: Problem) -> bool:
@@ -108,15 +107,14 @@ class Online(Strategy):
         """Return the registers of packs that are loaded together."""
         return self.unroll * self.pack_size * problem.dtype.itemsize // 4
 
-    def _others(self, problem: Problem, arch: Arch) -> int:
+    def _others(self, problem: Problem) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
             return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
-        later = NEW_ARCH_REGISTERS if arch.compute_capability >= (10, 0) else 0
-        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm + later
+        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory."""
@@ -158,10 +156,13 @@ class Online(Strategy):
         With a third sum and 4 packs or fewer the compiler's own choice is faster: entropies of
         bfloat16 4096 x 128256 took 256 us in 45 registers and 238 in 61; with 6 packs 243 in 79.
         """
-        dots = problem.function.part is MAX_SUM_DOT
-        if not self._caps(problem) or (problem.function.reduces and dots and self.unroll <= 4):
+        writes = not problem.function.reduces
+        dots = problem.function.part is MAX_SUM_DOT and not writes
+        # Where nothing is found of a row ptxas spilled 4 to 32 bytes on sm_120.
+        later = writes and arch.compute_capability >= (10, 0)
+        if not self._caps(problem) or later or (dots and self.unroll <= 4):
             return self
-        registers = self._held(problem) + self._others(problem, arch)
+        registers = self._held(problem) + self._others(problem)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
 
     @classmethod

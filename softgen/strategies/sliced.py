@@ -243,10 +243,10 @@ class Sliced(Strategy):
             require_packable(self, self.pack_size, problem, arch, sums=True)
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
-        """Return the values of `packed` worth timing: what is written has 16 bits too."""
+        """Return the values of `packed` worth timing: elements that are written have 16 bits."""
         worth = (
             problem.dtype.itemsize == 2
-            and problem.out_dtype.itemsize <= 2
+            and (problem.out_dtype.itemsize <= 2 or not problem.writes_elements)
             and self.cols_per_thread >= LEAST_PACKED
             and self.launch(problem).block_size <= LARGEST_PACKED_BLOCK
         )
