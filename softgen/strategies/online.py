@@ -158,9 +158,9 @@ class Online(Strategy):
         """
         writes = not problem.function.reduces
         dots = problem.function.part is MAX_SUM_DOT and not writes
-        # Where nothing is found of a row ptxas spilled 4 to 32 bytes on sm_120.
-        later = writes and arch.compute_capability >= (10, 0)
-        if not self._caps(problem) or later or (dots and self.unroll <= 4):
+        # Where nothing is found of a row ptxas spilled 4 to 32 bytes on sm_86 and sm_120.
+        other = writes and arch.compute_capability != (9, 0)
+        if not self._caps(problem) or other or (dots and self.unroll <= 4):
             return self
         registers = self._held(problem) + self._others(problem)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
