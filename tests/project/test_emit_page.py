@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from softgen.source.gallery import gallery
+from softgen.source.render import Source
 from softgen.spec.dtypes import DType
+from softgen.strategies.variants import parse_name
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "emit.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "emit.md").read_text()
 (CODE,) = re.findall(r"^```cuda\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 (NAME,) = re.findall(r'extern "C" __global__ void (\w+)\(', CODE)
-(KERNEL,) = (source for source in gallery() if source.name == NAME)
+KERNEL = Source.of(parse_name(NAME), (ROOT / "generated" / f"{NAME}.cu").read_text())
 
 
 def test_it_declares_the_kernel_as_the_file_defines_it() -> None:

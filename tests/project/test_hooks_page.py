@@ -8,6 +8,8 @@ import io
 import re
 from pathlib import Path
 
+import pytest
+
 import softgen
 from softgen.errors import InvalidValueError
 from softgen.spec.functions import all_functions
@@ -21,6 +23,7 @@ PAGE = (ROOT / "docs" / "hooks.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
 
+@pytest.mark.usefixtures("host_built")
 def test_the_example_prints_what_the_page_says() -> None:
     (code,) = (body for kind, body in BLOCKS if kind == "python" and "emulator" in body)
     printed = io.StringIO()

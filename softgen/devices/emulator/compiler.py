@@ -43,7 +43,7 @@ UNHURRIED = tuple(
     for name in (
         *("tree-loop-optimize", "move-loop-invariants", "if-conversion", "if-conversion2"),
         *("reorder-blocks", "shrink-wrap", "cprop-registers", "compare-elim"),
-        "combine-stack-adjustments",
+        *("combine-stack-adjustments", "dse", "forward-propagate", "tree-dominator-opts"),
     )
 )
 # Not `shift`: to put an exponent in place a kernel shifts it into the sign, as CUDA allows.

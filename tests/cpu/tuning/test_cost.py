@@ -66,20 +66,22 @@ def test_a_tuning_times_some_dozens_at_most(suite: str) -> None:
         assert 8 <= len(kept) <= MOST, shape.label
 
 
-@pytest.mark.parametrize("arch", KNOWN.values(), ids=lambda arch: arch.name)
+@pytest.mark.parametrize("arch", KNOWN)
 @pytest.mark.parametrize("dtype", DType)
-def test_the_best_guesses_are_always_among_them(arch: object, dtype: DType) -> None:
-    known = next(each for each in KNOWN.values() if each is arch)
-    for cols in (1, 3, 100, 1024, 12671, 50257, 300_000, 2**23):
-        for rows in (1, 300, 2**16):
-            problem = Problem.of("softmax", dtype, cols)
-            kept = worth_timing(problem, rows, known)
-            everything = list(candidates(problem, rows, known))
-            assert kept[0] == best_guess(problem, rows, known)
-            assert [v for v in everything if v in set(kept)] == kept  # their order is kept too
-            kinds = list(dict.fromkeys(type(v.strategy) for v in everything))
-            for kind in kinds[: model.LEAST_STRATEGIES]:
-                assert next(v for v in everything if type(v.strategy) is kind) in kept
+def test_the_best_guesses_are_always_among_them(arch: str, dtype: DType) -> None:
+    """Numbers of rows take turns, so that each width meets all of them on each architecture."""
+    known, start = KNOWN[arch], list(KNOWN).index(arch) + list(DType).index(dtype)
+    for turn, cols in enumerate((1, 3, 100, 1024, 12671, 50257, 300_000, 2**23), start):
+        problem, rows = Problem.of("softmax", dtype, cols), (1, 300, 2**16)[turn % 3]
+        kept, everything = (
+            worth_timing(problem, rows, known),
+            list(candidates(problem, rows, known)),
+        )
+        assert kept[0] == best_guess(problem, rows, known)
+        assert [v for v in everything if v in set(kept)] == kept  # their order is kept too
+        kinds = list(dict.fromkeys(type(v.strategy) for v in everything))
+        for kind in kinds[: model.LEAST_STRATEGIES]:
+            assert next(v for v in everything if type(v.strategy) is kind) in kept
 
 
 def test_strategies_that_cannot_win_are_left_out() -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,6 +29,8 @@ from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
 from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken, share_programs
+
+README = Path(__file__).parents[3] / "README.md"
 
 
 @pytest.fixture(autouse=True)
@@ -213,7 +217,12 @@ def test_the_matrix_covers_what_it_should() -> None:
     assert any(p.alignment == 1 and p.cols == 1000 for p in problems())
     pairs = {(p.dtype.short, p.out_dtype.short) for p in problems()}
     assert {("bf16", "f32"), ("f16", "f32"), ("f32", "f16"), ("f32", "bf16")} < pairs
-    assert set(matrix(False, dtypes=["bfloat16"])) <= set(chosen)
+    assert {v for v in best_guesses() if v.problem.dtype is DType.BFLOAT16} <= set(chosen)
+
+
+def test_the_readme_says_how_many_kernels_there_are() -> None:
+    (said,) = re.findall(r"`softgen verify` runs about (\d+) kernels", README.read_text())
+    assert len(best_guesses()) == pytest.approx(int(said), rel=0.03)
 
 
 def test_the_cover_has_every_pair_of_properties() -> None:

@@ -3,10 +3,10 @@
 // side is compiled with -fsanitize=thread and each of its loads and stores calls the emulator.
 #pragma once
 
-#include <cstddef>
-#include <tuple>
-#include <type_traits>
-#include <utility>
+// And no more of the C++ library: to read <tuple> took as long as to compile a small kernel.
+#include <stddef.h>
+
+#include <initializer_list>  // `for (auto each : {a, b})`, which NVRTC knows by itself
 
 #include "simt_interface.h"
 
@@ -56,6 +56,26 @@ inline auto dynamic_shared() -> T (&)[kMaxDynamicShared / sizeof(T)] {
   return *reinterpret_cast<T(*)[kMaxDynamicShared / sizeof(T)]>(simt_dynamic_shared);
 }
 
+template <typename>
+constexpr bool kIsPointer = false;
+template <typename T>
+constexpr bool kIsPointer<T*> = true;
+
+template <typename>
+constexpr bool kIsWorkspace = false;
+template <>
+constexpr bool kIsWorkspace<unsigned char*> = true;
+
+// 0, 1, .. kCount - 1, as the parameters of a type.
+template <size_t...>
+struct Indices {};
+template <size_t kCount, size_t... kIndices>
+struct UpTo : UpTo<kCount - 1, kCount - 1, kIndices...> {};
+template <size_t... kIndices>
+struct UpTo<0, kIndices...> {
+  using Type = Indices<kIndices...>;
+};
+
 // Turns a kernel into the function of a table's row.
 template <auto kKernel>
 struct Call;
@@ -64,15 +84,13 @@ struct Call;
 // is an array, or a number that is passed by value and read from an array of one element.
 template <typename... Parameters, void (*kKernel)(Parameters...)>
 struct Call<kKernel> {
-  static constexpr bool kTakesWorkspace =
-      std::is_same_v<std::tuple_element_t<sizeof...(Parameters) - 1, std::tuple<Parameters...>>,
-                     unsigned char*>;
+  static constexpr bool kTakesWorkspace = (..., kIsWorkspace<Parameters>);  // the last one's
   static constexpr size_t kArrays = sizeof...(Parameters) - 1 - kTakesWorkspace;
 
   // Not a kernel's own reads: they are not to be seen as loads of its.
   template <size_t kIndex, typename Parameter>
   __attribute__((no_sanitize("thread"))) static Parameter argument(void* const* arrays, long long rows, unsigned char* workspace) {
-    if constexpr (kIndex < kArrays && !std::is_pointer_v<Parameter>) {
+    if constexpr (kIndex < kArrays && !kIsPointer<Parameter>) {
       return *static_cast<const Parameter*>(arrays[kIndex]);
     } else if constexpr (kIndex < kArrays) {
       return static_cast<Parameter>(arrays[kIndex]);
@@ -85,12 +103,12 @@ struct Call<kKernel> {
 
   template <size_t... kIndices>
   static void run_with(void* const* arrays, long long rows, unsigned char* workspace,
-                       std::index_sequence<kIndices...>) {
+                       Indices<kIndices...>) {
     kKernel(argument<kIndices, Parameters>(arrays, rows, workspace)...);
   }
 
   static void run(void* const* arrays, long long rows, unsigned char* workspace) {
-    run_with(arrays, rows, workspace, std::index_sequence_for<Parameters...>());
+    run_with(arrays, rows, workspace, typename UpTo<sizeof...(Parameters)>::Type());
   }
 };
 
