@@ -1,7 +1,7 @@
 """The mean of losses of rows, and what its gradient is for each of them: a launch each.
 
-By a library's operations they are four launches and two, of 4 to 10 us of the host each. The
-kernels are the same for all problems, in templates/tools/losses.cu, which needs no Jinja.
+By a library's operations they are four launches and two. The kernels are the same for all problems,
+in templates/tools/losses.cu, which needs no Jinja.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from softgen.spec.dtypes import DType, FloatType
 from softgen.strategies.launch import Launch
 
 BLOCK_SIZE = 1024  # kBlockSize of the text
-# One block sums them all, 4 us for so many. Beyond, a library's own sum has more blocks.
+# One block sums them all, in one order. Beyond, a library's own sum has more blocks.
 MOST_ROWS = 1 << 16
 # The types of arithmetic and of the loss, as the text calls them.
 CUDA: dict[FloatType, tuple[str, str]] = {
