@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from pathlib import Path
 
 import pytest
 
 from softgen.verify.verify import on_emulator
 from tests.helpers.emulator_helpers import share_programs
-from tests.mutation import subjects
-
-COUNTS = Path(__file__).with_name("work.json")
+from tests.mutation import COUNTS, subjects
 
 
 def counted() -> dict[str, list[dict[str, int]]]:
@@ -33,7 +30,7 @@ def counted() -> dict[str, list[dict[str, int]]]:
 def test_kernels_do_what_they_did(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share_programs(tmp_path_factory, monkeypatch)  # with the test of mutants
+    share_programs(tmp_path_factory, monkeypatch)
     assert counted() == json.loads(COUNTS.read_text())
 
 
