@@ -113,6 +113,19 @@ def exact_results(
     return tuple(results)
 
 
+def growth(problem: Problem, inputs: Sequence[Storage]) -> Float64 | float:
+    """Return by what hooks multiply results on their way out, of each element and 1 at least.
+
+    The arguments are those of `exact_results`. What was 0 before, as -ftz makes it, stays 0.
+    """
+    if not problem.hooks:
+        return 1.0
+    y = np.ones((len(inputs[0]), problem.cols))
+    for hook, values in _split(problem, inputs)[1]:
+        y = hook.leave(y, *values)
+    return np.maximum(np.abs(y), 1.0)
+
+
 def of_empty_row(problem: Problem) -> tuple[float, ...]:
     """Return the results of a row without elements, which are those of a row of one -inf."""
     nothing = np.full((1, 1), -np.inf)

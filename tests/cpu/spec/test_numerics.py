@@ -9,14 +9,15 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.source.render import render
+from softgen.spec import numerics
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import Float64, decode, encode, storage_dtype
+from softgen.spec.numerics import Float64, decode, encode, exact_results, storage_dtype
 from softgen.spec.problem import Problem
-from softgen.strategies.variants import best_guess
+from softgen.strategies.variants import best_guess, parse_name
 from softgen.verify.regimes import REGIMES, Slices
 from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import check, reference
@@ -202,6 +203,23 @@ def test_bfloat16_results_that_float32_flushes_may_be_0() -> None:
         flushed = y.copy()
         flushed[0, column] = 0
         assert check(flushed, x, small).ok is ok
+
+
+@pytest.mark.parametrize(("scale", "excused"), [(5.0, True), (-5.0, True), (1.0, False)])
+def test_results_that_are_flushed_before_they_are_scaled_may_be_0(
+    scale: float, excused: bool
+) -> None:
+    """Of 3e-38 and -3e-38 what was computed is 6e-39, below the smallest normal number."""
+    scaled = parse_name("softmax_bf16_4_outscale_safe_b128").problem
+    x = encode([[0, np.log(4.5e-38 / abs(scale)), -1, -2]], DType.BFLOAT16)
+    inputs = (x, np.float32([scale]))
+    (y,) = exact_results(scaled, [decode(x, DType.BFLOAT16), inputs[1]])
+    result = encode(y, DType.BFLOAT16)
+    assert numerics.check([result], inputs, scaled).ok
+    for column, ok in ((1, excused), (2, False)):
+        flushed = result.copy()
+        flushed[0, column] = 0
+        assert numerics.check([flushed], inputs, scaled).ok is ok
 
 
 def test_log_softmax_near_zero_has_the_absolute_bound_of_float32() -> None:
