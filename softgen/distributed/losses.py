@@ -8,10 +8,12 @@ import torch
 
 from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import require_reduction
+from softgen.call.scalars import finite, whole
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
 from softgen.distributed.functional import checked, eager
 from softgen.distributed.gradients import CrossEntropy, Losses, TokenLogProbs
+from softgen.distributed.starts import start_of
 from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -58,8 +60,9 @@ def token_log_probs(
     several = ids.dim() == x.dim()
     count = count_of(ids.shape, x.shape)
     temperature = _temperature(temperature, x)
+    start = None if offset is None else start_of(offset)
     exchange = exchange_of(placed.group, x)
-    start = _start(offset, placed, x, exchange.group)
+    start = _start(start, placed, x, exchange.group)
     tracked = x.requires_grad and torch.is_grad_enabled()
     if temperature is None and count == 1:
         log_probs, lse = _of_one(x, ids.reshape(x.shape[:-1]), start, exchange)
@@ -126,6 +129,8 @@ def cross_entropy(
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
     require_reduction(None, reduction, 0, z_loss)
+    ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    start = None if offset is None else start_of(offset)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), _integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
@@ -134,9 +139,9 @@ def cross_entropy(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
     exchange = exchange_of(placed.group, x)
-    start = _start(offset, placed, x, exchange.group)
+    start = _start(start, placed, x, exchange.group)
     kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
-    options = (ignore_index, float(z_loss), reduction, wide(x) if kept else x.dtype)
+    options = (ignored, z_loss, reduction, wide(x) if kept else x.dtype)
     loss, lse = _losses(x, Losses(target, start, *options), exchange)
     loss = placed.rows(loss)
     return (loss, placed.rows(lse)) if return_lse else loss

@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 
 from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import reduced, require_reduction
+from softgen.call.scalars import whole
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed.gathered import Gathered
-from softgen.distributed.starts import Starts
+from softgen.distributed.starts import Starts, start_of
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -102,11 +103,12 @@ def cross_entropy(
         The loss in float32 (float64 for float64). NaN for a target that no process has.
     """
     require_reduction(None, reduction, 0, 0)
+    ignored = whole("ignore_index", ignore_index)
     x, target = _checked(x_local), _integers("target", target)
     require_one_a_row(target.shape, x.shape)
-    first = _first(x, comm) if offset is None else offset
-    losses, _ = _Nccl(comm).losses(x, target, first, ignore_index, 0.0)
-    return reduced(losses, target, ignore_index, reduction)
+    first = _first(x, comm, offset)
+    losses, _ = _Nccl(comm).losses(x, target, first, ignored, 0.0)
+    return reduced(losses, target, ignored, reduction)
 
 
 class _Nccl(Gathered):
@@ -146,7 +148,7 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
     Elements are NaN where no process has the column.
     """
     cupy, cols, infinity = _cupy(), x.shape[-1], float("inf")
-    columns = ids - (_first(x, comm) if offset is None else offset)
+    columns = ids - _first(x, comm, offset)
     logits = cupy.full(ids.shape, infinity, arithmetic_of(x))
     if cols:
         nearest = columns.clip(0, cols - 1)
@@ -157,8 +159,10 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
     return m, cupy.log(d), cupy.where(logits == infinity, float("nan"), logits)
 
 
-def _first(x: Any, comm: Any) -> int:
+def _first(x: Any, comm: Any, offset: int | None) -> int:
     """Return the number of the shard's first column, asked once for a number of columns."""
+    if offset is not None:
+        return start_of(offset)
 
     def ask() -> Any:
         return _Nccl(comm).gather(_cupy().array([[x.shape[-1]]], "int64")).ravel()

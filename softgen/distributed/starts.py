@@ -6,6 +6,9 @@ from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from softgen.call.scalars import whole
+from softgen.errors import InvalidValueError
+
 
 class Starts:
     """First columns of this process, by its group and how many it has.
@@ -26,3 +29,13 @@ class Starts:
         if cols not in known:
             known[cols] = int(ask()[:rank].sum())
         return known[cols]
+
+
+def start_of(offset: Any) -> int:
+    """Return a caller's `offset`; raise InvalidTypeError or InvalidValueError if it is none."""
+    start = whole("offset", offset)
+    if not 0 <= start < 2**63:
+        raise InvalidValueError(
+            f"offset must be the number of the shard's first column, 0 or above, got {start}"
+        )
+    return start

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from softgen.call import losses
+from softgen.call.scalars import finite
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
@@ -100,7 +101,10 @@ def cross_entropy(
             )
         weight = weight.to(wide(x))
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
-    smoothing, z_loss = float(label_smoothing), float(z_loss)
+    if torch.compiler.is_compiling():  # the operator checks them, once they are known
+        smoothing, z_loss = float(label_smoothing), float(z_loss)
+    else:
+        smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
     dtype = input.dtype
     if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
         dtype = wide(x)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -171,7 +172,8 @@ def cross_entropy(rank: int, size: int) -> None:
         )
         exact.backward()
         x = mine(full, rank, size).requires_grad_()
-        loss = sd.cross_entropy(x, target, reduction=reduction)
+        numbers: dict[str, Any] = {"ignore_index": np.int64(-100), "z_loss": np.float32(0)}
+        loss = sd.cross_entropy(x, target, reduction=reduction, **numbers)
         loss.backward()
         close(loss.detach(), exact.detach(), 3e-6)
         same_bits(loss)

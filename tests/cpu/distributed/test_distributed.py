@@ -98,6 +98,23 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         distributed.cross_entropy(x, ids[:1])
     with pytest.raises(InvalidValueError, match="did you mean"):
         distributed.cross_entropy(x, ids, reduction="means")
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"ignore_index": 1.5}, InvalidTypeError, r"ignore_index must be an int, got 1\.5"),
+        ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
+        ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
+        ({"z_loss": "a"}, InvalidTypeError, "z_loss must be a number, got 'a'"),
+        ({"z_loss": float("nan")}, InvalidValueError, "z_loss must be finite, got nan"),
+        ({"z_loss": float("inf")}, InvalidValueError, "z_loss must be finite, got inf"),
+    ]
+    for options, error, told in wrong:
+        with pytest.raises(error, match=told):
+            distributed.cross_entropy(x, ids, **options)
+    for function in (distributed.cross_entropy, distributed.token_log_probs):
+        for offset in ("0", 6.7, True):
+            with pytest.raises(InvalidTypeError, match=f"offset must be an int, got {offset!r}"):
+                function(x, ids, offset=offset)
+        with pytest.raises(InvalidValueError, match="first column, 0 or above, got -1"):
+            function(x, ids, offset=-1)
     with pytest.raises(InvalidValueError, match="or one axis more"):
         distributed.token_log_probs(x, ids[:1])
     with pytest.raises(InvalidValueError, match="1 to 16 ids, got 17"):

@@ -189,6 +189,11 @@ def test_bad_input_is_told_what_is_wrong() -> None:
         on_cupy.token_log_probs(x, [0, 1], None)
     with pytest.raises(InvalidValueError, match="did you mean"):
         on_cupy.cross_entropy(x, np.zeros(2, "int64"), None, reduction="means")
+    with pytest.raises(InvalidTypeError, match=r"ignore_index must be an int, got 1\.5"):
+        on_cupy.cross_entropy(x, np.zeros(2, "int64"), None, ignore_index=1.5)  # type: ignore[arg-type]
+    for run in (on_cupy.cross_entropy, on_cupy.token_log_probs):
+        with pytest.raises(InvalidValueError, match="first column, 0 or above, got -1"):
+            run(x, np.zeros(2, "int64"), None, offset=-1)
 
 
 def test_it_needs_no_pytorch() -> None:

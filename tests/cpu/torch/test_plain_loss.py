@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
@@ -90,10 +91,19 @@ def test_a_request_that_only_equals_the_last_is_looked_at() -> None:
         ({"label_smoothing": 2}, InvalidValueError),
         ({"z_loss": float("inf")}, InvalidValueError),
         ({"size_average": True}, NotSupportedError),
+        ({"ignore_index": 1.5}, InvalidTypeError),
+        ({"ignore_index": "1"}, InvalidTypeError),
+        ({"z_loss": "a"}, InvalidTypeError),
+        ({"z_loss": True}, InvalidTypeError),
+        ({"z_loss": float("nan")}, InvalidValueError),
+        ({"label_smoothing": "a"}, InvalidTypeError),
     ]
     for options, error in wrong:
-        with pytest.raises(error):
-            mine.cross_entropy(x, target, **{"ignore_index": 1, "z_loss": 0.5, **options})
+        for beside in ({}, {"return_lse": True}):
+            given = {"ignore_index": 1, "z_loss": 0.5, **options, **beside}
+            with pytest.raises(error, match=next(iter(options))):
+                mine.cross_entropy(x, target, **given)
+    mine.cross_entropy(x, target, ignore_index=np.int32(1), z_loss=np.float32(0.5))  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="target must have the shape"):
         mine.cross_entropy(x, target[1:])
     with pytest.raises(NotSupportedError, match="probabilities"):
