@@ -212,7 +212,7 @@ def test_results_that_are_flushed_before_they_are_scaled_may_be_0(
     """Of 3e-38 and -3e-38 what was computed is 6e-39, below the smallest normal number."""
     scaled = parse_name("softmax_bf16_4_outscale_safe_b128").problem
     x = encode([[0, np.log(4.5e-38 / abs(scale)), -1, -2]], DType.BFLOAT16)
-    inputs = (x, np.float32([scale]))
+    inputs = (x, np.array([scale], np.float32))
     (y,) = exact_results(scaled, [decode(x, DType.BFLOAT16), inputs[1]])
     result = encode(y, DType.BFLOAT16)
     assert numerics.check([result], inputs, scaled).ok
