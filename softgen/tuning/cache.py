@@ -176,6 +176,10 @@ def import_file(path: Path) -> int:
 
     Raises InvalidValueError, before anything is stored, if the file holds anything else.
     """
+    if path.is_dir():
+        raise InvalidValueError(
+            f"{path} is a folder; `softgen cache merge {path}` takes over the choices in it"
+        )
     data = read_export(path)
     try:
         found = [entry_from_json(item) for item in data]
@@ -195,7 +199,9 @@ def read_export(path: Path) -> list[Any]:
     try:
         data: Any = json.loads(path.read_text())
     except (OSError, ValueError, RecursionError) as error:
-        raise InvalidValueError(f"cannot read {path} as JSON: {error}") from error
+        raise InvalidValueError(
+            f"cannot read {path} as JSON, which `softgen cache export` writes: {error}"
+        ) from error
     if not isinstance(data, list):
         raise InvalidValueError(f"{path} is not a list of cache entries, as `cache export` writes")
     return data

@@ -14,6 +14,10 @@ from softgen.errors import InvalidValueError
 from softgen.tuning import cache
 from softgen.tuning.entry import SCHEMA, Entry, entry_from_json
 
+_ACCEPTED = (
+    "name a cache folder, as `softgen cache path` prints it, or a file of `softgen cache export`"
+)
+
 
 class Merged(NamedTuple):
     """What `merge` did.
@@ -94,10 +98,7 @@ def _came(path: Path) -> Iterator[_Found | None]:
         inner = path / cache.KIND
         files = sorted((inner if inner.is_dir() else path).glob("*.json"))
         if not files and not inner.is_dir():
-            raise InvalidValueError(
-                f"{path} holds no tuned choices; name a cache folder, as `softgen cache path` "
-                "prints it, or a file of `softgen cache export`"
-            )
+            raise InvalidValueError(f"{path} holds no tuned choices; {_ACCEPTED}")
         for file in files:
             try:
                 data = json.loads(read_regular(file))
@@ -107,12 +108,13 @@ def _came(path: Path) -> Iterator[_Found | None]:
             else:
                 yield _found(data, file)
     elif not path.exists():
-        raise InvalidValueError(
-            f"{path} does not exist; name a cache folder, as `softgen cache path` prints it, or a "
-            "file of `softgen cache export`"
-        )
+        raise InvalidValueError(f"{path} does not exist; {_ACCEPTED}")
     else:
-        for item in cache.read_export(path):
+        try:
+            items = cache.read_export(path)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"{error}; {_ACCEPTED}") from error
+        for item in items:
             yield _found(item, path)
 
 

@@ -828,6 +828,8 @@ def test_a_missing_or_binary_file_is_an_error_that_names_it(tmp_path: Path) -> N
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidValueError, match=r"cannot read .*binary as JSON"):
         cache.import_file(tmp_path / "binary")
+    with pytest.raises(InvalidValueError, match=r"is a folder; `softgen cache merge .*` takes"):
+        cache.import_file(tmp_path)
 
 
 def test_an_endless_nest_imports_nothing(tmp_path: Path) -> None:

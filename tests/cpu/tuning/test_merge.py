@@ -158,6 +158,11 @@ def test_other_paths_are_told_apart(tmp_path: Path, tuned: Path) -> None:
         merge([tmp_path / "empty"])
     with pytest.raises(InvalidValueError, match="nowhere does not exist; name a cache folder"):
         merge([tmp_path / "nowhere"])
+    for name, text in (("README.md", "# softgen"), ("nothing", ""), ("object", "{}")):
+        (tmp_path / name).write_text(text)
+        told = rf"{name}.*; name a cache folder, as .*, or a file of `softgen cache export`$"
+        with pytest.raises(InvalidValueError, match=told):
+            merge([tmp_path / name])
     (tmp_path / "empty" / "tuned").mkdir()
     assert merge([tmp_path / "empty"]) == Merged(0, 0, 0, 0)
 
