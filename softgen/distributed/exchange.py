@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from softgen.distributed.collective import Collective
-from softgen.errors import InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.switches import is_on
 from softgen.tuning.policy import batch_invariant_default
 
@@ -71,8 +71,8 @@ class Exchange(Protocol):
 def exchange_of(group: Any, x: Any) -> Exchange:
     """Return the exchange of a process group, for shards like x; None is that of all processes.
 
-    Raises NotSupportedError before torch.distributed is initialised, and InvalidValueError for a
-    group that this process is not in.
+    Raises NotSupportedError before torch.distributed is initialised, and InvalidTypeError or
+    InvalidValueError for a group that is none or that this process is not in.
     """
     group = _world() if group is None else group
     known = group is not None and x.is_cuda and group in _exchanges
@@ -82,6 +82,11 @@ def exchange_of(group: Any, x: Any) -> Exchange:
         raise NotSupportedError(
             "torch.distributed is not initialised; start the program with torchrun and call "
             "torch.distributed.init_process_group() first"
+        )
+    if not isinstance(group, dist.ProcessGroup) and group is not dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidTypeError(
+            "group must be a process group, as torch.distributed.new_group() returns it, or None "
+            f"for all processes, got {group!r}"
         )
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")

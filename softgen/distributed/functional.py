@@ -10,7 +10,8 @@ import torch
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
 from softgen.distributed.gradients import LogSoftmax, LogSumExp, Softmax
-from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.spec.dtypes import DType, Float8, result_type
 from softgen.torch.dtypes import FLOATS
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -73,12 +74,13 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
+    dtype = _result_dtype(dtype, x)
     exchange = exchange_of(placed.group, x)
     if x.requires_grad and torch.is_grad_enabled():
         lse = LogSumExp.apply(x, exchange)
     else:
         lse = exchange.logsumexp(x.detach())
-    lse = placed.rows(lse.to(dtype or x.dtype))
+    lse = placed.rows(lse.to(dtype))
     return lse[..., None] if keepdim else lse
 
 
@@ -93,12 +95,27 @@ def checked(x: Any) -> Any:
     return x
 
 
+def _result_dtype(dtype: Any, x: Any) -> Any:
+    """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others."""
+    if dtype is None:
+        return x.dtype
+    if isinstance(dtype, torch.dtype) and dtype in FLOATS:
+        return dtype
+    found = result_type(dtype)
+    if isinstance(found, Float8):
+        raise NotSupportedError(
+            f"softgen.distributed has no 8-bit results, got dtype {found.value}; take one of "
+            f"{', '.join(DType)}"
+        )
+    return getattr(torch, found.value)
+
+
 def _elements(function: Any, x_local: Any, dtype: Any, group: Any) -> Any:
     """Return what a class of `gradients` gives for the elements of a shard."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
+    dtype = _result_dtype(dtype, x)
     exchange = exchange_of(placed.group, x)
-    dtype = dtype or x.dtype
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)
     if x.requires_grad and torch.is_grad_enabled():

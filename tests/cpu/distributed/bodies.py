@@ -96,7 +96,8 @@ def columns(rank: int, size: int, name: str) -> None:
             )
     for narrow, dtype in ((torch.bfloat16, torch.float32), (torch.float32, torch.float64)):
         full = rows_of(size, narrow)
-        got = getattr(sd, name)(mine(full, rank, size), dtype=dtype)
+        by_name = str(dtype).removeprefix("torch.")
+        got = getattr(sd, name)(mine(full, rank, size), dtype=by_name)
         assert got.dtype is dtype
         close(got, mine(whole(full.double(), -1), rank, size), BOUND[dtype])
 

@@ -90,6 +90,12 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         distributed.logsumexp([1.0])
     with pytest.raises(InvalidTypeError, match=r"float of 16 to 64 bits, got torch\.int64"):
         distributed.log_softmax(ids)
+    for run in (distributed.softmax, distributed.log_softmax, distributed.logsumexp):
+        for dtype in ("float8_e4m3fn", torch.float8_e5m2):
+            with pytest.raises(NotSupportedError, match="no 8-bit results, got dtype float8_e"):
+                run(x, dtype=dtype)
+        with pytest.raises(InvalidTypeError, match="dtype 'int64' is not supported"):
+            run(x, dtype=torch.int64)
     with pytest.raises(InvalidValueError, match="columns along its last dimension"):
         distributed.softmax(x[0, 0])
     with pytest.raises(InvalidTypeError, match=r"target must be .* got torch\.float32"):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from softgen.errors import InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
 
@@ -47,6 +47,7 @@ def test_before_torch_distributed_is_initialised(monkeypatch: pytest.MonkeyPatch
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.ProcessGroup", Group)
     monkeypatch.setattr("torch.distributed.get_rank", lambda group: 0)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 2)
     return Group()
@@ -137,6 +138,15 @@ def test_groups_too_small_or_too_large_ask_nobody(
 def test_tensors_on_the_cpu_ask_nobody(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOFTGEN_DIRECT", "1")
     assert isinstance(exchange.exchange_of(group, Shard(False)), Collective)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize("given", ["foo", 0, [0]], ids=str)
+@pytest.mark.parametrize("is_cuda", [False, True])
+def test_what_is_no_group_is_refused(is_cuda: bool, given: Any) -> None:
+    with pytest.raises(InvalidTypeError, match=r"group must be a process group.* got ") as caught:
+        exchange.exchange_of(given, Shard(is_cuda))
+    assert str(caught.value).endswith(f"got {given!r}")
 
 
 @pytest.mark.usefixtures("asked")
