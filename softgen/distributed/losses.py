@@ -8,7 +8,7 @@ import torch
 
 from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import require_reduction
-from softgen.call.scalars import finite, whole
+from softgen.call.scalars import finite, is_number, whole
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_of
 from softgen.distributed.functional import checked, eager
@@ -165,7 +165,17 @@ def _temperature(value: Any, x: Any) -> Any:
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
             raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
-        return value.to(wide(x)).expand(x.shape[:-1])
-    if value is not None and not value > 0:
+        try:
+            return value.to(wide(x)).expand(x.shape[:-1])
+        except RuntimeError:
+            raise InvalidValueError(
+                f"temperature must broadcast to {tuple(x.shape[:-1])}, got shape "
+                f"{tuple(value.shape)}"
+            ) from None
+    if value is None:
+        return None
+    if isinstance(value, bool) or not is_number(value):
+        raise InvalidTypeError(f"temperature must be a number or a tensor, got {value!r}")
+    if not value > 0:
         raise InvalidValueError(f"temperature must be above 0, got {value!r}")
-    return None if value is None else float(value)
+    return float(value)

@@ -127,5 +127,13 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         distributed.token_log_probs(x, ids[:, None].expand(2, 17))
     with pytest.raises(InvalidValueError, match=r"above 0, got 0\.0"):
         distributed.token_log_probs(x, ids, temperature=0.0)
+    for shape in ((3,), (2, 1), (2, 2)):
+        told = f"temperature must broadcast to (2,), got shape {shape}"
+        with pytest.raises(InvalidValueError, match=f"^{re.escape(told)}$"):
+            distributed.token_log_probs(x, ids, temperature=torch.ones(shape))
+    for temperature in ("1", True, [1.0, 2.0]):
+        told = f"temperature must be a number or a tensor, got {temperature!r}"
+        with pytest.raises(InvalidTypeError, match=f"^{re.escape(told)}$"):
+            distributed.token_log_probs(x, ids, temperature=temperature)
     with pytest.raises(InvalidValueError, match="no gradient here"):
         distributed.token_log_probs(x, ids, temperature=torch.ones(2).requires_grad_())
