@@ -128,8 +128,14 @@ def tune(
     if grid is not None and (gpus is not None or shard is not None):
         raise typer.BadParameter("--gpus and --shard go without --grid, which searches on one GPU")
     if ray is not None:
-        if gpus is not None or shard is not None or grid is not None or with_candidates:
-            raise typer.BadParameter("--ray goes without --gpus, --shard, --grid and --candidates")
+        beside = {"--gpus": gpus, "--shard": shard, "--grid": grid}
+        given = [name for name, value in beside.items() if value is not None]
+        given += ["--candidates"] * with_candidates
+        if given:
+            raise typer.BadParameter(
+                "--ray shares all shapes among the free GPUs of a cluster; leave out "
+                f"{' and '.join(given)}, or --ray"
+            )
         return _show(tune_on_ray(ray, tasks, budget), tasks, None, False, json)
     asked, part = parse_gpus(gpus), shard_of(shard) if grid is None else None
     options.require_gpu()

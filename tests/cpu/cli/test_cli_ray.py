@@ -100,4 +100,4 @@ def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_goes_without_ray(words: tuple[str, ...]) -> None:
     told = refused(group.USAGE, "tune", "--shape", "8x8", "--ray", "local", *words)
-    assert "--ray goes without" in told
+    assert f"free GPUs of a cluster; leave out {words[0]}, or --ray" in told
