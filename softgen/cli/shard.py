@@ -49,9 +49,11 @@ def shard_of(text: str | None) -> Shard | None:
     if text is not None:
         match = re.fullmatch(r"\s*(\d{1,9})\s*/\s*(\d{1,9})\s*", text)
         if not match or not _is_part(int(match[1]), int(match[2])):
+            count = int(match[2]) if match else 0
+            known = 1 < count <= MOST_PROCESSES
+            parts = f"0/{count} to {count - 1}/{count}" if known else "for example 0/8 to 7/8"
             raise InvalidValueError(
-                f"--shard: {text!r} is no part of the shapes; write RANK/WORLD, for example 0/8 "
-                "to 7/8"
+                f"--shard: {text!r} is no part of the shapes; write RANK/WORLD, {parts}"
             )
         found = Shard(int(match[1]), int(match[2]), None, "--shard")
         return found if found.world > 1 else None

@@ -66,11 +66,17 @@ def test_one_of_one_is_everything() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "2/2", "-1/2", "1/0", "0/0", "a/b", "1/2/3", "0/99999999"]
+    ("text", "parts"),
+    [
+        *((text, "for example 0/8 to 7/8") for text in ("", "1", "-1/2", "1/0", "0/0", "1/1")),
+        *((text, "for example 0/8 to 7/8") for text in ("a/b", "1/2/3", "0/99999999")),
+        ("2/2", "0/2 to 1/2"),
+        ("4/4", "0/4 to 3/4"),
+    ],
 )
-def test_other_parts_say_how_to_write_one(text: str) -> None:
+def test_other_parts_say_how_to_write_one(text: str, parts: str) -> None:
     told = refused(group.USAGE, "tune", "--shape", "8x8", "--shard", text)
-    assert "is no part of the shapes; write RANK/WORLD" in told
+    assert told.endswith(f"{text!r} is no part of the shapes; write RANK/WORLD, {parts}")
 
 
 def test_torchruns_variables_are_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
