@@ -215,8 +215,8 @@ CALLS = {
         "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as an",
         "array of the hook has. A call with softcap, dropout, a mask, lengths, causal or two hooks",
         "takes its first guess, unless its hooks were tuned by name or the GPU's table has them,",
-        "as causal and mask. Other calls take the setting that is tuned without hooks. A scaled bias",
-        "of bfloat16 came into the table later: 254.6 us, and 272.0 before.",
+        "as causal and mask. Other calls take the setting that is tuned without hooks. A scaled",
+        "bias of bfloat16 came into the table later: 254.6 us, and 272.0 before.",
     ),
     "views": (
         "## Views: `views`",
