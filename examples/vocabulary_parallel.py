@@ -333,7 +333,11 @@ def main() -> None:
         parser.error("start it with torchrun --nproc-per-node 2")
     processes = int(os.environ["WORLD_SIZE"])
     if VOCABULARY % processes:
-        parser.error(f"{VOCABULARY} words are not {processes} equal parts; start 2, 4 or 8")
+        parser.error(f"{VOCABULARY} words are not {processes} equal parts; start 2, 3, 4, 6 or 8")
+    if options.steps < 1:
+        parser.error(f"--steps must be 1 or more, got {options.steps}")
+    if torch.cuda.device_count() <= int(os.environ["LOCAL_RANK"]):
+        parser.error(f"each process needs a GPU; PyTorch finds {torch.cuda.device_count()} here")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     mesh = init_device_mesh("cuda", (processes,))
     text = text_of(TEXT_BYTES)

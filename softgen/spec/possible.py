@@ -56,9 +56,9 @@ def _require_hooks(problem: Problem) -> None:
 def _require_shards(problem: Problem) -> None:
     if not problem.function.shardable:
         raise InvalidValueError(
-            f"{problem.function.name} has no kernel for sharded rows; softmax, log_softmax, "
-            "logsumexp, entropy, partial, merge and cross_entropy have one, as they need no more "
-            "of other shards than their parts of a row and an element"
+            f"{problem.function.name} has no kernel for sharded rows; softmax, log_softmax and "
+            "entropy (each also with lse), logsumexp, partial, merge, merge_losses and "
+            "cross_entropy have one: take one of them"
         )
     if problem.hooks:
         hooks = ", ".join(map(str, problem.hooks))
