@@ -18,7 +18,7 @@ def is_number(value: Any) -> bool:
 
 def finite(name: str, value: Any) -> float:
     """Return the argument `name`, a finite number, as Python's float."""
-    if type(value) is float and math.isfinite(value):  # as most are: 0.4 us less
+    if type(value) is float and math.isfinite(value):  # as most are
         return value
     if isinstance(value, bool) or not is_number(value):
         raise InvalidTypeError(f"{name} must be a number, got {value!r}")
@@ -30,7 +30,7 @@ def finite(name: str, value: Any) -> float:
 
 def whole(name: str, value: Any) -> int:
     """Return the argument `name`, an int that fits 64 bits."""
-    if type(value) is int and -(2**63) <= value < 2**64:  # as most are: 0.2 us less
+    if type(value) is int and -(2**63) <= value < 2**64:  # as most are
         return value
     number = whole_number(name, value)
     if not -(2**63) <= number < 2**64:
