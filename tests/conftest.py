@@ -18,8 +18,8 @@ _numbers = itertools.count()
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Return one more than there are cores, as some tests wait; more than four gain little."""
-    return min(4, 1 + (os.cpu_count() or 1))
+    """Emulator and compiler tests keep a core busy each; more than four gain little."""
+    return min(4, os.cpu_count() or 1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
