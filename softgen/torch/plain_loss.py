@@ -14,7 +14,7 @@ import torch
 
 from softgen.call import losses, means
 from softgen.call.full import calls_of
-from softgen.call.scalars import finite, whole
+from softgen.call.scalars import whole
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import never
 from softgen.spec.dtypes import DType, compute_type
@@ -48,11 +48,14 @@ def loss_for(
     z_loss: float,
     dtype: Any,
 ) -> Callable[[Any, Any], Any]:
-    """Return what `loss_of` does for such tensors; raise what softgen.cross_entropy raises."""
+    """Return what `loss_of` does for such tensors, with numbers that were checked.
+
+    Raises InvalidTypeError or InvalidValueError for an ignore_index that is none.
+    """
     ignored = whole("ignore_index", ignore_index)
-    numbers = losses.smoothing_of(smoothing), finite("z_loss", z_loss)
     types = x.dtype, target.dtype, dtype
-    return loss_of(torch_library_of(x), types, x.get_device(), ignored, reduction, *numbers)
+    library, device = torch_library_of(x), x.get_device()
+    return loss_of(library, types, device, ignored, reduction, smoothing, z_loss)
 
 
 @functools.lru_cache(maxsize=256)
