@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, Arch
+from softgen.spec.arch import Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
@@ -28,6 +28,7 @@ from softgen.strategies.columnar import (
     sums_in_place,
 )
 from softgen.strategies.launch import Launch
+from softgen.strategies.occupancy import blocks_in_shared
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
     halves_in_float32,
@@ -135,7 +136,7 @@ class ColumnsInRegisters(Columnar):
         )
         require(arch.compute_capability >= (8, 0), f"copies need sm_80, not {arch.name}")
         block = self.launch(problem).shared_bytes
-        fit = (arch.shared_per_block + KIB) // (block + KIB)
+        fit = blocks_in_shared(block, arch)
         require(
             self.min_blocks <= fit,
             f"a block takes {block} bytes of shared memory: an SM of {arch.name} holds {fit}",
@@ -244,7 +245,7 @@ class ColumnsInRegisters(Columnar):
             registers = some.element_registers(problem) + some.others(problem)
             size = some.launch(problem).shared_bytes
             blocks = most_blocks(registers, self.block_size, arch)
-            blocks = min(blocks, (arch.shared_per_block + KIB) // (size + KIB))
+            blocks = min(blocks, blocks_in_shared(size, arch))
             more = dataclasses.replace(some, min_blocks=blocks)
             if blocks > full and more.is_legal(problem, arch):
                 yield more

@@ -24,17 +24,20 @@ def blocks_per_multiprocessor(launch: Launch, registers: int, shared_bytes: int,
     warps = -(-launch.block_size // WARP_SIZE)
     of_warp = _round_up(max(registers, 1) * WARP_SIZE, REGISTER_UNIT)
     resident_warps = PARTITIONS * (arch.registers_per_multiprocessor // PARTITIONS // of_warp)
+    return min(
+        arch.threads_per_multiprocessor // launch.block_size,
+        resident_warps // warps,
+        blocks_in_shared(shared_bytes, arch),
+    )
+
+
+def blocks_in_shared(shared_bytes: int, arch: Arch) -> int:
+    """Return how many blocks of so much shared memory each an SM holds."""
+    most = _MAX_BLOCKS.get(arch.compute_capability, 16)
     # From sm_80 on CUDA keeps 1 KiB of every block's shared memory for itself.
     reserved = KIB if arch.compute_capability >= (8, 0) else 0
     of_block = _round_up(shared_bytes + reserved, SHARED_UNIT)
-    limits = [
-        _MAX_BLOCKS.get(arch.compute_capability, 16),
-        arch.threads_per_multiprocessor // launch.block_size,
-        resident_warps // warps,
-    ]
-    if of_block:
-        limits.append((arch.shared_per_block + reserved) // of_block)
-    return min(limits)
+    return min(most, (arch.shared_per_block + reserved) // of_block) if of_block else most
 
 
 def _round_up(size: int, unit: int) -> int:
