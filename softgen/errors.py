@@ -13,6 +13,10 @@ class InvalidTypeError(SoftgenError, TypeError):
     """An argument has a type (or an array a dtype or library) that softgen cannot accept."""
 
 
+class NoRoomError(InvalidValueError):
+    """The device has too little free memory for buffers to time a kernel on."""
+
+
 class IllegalVariantError(SoftgenError, ValueError):
     """A strategy's parameters break one of its rules for this problem or architecture."""
 

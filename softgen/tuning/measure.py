@@ -15,7 +15,7 @@ import numpy as np
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch, Player, Replay
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidValueError, NoRoomError
 from softgen.spec.arch import GIB
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import encode, hook_examples, numpy_dtype
@@ -27,7 +27,8 @@ COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair come
 LEAST_PAIRS = 4
 MOST_PAIRS = 512  # in a graph; where that is too little, other memory is written between replays
 
-# What measuring may take of a GPU's free memory, which may be a user's that is at work.
+# What measuring may take of a GPU's free memory, which may be a user's that is at work: that share,
+# and no more bytes than these unless one pair of the fewest rows has more.
 MOST_BYTES = 4 * GIB
 SHARE_OF_FREE = 4  # one part in so many
 
@@ -58,21 +59,21 @@ class Rotation:
             free: bytes of the device's memory that nobody has taken.
             whole: whether it must be all rows, for which half of the memory may be taken.
 
-        Raises InvalidValueError if that is too much, or even one row.
+        Raises NoRoomError if that is too much, or even one row.
         """
         # The gate keeps the oracle's results beside.
         kept = sum(operand.bytes_per_row(problem.cols) for operand in problem.results)
         each = problem.bytes_per_row + kept
-        budget = min(free // SHARE_OF_FREE, MOST_BYTES)
+        step = problem.layout.step  # rows that come together
+        budget = min(free // SHARE_OF_FREE, max(MOST_BYTES, step * each))
         if whole:
             budget = max(budget, min(rows * each, free // 2))
-        step = problem.layout.step  # rows that come together
         rows = -(-rows // step) * step
         fitting = budget // each // step * step
         if fitting < (rows if whole else step):
             least = rows if whole else step
             needs = "one row needs" if least == 1 else f"{least} rows need"
-            raise InvalidValueError(
+            raise NoRoomError(
                 f"{needs} {least * each} bytes of {problem.label} to be timed, "
                 f"and {budget} may be taken of the {free} that are free"
             )
@@ -124,7 +125,7 @@ class Buffers:
     def allocate(cls, problem: Problem, rows: int, *, whole: bool = False) -> Buffers:
         """Return buffers for `rows` rows, or fewer unless `whole`.
 
-        Raises InvalidValueError if memory is short (see `Rotation.of`).
+        Raises NoRoomError if memory is short (see `Rotation.of`).
         """
         free, _ = require_device().cuda.runtime.memGetInfo()
         rotation = Rotation.of(problem, rows, free, whole=whole)

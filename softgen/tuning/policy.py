@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from softgen import logs
 from softgen.devices.gpu.device import arch_of, environment
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidValueError, NoRoomError
 from softgen.spec.arch import Arch
 from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
@@ -92,10 +92,11 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         problem: the request.
         rows: number of rows.
         device: the current device's number.
-        mode: "on" tunes once where no choice is stored or shipped, "cached" takes the stored or
-            shipped choice or the best guess, "off" the best guess, "force" tunes again. For rows
-            of views, or with hooks, it is the choice for contiguous rows without; for views "on"
-            tunes nothing, and with hooks "force" tunes those.
+        mode: "on" tunes once where no choice is stored or shipped, and takes the best guess where
+            memory is too short to tune; "cached" takes the stored or shipped choice or the best
+            guess, "off" the best guess, "force" tunes again. For rows of views, or with hooks, it
+            is the choice for contiguous rows without; for views "on" tunes nothing, and with hooks
+            "force" tunes those.
     """
     arch = arch_of(device)
     if mode == "off":
@@ -117,7 +118,13 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         stored = cache.load(key, arch, quiet=True) if mode == "on" else None
         if stored is not None:
             return Chosen(stored.winner, "tuned by another thread")
-        tuned = _tune_and_log(problem, rows)
+        try:
+            tuned = _tune_and_log(problem, rows)
+        except NoRoomError as error:
+            if mode == "force":
+                raise
+            logs.warning("not tuned, the first guess is taken: %s", error)
+            return _guess(problem, rows, arch)
         return Chosen(tuned.winner, f"tuned, {len(tuned.timings)} candidates timed")
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.errors import InvalidValueError
+from softgen.errors import InvalidValueError, NoRoomError
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.tuning.measure import COLD_BYTES, MOST_BYTES, MOST_PAIRS, Rotation
 
@@ -63,6 +64,18 @@ def test_fewer_rows_where_one_pair_is_too_much() -> None:
     rotation = Rotation.of(problem_of(4194304), 1024, FREE)
     assert rotation.pairs == 1
     assert 64 < rotation.rows < 1024
+
+
+def test_one_pair_of_the_fewest_rows_may_be_larger() -> None:
+    """Along axis 0 all rows of an array are one outer index."""
+    inner = 21 * 512 * 512
+    problem = Problem.of("softmax", "float64", 64, layout=Columns(inner))
+    each = inner * 64 * 8
+    assert 3 * each > MOST_BYTES
+    assert Rotation.of(problem, inner, FREE) == Rotation(inner, 1, 0)
+    assert Rotation.of(problem, inner, 12 * each) == Rotation(inner, 1, 0)
+    with pytest.raises(NoRoomError, match=f"{inner} rows need {3 * each} bytes"):
+        Rotation.of(problem, inner, 12 * each - 4)
 
 
 def test_a_benchmark_is_of_all_rows() -> None:

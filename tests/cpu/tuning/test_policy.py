@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from softgen.errors import InvalidValueError, VerificationError
+from softgen.errors import InvalidValueError, NoRoomError, VerificationError
 from softgen.spec.arch import Arch, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies import winners
@@ -256,6 +256,18 @@ def test_force_and_off_do_not_ask_the_table(tuner: FakeTuner, tmp_path: Path) ->
     assert variant_for(THOUSAND, 4096, 0, "force") == WINNER
     assert variant_for(THOUSAND, 4096, 0, "on") == WINNER
     assert len(tuner.calls) == 1
+
+
+def test_a_call_needs_no_memory_to_be_tuned_in(
+    tuner: FakeTuner, caplog: pytest.LogCaptureFixture
+) -> None:
+    tuner.failure = NoRoomError("one row needs 12 bytes")
+    found = choose(THOUSAND, 4096, 0, "on")
+    assert found.variant == best_guess(THOUSAND, 4096, H200)
+    assert found.origin == "best guess"
+    assert caplog.messages == ["not tuned, the first guess is taken: one row needs 12 bytes"]
+    with pytest.raises(NoRoomError):
+        choose(THOUSAND, 4096, 0, "force")
 
 
 def test_other_rows_and_devices_than_the_tables_are_tuned_for(
