@@ -42,7 +42,8 @@ ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
 
 # Beside elements some of which are in shared memory, and for each row of a pack: with fewer ptxas
 # spilled 4 to 24 bytes.
-SHARED_OTHERS, SHARED_ROW = 14, 7
+SHARED_OTHERS = {DType.FLOAT32: 14, DType.FLOAT64: 24}
+SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 12}
 
 # Registers of elements from which on, and an axis above which, some columns are worth moving there;
 # and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
@@ -130,10 +131,6 @@ class ColumnsInRegisters(Columnar):
             and not self.alone,
             "columns are in shared memory where softmax or log_softmax without hooks is exchanged",
         )
-        require(
-            problem.compute_dtype is DType.FLOAT32,
-            "columns in shared memory take a second exponential, of which float64 has too few",
-        )
         require(arch.compute_capability >= (8, 0), f"copies need sm_80, not {arch.name}")
         block = self.launch(problem).shared_bytes
         fit = blocks_in_shared(block, arch)
@@ -179,7 +176,7 @@ class ColumnsInRegisters(Columnar):
         more = 0 if self.packed else self.element_registers(problem) // 16
         more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem, self.pack_size)
         if self.shared_cols:
-            return SHARED_OTHERS + SHARED_ROW * self.pack_size + more
+            return SHARED_OTHERS[compute] + SHARED_ROW[compute] * self.pack_size + more
         return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
 
     @classmethod
@@ -229,7 +226,12 @@ class ColumnsInRegisters(Columnar):
                 more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
                 if full > 1 and more.is_legal(problem, arch):
                     yield more
-            if held >= LEAST_SHARED and problem.cols > SHARED_AXIS and cluster >= 8:
+            if (
+                held >= LEAST_SHARED
+                and problem.cols > SHARED_AXIS
+                and cluster >= 8
+                and problem.compute_dtype is DType.FLOAT32
+            ):
                 yield from some._sharing(problem, arch, full)
 
     def _sharing(self, problem: Problem, arch: Arch, full: int) -> Iterator[ColumnsInRegisters]:

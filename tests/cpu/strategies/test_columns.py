@@ -66,7 +66,20 @@ SHARED_LOG = Variant(
     Problem.of("log_softmax", "float16", 100, layout=Columns(24)),
     ColumnsInRegisters(8, 2, 64, 4, 1, packed=True, shared_cols=2),
 )
-SHAREDS = (SHARED, SHARED_ODD, SHARED_PACKED, SHARED_LOG)
+SHARED_WIDENED = Variant(
+    problem_of(90, 20, "bfloat16"), ColumnsInRegisters(4, 32, 64, 23, 1, 2, shared_cols=12)
+)
+SHARED_F64 = Variant(
+    problem_of(90, 7, "float64"), ColumnsInRegisters(1, 4, 64, 6, 1, shared_cols=3)
+)
+SHARED_LOG_F64 = Variant(
+    Problem.of("log_softmax", "float64", 100, layout=Columns(24)),
+    ColumnsInRegisters(2, 4, 64, 4, 1, 2, shared_cols=2),
+)
+SHAREDS = (
+    *(SHARED, SHARED_ODD, SHARED_PACKED, SHARED_LOG),
+    *(SHARED_WIDENED, SHARED_F64, SHARED_LOG_F64),
+)
 SOFTMAX_BACKWARD = Problem.of("softmax_backward", "float32", 48, layout=Columns(32))
 LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout=Columns(6))
 BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
@@ -151,6 +164,7 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         ),
         (SHARED_ODD, "live && (c < kWholeCols || along + c * kStride < kCols)", "live", "past"),
         (SHARED_PACKED, "larger(largest, held[", "larger(raw[0], held[", "elements are off"),
+        (SHARED_F64, "memcpy(&again[c * kBlockSize],", "memcpy(&again[0],", "elements are off"),
         (ALONE, "step = kThreadsAcross", "step = 2 * kThreadsAcross", "elements are off"),
         (ACROSS_OUTERS, "row % kInner", "row % kInner + 1", "past the end"),
         (ACROSS_OUTERS, "along + c * kStride < kCols", "true", "past the end|twice"),
