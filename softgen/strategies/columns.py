@@ -43,7 +43,7 @@ ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
 # Beside elements some of which are in shared memory, and for each row of a pack: with fewer ptxas
 # spilled 4 to 24 bytes.
 SHARED_OTHERS = {DType.FLOAT32: 14, DType.FLOAT64: 24}
-SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 12}
+SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 14}
 
 # Registers of elements from which on, and an axis above which, some columns are worth moving there;
 # and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
