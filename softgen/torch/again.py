@@ -14,7 +14,7 @@ import torch
 from softgen.call.library import library_of
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import WarmCalls
-from softgen.call.warm_run import ALIGNMENT_MASK, look_up, never
+from softgen.call.warm_run import ALIGNMENT_MASK, environment, never
 from softgen.devices.gpu.device import require_device
 
 Tensor = torch.Tensor
@@ -26,8 +26,8 @@ class Again(NamedTuple):
     Attributes:
         alike: whether anything is a tensor like that of the request: its class, shape, strides,
             dtype, device, whether it requires grad, and whether autocast was on.
-        run: run(context, x) returns the result for such a tensor, while nobody tracks it. An
-            autograd context, or None, gets the result to save.
+        run: run(context, x) returns the result for such a tensor, while nobody tracks it, and while
+            the environment is the same. An autograd context, or None, gets the result to save.
     """
 
     alike: Callable[[Any], bool]
@@ -55,18 +55,12 @@ def again(calls: WarmCalls, x: Any, axis: int, dtype: Any) -> Again:
         return NOTHING
     context, device, take, put_back, make, prepare, place, _, allocate, *_ = entry
     alignment = x.data_ptr() & ALIGNMENT_MASK
-    look, current_stream = look_up, library.current_stream
-    mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
+    current_stream = library.current_stream
     current_context = require_device().cuda.driver.ctxGetCurrent
 
     def run(ctx: Any, x: Any) -> Any:
         x_pointer = x.data_ptr()
-        if (
-            x_pointer & ALIGNMENT_MASK == alignment
-            and look(b"SOFTGEN_TUNE") is mode
-            and look(b"SOFTGEN_BATCH_INVARIANT") is invariant
-            and current_context() == context
-        ):
+        if x_pointer & ALIGNMENT_MASK == alignment and current_context() == context:
             y = allocate()
             y_pointer = y.data_ptr()
             if not y_pointer & ALIGNMENT_MASK:
@@ -103,6 +97,8 @@ def gradient_again(
     It runs in a thread of PyTorch's that has just been woken, where nothing is in the caches: a
     frame more, and a comparison for each of the two tensors, take 5 us there.
 
+    Who makes it sees to the environment.
+
     Args:
         calls: of the gradient.
         dy: the gradient that came.
@@ -119,19 +115,14 @@ def gradient_again(
     alike = library.guard(dy, y)
     if not second or alike is never:
         return None
-    look, current_stream, is_grad_enabled = look_up, library.current_stream, torch.is_grad_enabled
-    mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
+    current_stream, is_grad_enabled = library.current_stream, torch.is_grad_enabled
 
     def backward(ctx: Any, dy: Any) -> Any:
         (y,) = ctx.saved_tensors
         # PyTorch has made the device of dy current.
         if not is_grad_enabled() and alike(dy, y):
             dy_pointer, y_pointer = dy.data_ptr(), y.data_ptr()
-            if (
-                not (dy_pointer | y_pointer) & ALIGNMENT_MASK
-                and look(b"SOFTGEN_TUNE") is mode
-                and look(b"SOFTGEN_BATCH_INVARIANT") is invariant
-            ):
+            if not (dy_pointer | y_pointer) & ALIGNMENT_MASK:
                 dx = allocate()
                 dx_pointer = dx.data_ptr()
                 if not dx_pointer & ALIGNMENT_MASK:
@@ -160,8 +151,7 @@ def entry_of(
         return None
     plain = x.detach()
     asked = x if type(x) is Tensor else plain  # what a Parameter's call was made with
-    environment = look_up(b"SOFTGEN_TUNE"), look_up(b"SOFTGEN_BATCH_INVARIANT")
-    request = (x.data_ptr() & ALIGNMENT_MASK, axis, dtype, None, None, None, *environment)
+    request = (x.data_ptr() & ALIGNMENT_MASK, axis, dtype, None, None, None, *environment())
     entry = calls.entries.get(
         (asked.shape, asked.dtype, asked.get_device(), asked.requires_grad, *request)
     )

@@ -11,6 +11,7 @@ import torch
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.ids import require_columns
+from softgen.call.warm_run import look_up
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch import hooked, operators, token_operators
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
@@ -59,8 +60,15 @@ def softmax(
     raises.
     """
     if not is_dynamo_compiling():
-        alike, was_dim, was_dtype, run = _softmax.last
-        if dim is was_dim and dtype is was_dtype and not hooks and alike(input):
+        alike, was_dim, was_dtype, mode, invariant, run = _softmax.last
+        if (
+            dim is was_dim
+            and dtype is was_dtype
+            and not hooks
+            and alike(input)
+            and look_up(b"SOFTGEN_TUNE") is mode
+            and look_up(b"SOFTGEN_BATCH_INVARIANT") is invariant
+        ):
             return run(input)
     given = dtype
     if dim is None:
@@ -81,8 +89,14 @@ def log_softmax(
 ) -> Any:
     """Return the logarithm of the softmax; the arguments are those of `softmax`."""
     if not is_dynamo_compiling():
-        alike, was_dim, was_dtype, run = _log_softmax.last
-        if dim is was_dim and dtype is was_dtype and alike(input):
+        alike, was_dim, was_dtype, mode, invariant, run = _log_softmax.last
+        if (
+            dim is was_dim
+            and dtype is was_dtype
+            and alike(input)
+            and look_up(b"SOFTGEN_TUNE") is mode
+            and look_up(b"SOFTGEN_BATCH_INVARIANT") is invariant
+        ):
             return run(input)
     given = dtype
     if dim is None:

@@ -104,6 +104,24 @@ def test_the_environment_counts_at_each_call(world: World, monkeypatch: pytest.M
     before = len(world.chosen)
     same_as_torchs("softmax", x)
     assert len(world.chosen) == before + 2
+    monkeypatch.delenv("SOFTGEN_TUNE")
+    same_as_torchs("softmax", x)
+    assert len(world.chosen) == before + 2
+
+
+def test_a_gradient_is_kept_for_the_environment_of_its_forward(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = leaf(3, 4)
+    y = mine.softmax(x, -1)
+    with monkeypatch.context() as patch:
+        patch.setenv("SOFTGEN_BATCH_INVARIANT", "1")
+        for _ in range(3):
+            y.backward(torch.randn(3, 4), retain_graph=True)
+    assert world.chosen == ["softmax", "softmax_backward"]
+    for _ in range(3):  # the first takes the class that y has
+        same_as_torchs("softmax", x)
+        assert world.chosen == ["softmax", "softmax_backward", "softmax_backward"]
 
 
 def test_gradients_that_lie_otherwise(world: World) -> None:
