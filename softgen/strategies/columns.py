@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
+from softgen.spec.arch import KIB, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
@@ -49,13 +49,12 @@ SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 14}
 # and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
 # (4096, 4096) it gained nothing in float32.
 LEAST_SHARED, SHARED_AXIS, SHARED_PACK = 32, 4096, 8
+LEAST_SHARED_OF_FLOAT64 = 8  # columns of a thread
+
+FAR = 128 * KIB  # bytes from one column to the next
 
 LEAST_PACKED = 32  # the same of elements that stay packed: fewer leave registers enough
 MOST_HELD = 96  # registers of elements of a candidate
-
-# Threads of the best blocks: in float64 the pairs of many warps cost exponentials. On an H200 its
-# axis 1 of (64, 128, 1024) takes 36.7 us by 64 threads, and 37.7 by 128.
-BEST_BLOCK = {DType.FLOAT32: 128, DType.FLOAT64: 64}
 
 
 @dataclass(frozen=True)
@@ -216,6 +215,8 @@ class ColumnsInRegisters(Columnar):
         for packed in (False, True):
             some = dataclasses.replace(one, packed=packed)
             held = some.element_registers(problem)
+            if some._may_share(problem):
+                yield from some._sharing(problem, arch)
             if held > MOST_HELD or (held < 8 and stride > 1) or not some.is_legal(problem, arch):
                 continue
             if packed and (held < LEAST_PACKED or problem.out_dtype.itemsize > 2):
@@ -226,34 +227,45 @@ class ColumnsInRegisters(Columnar):
                 more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
                 if full > 1 and more.is_legal(problem, arch):
                     yield more
-            if (
-                held >= LEAST_SHARED
-                and problem.cols > SHARED_AXIS
-                and cluster >= 8
-                and problem.compute_dtype is DType.FLOAT32
-            ):
-                yield from some._sharing(problem, arch, full)
 
-    def _sharing(self, problem: Problem, arch: Arch, full: int) -> Iterator[ColumnsInRegisters]:
-        """Yield it with half and two thirds of a thread's columns in shared memory.
+    def _may_share(self, problem: Problem) -> bool:
+        """Whether it is worth a try with some of its columns in shared memory."""
+        if problem.compute_dtype is DType.FLOAT64:
+            return self.cols_per_thread >= LEAST_SHARED_OF_FLOAT64
+        return (
+            LEAST_SHARED <= self.element_registers(problem) <= MOST_HELD
+            and problem.cols > SHARED_AXIS
+            and self.cluster_size >= 8
+            and self.pack_size * problem.dtype.itemsize == SHARED_PACK
+        )
 
-        Where an SM then holds more than `full` blocks, some of which load while others store: on an
-        H200 float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM.
+    def _sharing(self, problem: Problem, arch: Arch) -> Iterator[ColumnsInRegisters]:
+        """Yield it with about half of a thread's columns in shared memory, and with more.
+
+        Where an SM then holds more blocks, some of which load while others store: on an H200
+        float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM. In float64
+        it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 318 us, and 377.
         """
-        if self.pack_size * problem.dtype.itemsize != SHARED_PACK:
-            return
-        for count in (self.cols_per_thread // 2, self.cols_per_thread * 2 // 3):
+        cols, double = self.cols_per_thread, problem.compute_dtype is DType.FLOAT64
+        registers = self.element_registers(problem) + self.others(problem)
+        full = 0 if double else most_blocks(registers, self.block_size, arch)
+        for count in (cols // 2, cols * 3 // 4, cols - 3) if double else (cols // 2, cols * 2 // 3):
             some = dataclasses.replace(self, shared_cols=count)
-            registers = some.element_registers(problem) + some.others(problem)
-            size = some.launch(problem).shared_bytes
-            blocks = most_blocks(registers, self.block_size, arch)
-            blocks = min(blocks, blocks_in_shared(size, arch))
-            more = dataclasses.replace(some, min_blocks=blocks)
-            if blocks > full and more.is_legal(problem, arch):
+            more = dataclasses.replace(some, min_blocks=some._blocks(problem, arch))
+            if more.min_blocks > full and more.is_legal(problem, arch):
                 yield more
+
+    def _blocks(self, problem: Problem, arch: Arch) -> int:
+        """Return how many blocks an SM holds, by the registers that they are thought to take."""
+        registers = self.element_registers(problem) + self.others(problem)
+        blocks = most_blocks(registers, self.block_size, arch)
+        return min(blocks, blocks_in_shared(self.launch(problem).shared_bytes, arch))
 
     def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM.
+
+        Twice the line where columns are far apart: bfloat16 axis 0 of (64, 128, 1024) takes 9.8 us
+        then, and 11.1.
 
         Short lines cost more where they start within sectors. Fitted to 1700 settings of nine
         float32 arrays on an H200: the first one takes at most 1.08 times the least. Where inner is
@@ -261,25 +273,43 @@ class ColumnsInRegisters(Columnar):
         Elsewhere packs of 4 beat those of 8: bfloat16 axis 1 of (64, 21, 262144) takes 338 us, not
         459.
         """
+        if problem.compute_dtype is DType.FLOAT64:
+            return self._badness_of_float64(problem, rows, arch)
         size = problem.dtype.itemsize
         line = self.rows_of_a_block * size
         blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
         short, many = (0.5, 0.22) if problem.alignment == 1 else (0.3, 0.2)
-        if problem.compute_dtype is DType.FLOAT64:
-            short = 0.1
-        elif self.shared_cols:  # axes so long that clusters of 16 hold few of their rows
+        if self.shared_cols:  # axes so long that clusters of 16 hold few of their rows
             short = 0.45
-        score = short * max(0.0, math.log2(128 / line)) + 0.1 * max(0.0, math.log2(line / 128))
+        best = 256 if problem.layout.step * size >= FAR else 128
+        score = short * max(0.0, math.log2(best / line)) + 0.1 * max(0.0, math.log2(line / best))
         score += many * abs(math.log2(self.element_registers(problem) / 32))
-        best = BEST_BLOCK[problem.compute_dtype]
-        score += 0.2 * abs(math.log2(self.block_size / best)) + 0.05 * math.log2(self.cluster_size)
+        score += 0.2 * abs(math.log2(self.block_size / 128)) + 0.05 * math.log2(self.cluster_size)
         score += 0.2 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
         score += 0.3 * (self.min_blocks == 1) + 0.05 * self.packed
         most = 2 if problem.layout.step * size == MAX_PACK_BYTES else 4
         if self.shared_cols:
-            most, many = SHARED_PACK // size, many / 2
+            most = SHARED_PACK // size
         score += 0.3 * abs(math.log2(min(most, problem.dtype.max_pack) / self.pack_size))
         return (score, self.packed, self.evict_first, -self.min_blocks)
+
+    def _badness_of_float64(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: 208 KB an SM, by 768 threads, in lines of 128 to 256 bytes.
+
+        Fitted to 1400 settings of 13 arrays on an H200.
+        """
+        line = self.rows_of_a_block * problem.dtype.itemsize
+        blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
+        resident = self._blocks(problem, arch)
+        of_block = self.block_size * self.cols_per_thread * self.pack_size * problem.dtype.itemsize
+        held = min(blocks / arch.multiprocessors, resident) * of_block / (208 * KIB)
+        score = 0.18 * max(0.0, math.log2(128 / line)) + 0.05 * max(0.0, math.log2(line / 256))
+        score += 0.15 * max(0.0, -math.log2(held)) + 0.18 * max(0.0, math.log2(held))
+        score += 0.18 * max(0.0, math.log2(768 / (resident * self.block_size)))
+        score += 0.2 * abs(math.log2(self.block_size / 128))
+        score += 0.26 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
+        score += 0.06 * (self.shared_cols > 0)
+        return (score, self.evict_first, -self.min_blocks)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -10,6 +10,7 @@ import pytest
 from softgen.bench.suites import SUITES
 from softgen.spec.arch import KNOWN, arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
@@ -41,6 +42,15 @@ def nearest(setting: Strategy, found: list[Variant]) -> Strategy:
     """Return the setting of `found` that differs from `setting` in the fewest knobs."""
     same = [v.strategy for v in found if type(v.strategy) is type(setting)]
     return min(same, key=lambda s: sum(s.knobs[k] != v for k, v in setting.knobs.items()))
+
+
+def test_among_settings_that_cost_alike_the_better_guesses_are_timed() -> None:
+    """What won there was the third guess, and the 100th by a cost within 1% of the least."""
+    problem = Problem.of("softmax", "bfloat16", 64, layout=Columns(21 * 512 * 512))
+    rows = problem.layout.step
+    found = list(candidates(problem, rows, H200))
+    assert sum(cost(each, rows, H200) < 1.1 for each in found) > 2 * MOST
+    assert worth_timing(problem, rows, H200)[:20] == found[:20]
 
 
 def test_the_table_of_winners_is_read() -> None:
