@@ -224,6 +224,14 @@ struct Terms {
   }
 };
 
+// Elements below count as this: its term is 0, and 0 times -inf would be NaN. There is no such
+// number below the lowest: what is added up of exponents times terms is to be left out there.
+__device__ Pair least_of(Compute base) {
+  const Compute least = max(base - max(Compute(1024), fabsf(base) / 2), kLowest);
+  const X element = __float2bfloat16_rn(base > kLowest ? least : negative_infinity());
+  return {element, element};
+}
+
 // A part to which a thread adds many elements: of exponents e, d adds up 2^e, and s e 2^e.
 struct LongMaxSumDot {
   Terms of;
@@ -245,13 +253,6 @@ struct LongMaxSumDot {
     const Step step = of.from_base();
     const Compute sum = d.value() * step.factor;
     return {of.m, sum, kLn2 * (s.value() * step.factor + step.exponent * sum)};
-  }
-
-  // Elements below count as this: its term is 0, and 0 times -inf would be NaN.
-  static __device__ Pair least_of(Compute base) {
-    const Compute least = base - max(Compute(1024), fabsf(base) / 2);
-    const X element = __float2bfloat16_rn(max(least, kLowest));
-    return {element, element};
   }
 };
 
@@ -276,7 +277,7 @@ __device__ void absorb(LongMaxSumDot& part, const Raw (&raw)[N]) {
     }
   }
   part.d += sum;
-  part.s += dot;
+  part.s += part.of.base > kLowest ? dot : 0;
 }
 
 }  // namespace

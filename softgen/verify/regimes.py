@@ -165,6 +165,13 @@ def _constant(value: Callable[[DType], float]) -> Make:
     return lambda rows, cols, dtype, slices: np.full((rows, cols), value(dtype))
 
 
+def _finfo_min(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """The lowest finite number, and in each second row -inf beside it."""
+    x = np.full((rows, cols), -_FINFO_MAX[dtype])
+    x[1::2, 1::3] = -np.inf
+    return x
+
+
 def _large_magnitude(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
     uniform = np.random.default_rng([rows, cols]).uniform(-1, 1, (rows, cols))
     return uniform * _FINFO_MAX[dtype]
@@ -245,7 +252,7 @@ REGIMES: dict[str, Regime] = {
     "minus_inf_part": Regime(
         _minus_inf_slice(lambda slices: slices.part or slices.block), rows_if_wide=3
     ),
-    "finfo_min_row": Regime(_constant(lambda dtype: -_FINFO_MAX[dtype])),
+    "finfo_min_row": Regime(_finfo_min, rows=2, rows_if_wide=2),
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
     "large_magnitude": Regime(_large_magnitude),

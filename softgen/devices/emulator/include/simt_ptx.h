@@ -37,6 +37,13 @@ __device__ void load_number(const T* from, T& to, SIMT_SITE) {
   simt::simt_load_word(&to, from, sizeof(T));
 }
 
+// It takes part in nothing that a kernel computes; an address that is in no array is a mistake.
+template <typename T>
+__device__ void fetch_ahead(const T* from, SIMT_SITE) {
+  T number;
+  simt::simt_load_word(&number, from, sizeof(T));
+}
+
 template <typename T>
 __device__ void store_kept(simt::Same<T> number, T* to, SIMT_SITE) {
   simt::simt_store_word(to, &number, sizeof(T));
