@@ -49,7 +49,7 @@ SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 14}
 # and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
 # (4096, 4096) it gained nothing in float32.
 LEAST_SHARED, SHARED_AXIS, SHARED_PACK = 32, 4096, 8
-LEAST_SHARED_OF_FLOAT64 = 8  # columns of a thread
+LEAST_OF_FLOAT64, MOST_OF_FLOAT64 = 8, 64  # columns of a thread: each has instructions of its own
 
 FAR = 128 * KIB  # bytes from one column to the next
 
@@ -231,7 +231,7 @@ class ColumnsInRegisters(Columnar):
     def _may_share(self, problem: Problem) -> bool:
         """Whether it is worth a try with some of its columns in shared memory."""
         if problem.compute_dtype is DType.FLOAT64:
-            return self.cols_per_thread >= LEAST_SHARED_OF_FLOAT64
+            return LEAST_OF_FLOAT64 <= self.cols_per_thread <= MOST_OF_FLOAT64
         return (
             LEAST_SHARED <= self.element_registers(problem) <= MOST_HELD
             and problem.cols > SHARED_AXIS
