@@ -25,8 +25,8 @@ BYTES_OF_A_MICROSECOND = 4.2e6
 # Microseconds of an exchange: where one block combines for all, where each does; for a part read.
 RELAYED, READ, EACH_PART = 2.3, 1.5, 0.003
 LEAST_SLAB = 8 * KIB  # bytes of a block: below the exchange is all of its time
-# Columns that a cluster holds, some of them in shared memory: axis 1 of (32, 32000, 64) takes 158 us
-# in float32 then, and 166 here; 328 and 418 in float64.
+# Columns that a cluster holds, some of them in shared memory: axis 1 of (32, 32000, 64) takes 158
+# us in float32 then, and 166 here; 329 and 418 in float64.
 LONGEST_OF_CLUSTERS = 32 * KIB
 FEW_TILES = 2  # times the SMs that rows of a block are; with more nothing need be shared so widely
 
