@@ -225,7 +225,7 @@ struct Terms {
 };
 
 // Elements below count as this: its term is 0, and 0 times -inf would be NaN. There is no such
-// number below the lowest: what is added up of exponents times terms is to be left out there.
+// number below the lowest, beside which all finite elements have the same exponent, `rounded`.
 __device__ Pair least_of(Compute base) {
   const Compute least = max(base - max(Compute(1024), fabsf(base) / 2), kLowest);
   const X element = __float2bfloat16_rn(base > kLowest ? least : negative_infinity());
@@ -277,7 +277,7 @@ __device__ void absorb(LongMaxSumDot& part, const Raw (&raw)[N]) {
     }
   }
   part.d += sum;
-  part.s += part.of.base > kLowest ? dot : 0;
+  part.s += part.of.base > kLowest ? dot : part.of.rounded() * sum;
 }
 
 }  // namespace

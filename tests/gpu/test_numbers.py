@@ -30,8 +30,8 @@ KINDS = [
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("strategy", KINDS)
 def test_each_launch_has_its_own_number(strategy: str, dtype: str) -> None:
-    wide = {"warp": 512, "cluster": 16384, "cooperative": 65536, "split": 65536}
-    cols = wide.get(strategy, 4096)
+    widths = {"tiles": 3, "warp": 512, "cluster": 16384, "cooperative": 65536, "split": 65536}
+    cols = widths.get(strategy, 4096)
     problem = Problem.of("softmax", dtype, cols, hooks=["scale"])
     kernel = compile_source(render(best_guess(problem, 64, current_arch(), strategy)))
     x = encode(np.random.default_rng(0).standard_normal((64, cols)), problem.dtype)
