@@ -229,8 +229,9 @@ CALLS = {
     "losses": (
         "## Losses: `losses`",
         "`softgen bench --suite losses`; `limit` is a read where a row gives numbers, else a copy.",
-        "PyTorch's own gradient of cross entropy keeps a log-softmax in memory. At 2048 x 32000 `torch.compile` chose",
-        "worse in this run for the gradients of cross entropy and log-sum-exp: 70.5 and 64.9 us in an earlier one.",
+        "PyTorch's own gradient of cross entropy keeps a log-softmax in memory. At 2048 x 32000",
+        "`torch.compile` took 70.5 and 64.9 us in an earlier run for the gradients of cross entropy",
+        "and log-sum-exp.",
     ),
 }
 
