@@ -230,8 +230,8 @@ CALLS = {
         "## Losses: `losses`",
         "`softgen bench --suite losses`; `limit` is a read where a row gives numbers, else a copy.",
         "PyTorch's own gradient of cross entropy keeps a log-softmax in memory. At 2048 x 32000",
-        "`torch.compile` took 70.5 and 64.9 us in an earlier run for the gradients of cross entropy",
-        "and log-sum-exp.",
+        "`torch.compile` took 70.5 and 64.9 us in an earlier run for the gradients of cross",
+        "entropy and log-sum-exp.",
     ),
 }
 
