@@ -73,12 +73,6 @@ __device__ void load_word(const X* from, Raw& to) {
 }
 #endif
 
-__device__ void widen_pack(Raw raw, Compute* to) {
-  const X* elements = reinterpret_cast<const X*>(&raw);
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) to[i] = __bfloat162float(elements[i]);
-}
-
 // Part of a row: m, its largest element, and d, its sum of exp(x - m). Such pairs form a monoid
 // (Milakov & Gimelshein, arXiv 1805.02867, section 3.1), so a row can be cut anywhere.
 struct MaxSum {
