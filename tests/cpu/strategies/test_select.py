@@ -23,6 +23,20 @@ def test_nothing_means_the_best_guess() -> None:
     assert select(THOUSAND, 4096, H200) == best_guess(THOUSAND, 4096, H200)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "cols", "strategy"),
+    [
+        *(("bfloat16", 4, "tiles"), ("float32", 3, "tiles"), ("float16", 7, "tiles")),
+        *(("float32", 4, "warp"), ("bfloat16", 8, "warp"), ("bfloat16", 12, "warp")),
+    ],
+)
+def test_rows_below_16_bytes_are_guessed_to_be_best_as_tiles(
+    dtype: str, cols: int, strategy: str
+) -> None:
+    chosen = best_guess(Problem.of("softmax", dtype, cols), 3_000_000, H200)
+    assert chosen.strategy.name == strategy
+
+
 def test_a_strategy_means_its_best_guess() -> None:
     chosen = select(THOUSAND, 4096, H200, "online")
     assert chosen == best_guess(THOUSAND, 4096, H200, "online")
