@@ -8,7 +8,7 @@
 //   loss: float32 [rows], contiguous
 //   lse: float32 [rows], contiguous
 //   rows: int64 number (long long); the arguments come in this order
-//   a row with NaN or +inf, or of only -inf, or whose target is no column, gives NaN
+//   dx and loss are NaN for a row with NaN, +inf or only -inf, or whose target is no column
 //   aligned: x and dx to 16 bytes (then every row is)
 // Strategy cluster: a row in the registers of a cluster of 16 blocks, pairs pushed to every block.
 //   grid:    rows * 16 blocks; 1-D, rows >= 1
@@ -384,7 +384,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  // One block in 16 rows, as a line holds 16 targets. Rows start so fast that 64 are 3 us.
+  // One block in 16 rows, as a line holds 16 targets. At 50257 columns 64 rows start in 3 us.
   if (rank == 0 && thread == 0 && row % 16 == 0 && row + 64 < rows) fetch_ahead(target + row + 64);
   const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, upstream);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;

@@ -38,7 +38,7 @@ class Cluster(Sliced):
     """One row per cluster of `cluster_size` blocks, held in registers."""
 
     name = "cluster"
-    summary = "a row in the registers of 2 to 16 blocks, pairs pushed to every block"
+    summary = "a row in the registers of 2 to 16 blocks, which push their pairs to each other"
     triggers = True
     patches = True
     past_rows = True
@@ -63,7 +63,9 @@ class Cluster(Sliced):
         """Return how a row is held, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks"
         parts = f"{problem.function.part.noun}s"
-        return f"a row in the registers of {blocks}, {parts} pushed to every block"
+        alone = not (problem.writes_elements or problem.sharded)
+        to = "the first, which finishes the row" if alone else "every block"
+        return f"a row in the registers of {blocks}, {parts} pushed to {to}"
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the cluster covers the row and fits the registers."""

@@ -165,7 +165,7 @@ class CrossEntropyGrad(OfTargets):
     @property
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN or +inf, or of only -inf, or whose target is no column, gives NaN"
+        return "dx and loss are NaN for a row with NaN, +inf or only -inf, or whose target is no column"
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
