@@ -165,7 +165,8 @@ class CrossEntropyGrad(OfTargets):
     @property
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "dx and loss are NaN for a row with NaN, +inf or only -inf, or whose target is no column"
+        rows = "a row with NaN, +inf or only -inf, or whose target is no column"
+        return f"dx and loss are NaN for {rows}"
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
