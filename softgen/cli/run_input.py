@@ -200,12 +200,15 @@ def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[A
     if given is None and operand.default is not None:
         return operand.default
     try:
-        return float(str(given))
+        number = float(str(given))
     except ValueError:
         raise InvalidValueError(
             f"--operand {operand.name} is a number, as {operand.name}={operand.default or 1}, "
             f"got {given}"
         ) from None
+    if operand.accepts.startswith("finite") and not math.isfinite(number):
+        raise InvalidValueError(f"--operand {operand.name} must be finite, got {given}")
+    return number
 
 
 def _by_name(

@@ -46,6 +46,8 @@ def test_random_rows_need_no_files_and_wrong_numbers_are_told(tmp_path: Path) ->
     target = ("--operand", f"target={tmp_path / 't.npy'}")
     message = refused(2, *asked, *target, "--operand", "z_loss=much")
     assert "--operand z_loss is a number, as z_loss=1, got much" in message
+    message = refused(2, *asked, *target, "--operand", "z_loss=nan")
+    assert "--operand z_loss must be finite, got nan" in message
     assert "give --operand target=FILE.npy" in refused(2, *asked)
     message = refused(2, *asked, "--operand", "targets=3")
     assert "--operand target=FILE.npy and --operand ignore_index=-100 and" in message
