@@ -264,6 +264,23 @@ def test_the_message_has_plain_numbers() -> None:
     assert "y[0, 0] = inf, wanted 0.25, error inf" in message
 
 
+def test_lse_beside_results_may_be_infinity_where_there_is_nan_and_infinity() -> None:
+    x = np.zeros((2, 4), np.float32)
+    x[:, 1], x[0, 2] = np.nan, np.inf
+    y = np.full_like(x, np.nan)
+    for function, lse, right in (
+        ("softmax_lse", [np.inf, np.nan], True),
+        ("softmax_lse", [np.nan, np.nan], True),
+        ("softmax_lse", [np.inf, np.inf], False),
+        ("softmax_lse", [0, np.nan], False),
+        ("logsumexp", [np.inf, np.nan], False),
+    ):
+        problem = Problem.of(function, "float32", 4)
+        of_rows = np.array(lse, np.float32)
+        results = (y, of_rows) if function == "softmax_lse" else (of_rows,)
+        assert numerics.check(results, (x,), problem).ok is right, (function, lse)
+
+
 def test_an_empty_result_is_right() -> None:
     empty = np.zeros((0, 4), np.float32)
     result = check(empty, empty, Problem.of(SOFTMAX, "float32", 4))
