@@ -2,7 +2,8 @@
 
 Programmatic dependent launch: a kernel that waits for the launch before it (`griddepcontrol.wait`)
 is launched with an attribute. Its blocks are then placed while that one ends, which takes 0.2 to
-0.7 us off a launch on an H200. Without the attribute the same text runs as any other.
+0.7 us off a launch on an H200, and 0.4 us off the host's part of it. Without the attribute the same
+text runs as any other.
 """
 
 from __future__ import annotations
