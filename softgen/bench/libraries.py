@@ -18,6 +18,8 @@ from softgen.bench.usual import BY_NAME, OF_LOGITS, OF_TORCH, expression
 from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
+# Its kernels are those of max-autotune: that would capture graphs of its own, inside of ours.
+AUTOTUNED_MODE = "max-autotune-no-cudagraphs"
 
 OF_QUACK = (
     *("softmax", "softmax_backward"),
@@ -38,6 +40,14 @@ def library_peers() -> list[Peer]:
         Peer("liger", _liger, ("torch", "liger_kernel"), functions=OF_LIGER),
         Peer("flashinfer", _flashinfer, ("torch", "flashinfer"), functions=SOFTMAX_ONLY),
     ]
+
+
+def autotuned_peers() -> list[Peer]:
+    """Return `torch.compile` told to search: it times its kernels' settings, for many seconds."""
+    made = Peer(
+        "torch.compile-max-autotune", _torch_autotuned, ("torch",), True, OF_TORCH, cases=True
+    )
+    return [made]
 
 
 def lesson_peers() -> list[Peer]:
@@ -104,7 +114,7 @@ def _torch(arena: Arena) -> Entrant:
     return replace(found, coarseness=_coarseness(arena), first_alone=name in OF_LOGITS)
 
 
-def _torch_compile(arena: Arena) -> Entrant:
+def _torch_compile(arena: Arena, mode: str = "default") -> Entrant:
     import torch
 
     written, pairs = expression(arena.shape), arena.pairs
@@ -116,13 +126,17 @@ def _torch_compile(arena: Arena) -> Entrant:
 
     # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
     torch._dynamo.reset()
-    compiled = torch.compile(into, dynamic=False, fullgraph=True)
+    compiled = torch.compile(into, dynamic=False, fullgraph=True, mode=mode)
 
     def launch(i: int) -> None:
         compiled(out[i % pairs], *inputs[i % pairs], **given)
 
     alone = arena.shape.function.name in OF_LOGITS
     return Entrant(launch, Library.TORCH, coarseness=_coarseness(arena), first_alone=alone)
+
+
+def _torch_autotuned(arena: Arena) -> Entrant:
+    return replace(_torch_compile(arena, AUTOTUNED_MODE), note=f"mode {AUTOTUNED_MODE}")
 
 
 def _coarseness(arena: Arena) -> float:

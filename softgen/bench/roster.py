@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 
 from softgen.bench.host import numpy_peers
-from softgen.bench.libraries import lesson_peers, library_peers
+from softgen.bench.libraries import autotuned_peers, lesson_peers, library_peers
 from softgen.bench.named import (
     article_peers,
     ladder_peers,
@@ -85,6 +85,7 @@ def peers_of_suites() -> dict[str, list[Peer]]:
         "fastsoftmax": searched_ladder(),
         "online": [*article_peers(), *numpy_peers()],
         "packs": pack_peers(),
+        "compiled": autotuned_peers(),
         "short": [extra_peers()[name] for name in (PLAIN, DEPENDENT_COPY, AGAIN)],
         "drawn": [extra_peers()[AGAIN]],
     }
@@ -93,7 +94,7 @@ def peers_of_suites() -> dict[str, list[Peer]]:
 @functools.cache
 def others() -> frozenset[str]:
     """Return the names of the peers that run nothing of softgen's, and of the limit."""
-    peers = (*library_peers(), *lesson_peers(), *numpy_peers())
+    peers = (*library_peers(), *autotuned_peers(), *lesson_peers(), *numpy_peers())
     return frozenset({LIMIT, *(peer.name for peer in peers)})
 
 

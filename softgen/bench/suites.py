@@ -178,6 +178,19 @@ SUITES = {
                 *_all(DType.BFLOAT16, ((1, 128256), (8, 128256))),
             ),
         ),
+        Suite(
+            "compiled",
+            "shapes of the other suites, where torch.compile also searches (max-autotune)",
+            (
+                *_all(DType.BFLOAT16, _each([8192], (1024, 4096, 8192, 16384, 32000))),
+                *_all(DType.BFLOAT16, _each([1, 8, 64, 256, 4096], [128256])),
+                *_all(DType.BFLOAT16, ((4096, 50257), (16384, 512), (131072, 4096))),
+                *_all(DType.FLOAT32, ((4096, 1024), (4096, 4096), (4096, 8192))),
+                *_all(DType.FLOAT32, ((128, 131072), (20000, 5000), (49152, 512))),
+                *_all(DType.FLOAT16, _each([49152], [1024])),
+            ),
+            peers=("softgen", "torch.compile", "torch.compile-max-autotune"),
+        ),
         Suite("drawn", "a seeded generator, so that nobody chose them", draw(DRAWN_SEED)),
         Suite(
             "axes",

@@ -31,8 +31,8 @@ def bench(
         list[str] | None,
         typer.Option(
             "--suite",
-            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, drawn, axes, "
-            "hooks, views, backward or losses; may be repeated.",
+            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, compiled, "
+            "drawn, axes, hooks, views, backward or losses; may be repeated.",
         ),
     ] = None,
     shape: Annotated[

@@ -22,7 +22,7 @@ from softgen.bench import arena as arenas
 from softgen.bench import check, limit, runner
 from softgen.bench.arena import Arena
 from softgen.bench.chain import Chain
-from softgen.bench.libraries import OF_QUACK
+from softgen.bench.libraries import AUTOTUNED_MODE, OF_QUACK
 from softgen.bench.peers import (
     AbsentError,
     Entrant,
@@ -47,7 +47,7 @@ from softgen.bench.record import (
     records_of,
     to_csv,
 )
-from softgen.bench.roster import all_peers, extra_peers, peers_for
+from softgen.bench.roster import all_peers, extra_peers, named_peers, others, peers_for
 from softgen.bench.shape import Shape
 from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, draw, shapes_of
 from softgen.bench.usual import BY_NAME, OF_LOGITS
@@ -92,7 +92,17 @@ def test_the_suites_are_those_that_others_published() -> None:
     for name, dtype in types.items():
         assert {shape.dtype.value for shape in shapes_of([name])} == {dtype}
     assert sizes("short") == [(8, 1024), (128, 1024), (128, 4096), (1, 128256), (8, 128256)]
-    ours = {"logsumexp", "short", "drawn", "axes", "hooks", "views", "backward", "losses"}
+    ours = {
+        "logsumexp",
+        "short",
+        "compiled",
+        "drawn",
+        "axes",
+        "hooks",
+        "views",
+        "backward",
+        "losses",
+    }
     assert {*SUITES} == {*types, "packs", *ours}
 
 
@@ -105,10 +115,10 @@ def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
         "logsumexp logsumexp float32 128x4194304",
         "logsumexp logsumexp bfloat16 8x128256",
     ]
-    others = shapes_of(
+    rest = shapes_of(
         [name for name in SUITES if name not in ("logsumexp", "axes", "backward", "losses")]
     )
-    assert {shape.function.name for shape in others} == {"softmax"}
+    assert {shape.function.name for shape in rest} == {"softmax"}
     asked = shapes_of([*SUITES], function=Function.of("partial"))
     assert {shape.function.name for shape in asked} == {"partial"}
     assert shapes[0].problem == Problem.of("logsumexp", "bfloat16", 128256)
@@ -834,10 +844,10 @@ def test_every_function_is_checked_by_its_reference(
     assert arena.x[1] is arena.sets[1][0]
     assert arena.y[1] is arena.sets[1][len(problem.inputs)]
     assert (arena.bytes, arena.result_bytes) == (arena.x[0].nbytes, arena.y[0].nbytes)
-    for x, *others in (arrays[: len(problem.inputs)] for arrays in arena.sets):
+    for x, *more in (arrays[: len(problem.inputs)] for arrays in arena.sets):
         belonging = problem.function.other_inputs(x.astype(np.float64))
         timed = problem.function.timed_inputs(5, 96)
-        for operand, array, value in zip(problem.inputs[1:], others, belonging, strict=True):
+        for operand, array, value in zip(problem.inputs[1:], more, belonging, strict=True):
             wanted = np.asarray(timed.get(operand.name, value))
             assert bool((array == wanted.astype(array.dtype)).all()), operand
     # An array of CuPy takes none of NumPy.
@@ -951,11 +961,12 @@ def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
-@pytest.mark.parametrize("peer", ["torch", "torch.compile"])
+@pytest.mark.parametrize("peer", ["torch", "torch.compile", "torch.compile-max-autotune"])
 def test_torch_is_called_for_the_function_of_the_shape(
     name: str, peer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     called: list[object] = []
+    modes: list[str] = []
 
     def function(which: str) -> Callable[..., str]:
         def call(x: object, dim: int, out: object = None) -> str:
@@ -970,19 +981,38 @@ def test_torch_is_called_for_the_function_of_the_shape(
 
     torch = SimpleNamespace(**{each: function(each) for each in BY_NAME})
     torch._dynamo = SimpleNamespace(reset=lambda: None)
-    torch.compile = lambda function, dynamic, fullgraph: function
+    torch.compile = lambda function, dynamic, fullgraph, mode: modes.append(mode) or function
     monkeypatch.setitem(sys.modules, "torch", torch)
     shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of(name))
     out = Out()
     arena: Any = SimpleNamespace(shape=shape, torch_y=[out], pairs=1)
     arena.torch_inputs, arena.torch_given, arena.given = [("x",)], {}, {}
-    entrant = all_peers()[peer].prepare(arena)
+    (of_name,) = named_peers([peer])
+    entrant = of_name.prepare(arena)
     assert isinstance(entrant, Entrant)
     entrant.launch(0)
     if peer == "torch":
         assert called == [(name, "x", -1, out)]
     else:
         assert called == [(name, "x", -1, None), name]
+    searched = peer == "torch.compile-max-autotune"
+    wanted = "max-autotune-no-cudagraphs" if searched else "default"
+    assert modes == ([] if peer == "torch" else [wanted])
+    assert entrant.note == (f"mode {wanted}" if searched else "")
+
+
+def test_compiled_times_what_torch_knows_beside_its_default() -> None:
+    shapes = SUITES["compiled"].shapes()
+    assert len({(shape.dtype, shape.rows, shape.cols) for shape in shapes}) == 20
+    names = [peer.name for peer in peers_for(shapes[0], None)]
+    assert names == ["softgen", "torch.compile", "torch.compile-max-autotune"]
+    assert set(names) - others() == {"softgen"}
+
+
+def test_pytorch_has_the_mode_that_searches() -> None:
+    inductor = pytest.importorskip("torch._inductor")
+    options = inductor.list_mode_options()
+    assert options[AUTOTUNED_MODE]["max_autotune"]
 
 
 def test_quack_gives_losses_with_lse_and_gradients_that_nothing_judges(
