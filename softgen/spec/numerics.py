@@ -23,7 +23,7 @@ from softgen.spec.exact import Storage as Storage
 from softgen.spec.exact import exact_results as exact_results
 from softgen.spec.exact import of_empty_row as of_empty_row
 from softgen.spec.exact import reference as reference
-from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.operands import Extent, Limit, Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.spec.storage import numpy_dtype as numpy_dtype
 from softgen.spec.storage import storage_dtype as storage_dtype
@@ -207,9 +207,10 @@ def check(
         sizes = problem.function.magnitudes(*exact_inputs)
     x = exact_inputs[0]
     off, grown = slack(problem, x), growth(problem, values)
+    top = x.max(axis=1, initial=-np.inf)  # with the sink
     x = x[:, :-1] if problem.sinks else x
     found = [
-        _check(*each, x, off, grown, problem, exponent_error)
+        _check(*each, x, top, off, grown, problem, exponent_error)
         for each in zip(problem.results, results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -221,6 +222,7 @@ def _check(
     exact: Float64,
     size: Float64 | None,
     x: Float64,
+    top: Float64,
     off: Float64 | float,
     grown: Float64 | float,
     problem: Problem,
@@ -251,6 +253,10 @@ def _check(
     if operand.extent is Extent.ELEMENT and operand.measure is not Measure.TERMS:
         exactly = np.isneginf(x) & ~np.isnan(exact)
         error[exactly] = np.where(got[exactly] == rounded[exactly], 0, np.inf)
+    passed = _passes_limit(
+        operand, got, exact, top - off if operand.extent is Extent.ROW else top, problem
+    )
+    error[passed] = np.inf
     worst_at = int(np.argmax(error))
     index = tuple(int(i) for i in np.unravel_index(worst_at, result.shape))
     worst = float(error.flat[worst_at])
@@ -263,7 +269,33 @@ def _check(
         f"{operand.name}[{place}] = {float(got.flat[worst_at])!r}, wanted "
         f"{float(exact.flat[worst_at])!r}, error {worst:.3g}"
     )
+    if passed.flat[worst_at]:
+        message += f"; {operand.name} is {operand.limit.value}, to the last bit"
     return Accuracy(worst, bound, unit, index, ok=False, message=message)
+
+
+def _passes_limit(
+    operand: Operand, got: Float64, exact: Float64, largest: Float64, problem: Problem
+) -> npt.NDArray[np.bool_]:
+    """Return which results pass their limit where the exact ones do not: see Limit.
+
+    `largest` is what a result of each row is not below, if that is its limit.
+    """
+    limit = operand.limit
+    least, most = {
+        Limit.AT_LEAST_ZERO: (0.0, np.inf),
+        Limit.AT_LEAST_ONE: (1.0, np.inf),
+        Limit.AT_MOST_ZERO: (-np.inf, 0.0),
+        Limit.UP_TO_ONE: (0.0, 1.0),
+    }.get(limit, (-np.inf, np.inf))
+    if limit is Limit.AT_LEAST_MAXIMUM:
+        least = decode(encode(largest, operand.dtype), operand.dtype)
+    if limit is Limit.UP_TO_ONE and problem.leaves:  # which hooks multiply
+        return np.zeros(got.shape, bool)
+    passed: npt.NDArray[np.bool_] = ((got < least) & (exact >= least)) | (
+        (got > most) & (exact <= most)
+    )
+    return passed
 
 
 def _relative_error(

@@ -45,6 +45,17 @@ class Measure(str, Enum):
     EXACT = "exact"  # no error at all
 
 
+class Limit(str, Enum):
+    """What a result never passes, not by its last bit, where its exact value does not."""
+
+    NONE = ""
+    AT_LEAST_ZERO = "at least 0"
+    AT_MOST_ZERO = "at most 0"
+    AT_LEAST_ONE = "at least 1"
+    UP_TO_ONE = "from 0 to 1"
+    AT_LEAST_MAXIMUM = "at least the row's largest element"
+
+
 @dataclass(frozen=True)
 class Operand:
     """One array, or one number.
@@ -60,6 +71,7 @@ class Operand:
         accepts: of a number, which it may be, in words.
         width: elements that a row has, where the extent is that of rows.
         default: of a number, what it is where a command line does not say it; None for no such.
+        limit: of a result, what it never passes.
     """
 
     name: str
@@ -72,6 +84,7 @@ class Operand:
     accepts: str = ""
     width: int = 1
     default: float | None = None
+    limit: Limit = Limit.NONE
 
     @property
     def behind(self) -> tuple[int, ...]:

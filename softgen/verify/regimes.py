@@ -235,6 +235,26 @@ def _wide_spread(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
     return np.random.default_rng([rows, cols]).standard_normal((rows, cols)) * 100
 
 
+# Of 16 bits. In float32 2^d 2^-d is below 1, where d is what rounding x log2(e) takes from it.
+_SURE = (1.71875, -5.6875, 24.25, -103.0, 528.0, -984.0, 6368.0, 47872.0)
+
+
+def _confident(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
+    """One element far above all others: by 200 or more, by 16 where one is next, or all are -inf.
+
+    So nothing, or hardly anything, is added to the largest one's term.
+    """
+    below = 200 + 100 * np.abs(np.random.default_rng([rows, cols]).standard_normal((rows, cols)))
+    x = np.resize(_SURE, rows)[:, None] - below
+    x[1::2] = -np.inf
+    for row in range(rows):
+        largest = _SURE[row % len(_SURE)]
+        if row % 4 == 2:
+            x[row, (row * 11 + 1) % cols] = largest - 16
+        x[row, row * 11 % cols] = largest
+    return x
+
+
 REGIMES: dict[str, Regime] = {
     "random": Regime(_random),
     "nan": Regime(_at(np.nan)),
@@ -261,6 +281,7 @@ REGIMES: dict[str, Regime] = {
     "peaks": Regime(_peaks, rows=13, rows_if_wide=6),
     "late_maximum": Regime(_late_maximum, rows_if_wide=3),
     "zero_maximum": Regime(_zero_maximum, rows_if_wide=3),
+    "confident": Regime(_confident, rows=8, rows_if_wide=4),
     "one_column": Regime(_random, applies=lambda cols: cols == 1),
     "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.hooks.base import Hook
-from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.operands import Extent, Limit, Measure, Operand
 from softgen.spec.parts import MAX_SUM, Part
 
 
@@ -195,12 +195,29 @@ def number_input(
 
 
 def element_result(
-    name: str, dtype: FloatType, cuda: str, measure: Measure, may_be: str = ""
+    name: str,
+    dtype: FloatType,
+    cuda: str,
+    measure: Measure,
+    may_be: str = "",
+    limit: Limit = Limit.NONE,
 ) -> Operand:
     """Return a result of one element a column."""
-    return Operand(name, dtype, Extent.ELEMENT, True, cuda, may_be, measure)
+    return Operand(name, dtype, Extent.ELEMENT, True, cuda, may_be, measure, limit=limit)
 
 
-def row_result(name: str, dtype: FloatType, cuda: str, measure: Measure, width: int = 1) -> Operand:
+def row_result(
+    name: str,
+    dtype: FloatType,
+    cuda: str,
+    measure: Measure,
+    width: int = 1,
+    limit: Limit = Limit.NONE,
+) -> Operand:
     """Return a result of one element a row, or a few."""
-    return Operand(name, dtype, Extent.ROW, result=True, cuda=cuda, measure=measure, width=width)
+    return Operand(name, dtype, Extent.ROW, True, cuda, measure=measure, width=width, limit=limit)
+
+
+def lse_result(dtype: FloatType, cuda: str = "Compute") -> Operand:
+    """Return log(sum(exp(x))) of each row, which has the largest element's term of 1."""
+    return row_result("lse", dtype, cuda, Measure.LOGARITHM, limit=Limit.AT_LEAST_MAXIMUM)

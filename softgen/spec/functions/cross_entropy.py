@@ -10,6 +10,7 @@ from softgen.spec.functions.base import (
     Function,
     element,
     element_result,
+    lse_result,
     number_input,
     row_ids,
     row_result,
@@ -19,7 +20,7 @@ from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.target import Target
 from softgen.spec.layouts import FIRST
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
@@ -116,8 +117,8 @@ class CrossEntropy(OfTargets):
             element("x", dtype, "X"),
             *self.targets(),
             number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
-            row_result("loss", compute, "Compute", Measure.LOGARITHM),
-            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+            loss_result(compute),
+            lse_result(compute),
         )
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -142,7 +143,7 @@ class CrossEntropy(OfTargets):
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return targets of all kinds, and numbers."""
-        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
+        return (targets_of(x), *arrays(IGNORE_INDEX, *self.numbers().values()))
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,8 @@ class CrossEntropyGrad(OfTargets):
             *self.targets(),
             number_input("upstream", compute, "Compute", "finite: what the gradient is times", 1.0),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
-            row_result("loss", compute, "Compute", Measure.LOGARITHM),
-            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+            loss_result(compute),
+            lse_result(compute),
         )
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -219,13 +220,18 @@ class CrossEntropyGrad(OfTargets):
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return targets of all kinds, and numbers."""
-        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX, *self.numbers().values()))
+        return (targets_of(x), *arrays(IGNORE_INDEX, *self.numbers().values()))
 
 
 def first_column() -> Operand:
     """Return the number of the first column here, where a row has columns elsewhere, too."""
     accepts = "at least 0: the number of the first column here"
     return number_input(FIRST, Integer.INT64, "long long", accepts, 0)
+
+
+def loss_result(compute: DType) -> Operand:
+    """Return the loss of each row."""
+    return row_result("loss", compute, "Compute", Measure.LOGARITHM, limit=Limit.AT_LEAST_ZERO)
 
 
 def hard_targets(rows: int, cols: int) -> Any:
@@ -240,6 +246,13 @@ def hard_targets(rows: int, cols: int) -> Any:
     hard = (0, last, IGNORE_INDEX, cols // 2, cols, last // 3, -1, 2**31 - 1)
     for row in range(0, rows, 2):
         target[row] = hard[row // 2 % len(hard)]
+    return target
+
+
+def targets_of(x: Any) -> Any:
+    """Return hard targets, and in each fourth row the largest column: the least that a loss is."""
+    target = hard_targets(*x.shape)
+    target[3::4] = x[3::4].argmax(axis=1)
     return target
 
 

@@ -12,9 +12,9 @@ from softgen.spec.functions.cross_entropy import (
     OfTargets,
     arrays,
     first_column,
-    hard_targets,
     one_hot,
     size_of,
+    targets_of,
 )
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
@@ -120,7 +120,7 @@ class CrossEntropyBackward(OfTargets):
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return targets of all kinds, the rows' own log-sum-exp, and numbers."""
         numbers = arrays(*self.numbers().values())
-        return (hard_targets(*x.shape), *arrays(IGNORE_INDEX), log_sum_exp(x), *numbers)
+        return (targets_of(x), *arrays(IGNORE_INDEX), log_sum_exp(x), *numbers)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.base import Function, element, lse_result, row_result
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 from softgen.spec.parts import MAX_SUM_DOT, Part
 
 
@@ -62,8 +62,8 @@ class Entropy(Function):
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the entropy and, if asked for, lse."""
         x = element("x", dtype, "X")
-        entropy = row_result("entropy", out_dtype, "Y", Measure.LOGARITHM)
-        lse = row_result("lse", compute, "Compute", Measure.LOGARITHM)
+        entropy = entropy_result(out_dtype)
+        lse = lse_result(compute)
         return (x, entropy, lse) if self.lse else (x, entropy)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -72,6 +72,11 @@ class Entropy(Function):
 
         (x,) = inputs
         return (entropy_of(x), log_sum_exp(x)) if self.lse else (entropy_of(x),)
+
+
+def entropy_result(out_dtype: FloatType) -> Operand:
+    """Return the entropy of each row."""
+    return row_result("entropy", out_dtype, "Y", Measure.LOGARITHM, limit=Limit.AT_LEAST_ZERO)
 
 
 def entropy_of(x: Any) -> Any:

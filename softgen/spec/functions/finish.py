@@ -9,7 +9,7 @@ from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result, row_input
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.partial import pair
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Finish(Function):
             element("x", dtype, "X"),
             row_input("maxima", compute, "Compute"),
             row_input("sums", compute, "Compute"),
-            element_result("y", out_dtype, "Y", Measure.VALUE, may_be="x"),
+            element_result("y", out_dtype, "Y", Measure.VALUE, "x", Limit.UP_TO_ONE),
         )
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:

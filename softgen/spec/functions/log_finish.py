@@ -8,7 +8,7 @@ from typing import Any
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.finish import Finish
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class LogFinish(Finish):
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima, sums and y."""
         *inputs, y = super().operands(dtype, out_dtype, compute)
-        return *inputs, replace(y, measure=Measure.LOGARITHM)
+        return *inputs, replace(y, measure=Measure.LOGARITHM, limit=Limit.AT_MOST_ZERO)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return y; NaN where the pair is NaN or is that of a row of -inf, (-inf, 0)."""

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import Normalized
-from softgen.spec.operands import Measure
+from softgen.spec.operands import Limit, Measure
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,7 @@ class LogSoftmax(Normalized):
 
     stem = "log_softmax"
     measure = Measure.LOGARITHM
+    limit = Limit.AT_MOST_ZERO
 
     def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
         """Return y."""

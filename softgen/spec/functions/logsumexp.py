@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function, element, row_result
+from softgen.spec.functions.base import Function, element, lse_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Operand
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LogSumExp(Function):
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x and lse."""
-        return (element("x", dtype, "X"), row_result("lse", out_dtype, "Y", Measure.LOGARITHM))
+        return (element("x", dtype, "X"), lse_result(out_dtype, "Y"))
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return lse: -inf for a row of -inf, +inf where there is +inf, NaN where there is NaN."""

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.partial import pair
+from softgen.spec.functions.partial import pair, sums_result
 from softgen.spec.operands import Measure, Operand
 
 
@@ -37,7 +37,7 @@ class Merge(Function):
             element("ms", dtype, "X"),
             element("ds", dtype, "X"),
             row_result("maxima", compute, "Compute", Measure.EXACT),
-            row_result("sums", compute, "Compute", Measure.VALUE),
+            sums_result(compute),
         )
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:

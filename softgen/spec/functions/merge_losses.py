@@ -6,14 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType, FloatType, Integer
-from softgen.spec.functions.base import element, number_input, row_input, row_result
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX, OfTargets, arrays, hard_targets
+from softgen.spec.functions.base import element, lse_result, number_input, row_input
+from softgen.spec.functions.cross_entropy import (
+    IGNORE_INDEX,
+    OfTargets,
+    arrays,
+    hard_targets,
+    loss_result,
+)
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.merge import MERGE
 from softgen.spec.functions.partial import pair
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.target import Target
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Operand
 
 
 @dataclass(frozen=True)
@@ -56,8 +62,8 @@ class MergeLosses(OfTargets):
             row_input("logits", compute, "Compute"),
             *self.targets(),
             number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
-            row_result("loss", compute, "Compute", Measure.LOGARITHM),
-            row_result("lse", compute, "Compute", Measure.LOGARITHM),
+            loss_result(compute),
+            lse_result(compute),
         )
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -91,6 +97,7 @@ class MergeLosses(OfTargets):
         rows, cols = x.shape
         row = np.arange(rows)
         logits = np.where(row % 7 == 2, np.inf, row % 3 - 1.0)
+        logits[3::4] = x[3::4].max(axis=1)
         numbers = arrays(IGNORE_INDEX, *self.numbers().values())
         return (*MERGE.other_inputs(x), logits, hard_targets(rows, cols), *numbers)
 

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, row_result
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,18 @@ class Partial(Function):
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima and sums."""
         maxima = row_result("maxima", compute, "Compute", Measure.EXACT)
-        sums = row_result("sums", compute, "Compute", Measure.VALUE)
+        sums = sums_result(compute)
         return (element("x", dtype, "X"), maxima, sums)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return m and d: (-inf, 0) for a row of -inf, NaN twice where there is NaN or +inf."""
         (x,) = inputs
         return pair(x)
+
+
+def sums_result(compute: DType) -> Operand:
+    """Return the sum of exp(x - max) of each row, of which the largest element's term is 1."""
+    return row_result("sums", compute, "Compute", Measure.VALUE, limit=Limit.AT_LEAST_ONE)
 
 
 def pair(x: Any, weights: Any = 1) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from softgen.spec.functions.cross_entropy import (
     hard_targets,
 )
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.partial import pair
+from softgen.spec.functions.partial import pair, sums_result
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.target import Target
 from softgen.spec.operands import Measure, Operand
@@ -60,7 +60,7 @@ class PartialTarget(OfTargets):
             *self.targets(),
             first_column(),
             row_result("maxima", compute, "Compute", Measure.EXACT),
-            row_result("sums", compute, "Compute", Measure.VALUE),
+            sums_result(compute),
             row_result("logits", compute, "Compute", Measure.EXACT),
         )
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function, element, element_result, row_result
+from softgen.spec.functions.base import Function, element, element_result, lse_result
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Normalized(Function):
 
     stem: ClassVar[str]
     measure: ClassVar[Measure]
+    limit: ClassVar[Limit]
 
     lse: bool = False
 
@@ -72,8 +73,8 @@ class Normalized(Function):
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and, if asked for, lse."""
         x = element("x", dtype, "X")
-        y = element_result("y", out_dtype, "Y", self.measure, may_be="x")
-        lse = row_result("lse", compute, "Compute", Measure.LOGARITHM)
+        y = element_result("y", out_dtype, "Y", self.measure, "x", self.limit)
+        lse = lse_result(compute)
         return (x, y, lse) if self.lse else (x, y)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -103,6 +104,7 @@ class Softmax(Normalized):
 
     stem = "softmax"
     measure = Measure.VALUE
+    limit = Limit.UP_TO_ONE
 
     @property
     def own_terms(self) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from softgen.spec.dtypes import DType, FloatType, Integer
-from softgen.spec.functions.base import Function, element, row_ids, row_result
-from softgen.spec.functions.entropy import entropy_of
+from softgen.spec.functions.base import Function, element, lse_result, row_ids, row_result
+from softgen.spec.functions.entropy import entropy_of, entropy_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.ids import Ids
-from softgen.spec.operands import Measure, Operand
+from softgen.spec.operands import Limit, Measure, Operand
 from softgen.spec.parts import MAX_SUM, MAX_SUM_DOT, Part
 
 MOST_IDS = 16  # of a row: a thread takes them one after another
@@ -143,12 +143,15 @@ class TokenLogProbs(OfIds):
         found = [
             element("x", dtype, "X"),
             self.columns,
-            row_result("log_probs", out_dtype, "Y", Measure.LOGARITHM, self.count),
+            row_result(
+                *("log_probs", out_dtype, "Y", Measure.LOGARITHM, self.count),
+                limit=Limit.AT_MOST_ZERO,
+            ),
         ]
         if self.entropy:
-            found.append(row_result("entropy", out_dtype, "Y", Measure.LOGARITHM))
+            found.append(entropy_result(out_dtype))
         if self.lse:
-            found.append(row_result("lse", compute, "Compute", Measure.LOGARITHM))
+            found.append(lse_result(compute))
         return tuple(found)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
@@ -162,8 +165,10 @@ class TokenLogProbs(OfIds):
         return tuple(found)
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
-        """Return ids of all kinds."""
-        return (self.some_ids(*x.shape),)
+        """Return ids of all kinds: in each fourth row the largest column, for one."""
+        ids = self.some_ids(*x.shape)
+        ids.reshape(len(x), -1)[3::4, 0] = x[3::4].argmax(axis=1)
+        return (ids,)
 
 
 def log_probs_of(x: Any, ids: Any) -> Any:

@@ -15,7 +15,14 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import Float64, decode, encode, exact_results, storage_dtype
+from softgen.spec.numerics import (
+    Float64,
+    decode,
+    encode,
+    exact_results,
+    other_inputs,
+    storage_dtype,
+)
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess, parse_name
 from softgen.verify.regimes import REGIMES, Slices
@@ -246,6 +253,50 @@ def test_nan_infinity_and_zero_must_be_exact(algorithm: Function, dtype: DType) 
         assert result.worst == np.inf
         assert result.index == index
         assert f"y[{index[0]}, {index[1]}]" in result.message
+
+
+@pytest.mark.parametrize(
+    ("function", "results", "passes", "limit"),
+    [
+        ("cross_entropy", (0.0, 2.5), (-6e-8, 2.5), "at least 0"),
+        ("cross_entropy", (0.0, 2.5), (0.0, 2.4999998), "at least the row's largest element"),
+        ("entropy_lse", (0.0, 2.5), (-6e-8, 2.5), "at least 0"),
+        ("token_log_probs", (0.0,), (6e-8,), "at most 0"),
+        ("partial", (2.5, 1.0), (2.5, 0.99999994), "at least 1"),
+        ("softmax", ([1.0, 0.0, 0.0],), ([1.0000001, 0.0, 0.0],), "from 0 to 1"),
+        ("log_softmax", ([0.0, -97.5, -np.inf],), ([6e-8, -97.5, -np.inf],), "at most 0"),
+    ],
+)
+def test_no_result_passes_its_limit_by_its_last_bit(
+    function: str, results: tuple[object, ...], passes: tuple[object, ...], limit: str
+) -> None:
+    problem = Problem.of(function, "float32", 3)
+    x = np.array([[2.5, -95.0, -np.inf]], np.float32)
+    first = np.zeros(1, np.int64)
+    others = {"target": first, "ids": first, "z_loss": np.array(0, np.float32)}
+    rest = [
+        others.get(operand.name, value)
+        for operand, value in zip(problem.inputs[1:], other_inputs(x, problem), strict=True)
+    ]
+    right, wrong = ([np.array([v], np.float32) for v in each] for each in (results, passes))
+    assert numerics.check(right, (x, *rest), problem).ok
+    found = numerics.check(wrong, (x, *rest), problem)
+    assert not found.ok
+    assert found.message.endswith(f" is {limit}, to the last bit")
+
+
+def test_limits_leave_out_rows_whose_exact_results_pass_them() -> None:
+    """The loss of an ignored row is 0 and its lse -inf; the sum of a row of -inf is 0."""
+    x = np.array([[2.5, 1.0, 0.0], [-np.inf] * 3, [np.nan, 1.0, 0.0]], np.float32)
+    sums = np.array([1.3052154, 0, np.nan], np.float32)
+    maxima = np.array([2.5, -np.inf, np.nan], np.float32)
+    assert numerics.check((maxima, sums), (x,), Problem.of("partial", "float32", 3)).ok
+    problem = Problem.of("cross_entropy", "float32", 3)
+    numbers = [np.array(-100), np.array(0, np.float32)]
+    loss = np.array([0, np.nan, np.nan], np.float32)
+    lse = np.array([-np.inf, -np.inf, np.nan], np.float32)
+    inputs = (x, np.array([-100, 0, 0]), *numbers)
+    assert numerics.check((loss, lse), inputs, problem).ok
 
 
 def test_what_overflows_the_result_is_its_infinity() -> None:

@@ -1,0 +1,112 @@
+"""What results never pass: loss >= 0, log p <= 0, lse >= max, entropy >= 0, sums >= 1, p <= 1."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import Job, Results, build
+from softgen.errors import EmulationError
+from softgen.source.render import Source, render
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import Storage, check, decode, encode, other_inputs
+from softgen.spec.operands import Limit
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
+from softgen.strategies.online import Online
+from softgen.strategies.variants import Variant
+from tests.helpers.emulator_helpers import share_programs
+
+FUNCTIONS = (
+    "cross_entropy",
+    "cross_entropy_grad",
+    "token_log_probs_lse",
+    "token_log_probs_entropy",
+    "entropy_lse",
+    "logsumexp",
+    "partial",
+    "partial_target",
+    "softmax_lse",
+    "log_softmax_lse",
+)
+HALVES = (DType.FLOAT16, DType.BFLOAT16)
+PACKED = (Block(8, 16, 64, 64, 1, packed=True), Cluster(8, 16, 32, 2, 1, False, packed=True))
+ROWS = 64
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def sources() -> list[Source]:
+    """Return kernels that make the exponents of 16-bit elements by one FMA, and online's others."""
+    variants = []
+    for turn, function in enumerate(FUNCTIONS):
+        for dtype in HALVES:
+            problem = Problem.of(function, dtype, 512)
+            own: list[Strategy] = [PACKED[turn % 2 if dtype is HALVES[0] else 1 - turn % 2]]
+            own.append(Online(8, 1, 64))
+            variants += [Variant(problem, strategy) for strategy in own]
+        variants.append(Variant(Problem.of(function, DType.FLOAT32, 512), Online(4, 1, 64)))
+        variants.append(Variant(Problem.of(function, DType.BFLOAT16, 1), Online(1, 1, 64)))
+    return [render(variant) for variant in variants]
+
+
+def sure(problem: Problem) -> Storage:
+    """Return rows with one element far above the rest: random ones of 16 bits, of all sizes."""
+    draw = np.random.default_rng(0)
+    largest = draw.standard_normal(ROWS) * 2.0 ** draw.integers(-3, 13, ROWS)
+    x = largest[:, None] - 300 * (1 + draw.random((ROWS, problem.cols)))
+    x[::3] = -np.inf
+    x[np.arange(ROWS), draw.integers(0, problem.cols, ROWS)] = largest
+    return encode(x, problem.dtype)
+
+
+def rest_of(problem: Problem, x: Storage) -> tuple[Storage, ...]:
+    """Return the inputs beside x, with the largest element's column in each row."""
+    inputs = dict(zip((o.name for o in problem.inputs[1:]), other_inputs(x, problem), strict=True))
+    largest = decode(x, problem.dtype).argmax(axis=1)
+    for name in ("target", "ids"):
+        if name in inputs:
+            inputs[name] = largest + int(inputs.get("first", 0))
+    if "z_loss" in inputs:
+        inputs["z_loss"] = np.zeros_like(inputs["z_loss"])
+    return tuple(inputs.values())
+
+
+def passing(source: Source, inputs: tuple[Storage, ...], results: Results) -> list[str]:
+    """Return which results of a kernel pass their limit, and the gradients of targets above 0."""
+    problem, wrong = source.variant.problem, []
+    top = decode(inputs[0], problem.dtype).max(axis=1)
+    for operand, result in zip(problem.results, results, strict=True):
+        got = decode(result, operand.dtype)
+        right = {
+            Limit.AT_LEAST_ZERO: got >= 0,
+            Limit.AT_MOST_ZERO: got <= 0,
+            Limit.AT_LEAST_ONE: got >= 1,
+            Limit.UP_TO_ONE: (got >= 0) & (got <= 1),
+            Limit.AT_LEAST_MAXIMUM: got.ndim == 1 and got >= top,
+        }.get(operand.limit, ~np.isnan(got))
+        if operand.name == "dx":  # p - 1
+            right = got[np.arange(ROWS), inputs[1]] <= 0
+        if not np.all(right):
+            bad = np.count_nonzero(~right)
+            wrong.append(f"{source.name}: {operand.name} in {bad} of {ROWS} rows")
+    return wrong
+
+
+def test_a_sure_row_passes_no_limit() -> None:
+    kernels = sources()
+    inputs = [sure(source.variant.problem) for source in kernels]
+    inputs = [(x, *rest_of(s.variant.problem, x)) for s, x in zip(kernels, inputs, strict=True)]
+    jobs = [Job(s, x, tuple(rest)) for s, (x, *rest) in zip(kernels, inputs, strict=True)]
+    wrong = []
+    for source, given, found in zip(kernels, inputs, build(kernels).run_counted(jobs), strict=True):
+        assert not isinstance(found, EmulationError), found
+        wrong += passing(source, given, found[0])
+        accuracy = check(found[0], given, source.variant.problem)
+        wrong += [f"{source.name}: {accuracy.message}"] * (not accuracy.ok)
+    assert wrong == []
