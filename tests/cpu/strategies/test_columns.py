@@ -85,6 +85,9 @@ LOG_SOFTMAX_BACKWARD = Problem.of("log_softmax_backward", "bfloat16", 99, layout
 BACKWARD = Variant(SOFTMAX_BACKWARD, ColumnsInRegisters(4, 4, 64, 2, 1, 2))
 BACKWARD_OF_STRIPS = Variant(SOFTMAX_BACKWARD, Strips(2, 4, 64, 2, 2))
 BACKWARD_OF_TILES = Variant(LOG_SOFTMAX_BACKWARD, Tiles(8, 25, 4, 4, 96))
+# Results whose names are those of what others reduce.
+PAIRS = Problem.of("partial", "bfloat16", 48, layout=Columns(16))
+PACKED_PAIRS = Variant(PAIRS, ColumnsInRegisters(4, 4, 128, 2, 1, packed=True))
 HOOKS = ("scale", "outscale", "zeroempty")
 
 
@@ -104,6 +107,7 @@ ALL = (
         TILES_TURNED_SHARED,
         PACKED,
         PACKED_ALONE,
+        PACKED_PAIRS,
     ),
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
