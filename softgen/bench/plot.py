@@ -13,7 +13,7 @@ from softgen.bench.heat import heat_figure
 from softgen.bench.panels import Line, Panel, panels
 from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime
 from softgen.bench.suites import GRID
-from softgen.disk.files import write_whole
+from softgen.disk import outputs
 from softgen.errors import InvalidValueError, MissingDependencyError
 
 WIDTH, PANEL_HEIGHT, FOOT_HEIGHT = 8.6, 3.3, 0.75  # inches; a README shows about 830 pixels
@@ -88,7 +88,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     image = io.BytesIO()
     # Matplotlib would write its version into the file.
     figure_of(records).savefig(image, format="png", dpi=DOTS_PER_INCH, metadata={"Software": None})
-    write_whole(path, image.getvalue())
+    outputs.write(path, image.getvalue())
 
 
 def figure_of(records: Sequence[Record]) -> Any:

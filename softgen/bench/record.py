@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from softgen.bench.shape import Shape
+from softgen.disk import outputs
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
@@ -226,6 +227,16 @@ def to_csv(records: Iterable[Record]) -> str:
     writer.writeheader()
     writer.writerows(record.as_document() for record in records)
     return text.getvalue()
+
+
+def write_csv(path: Path, records: Iterable[Record], *, done: bool = True) -> None:
+    """Write the table of `records` to a path that a user named.
+
+    Unless `done`, a table of more will follow: then nothing is written where that would be a second
+    one, as into a pipe.
+    """
+    if done or outputs.is_replaced(path):
+        outputs.write(path, to_csv(records).encode())
 
 
 def read_csv(path: Path) -> list[Record]:

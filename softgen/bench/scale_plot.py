@@ -15,7 +15,7 @@ from typing import Any
 
 from softgen.bench.plot import DOTS_PER_INCH, INK, require_matplotlib
 from softgen.bench.scale import H200, WORK, predict
-from softgen.disk.files import write_whole
+from softgen.disk import outputs
 
 GPUS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 COLOURS = dict(zip(WORK, ("#d55e00", "#0072b2", "#009e73"), strict=True))
@@ -55,7 +55,7 @@ def draw(rows: Sequence[dict[str, str]], path: Path) -> None:
     axes[0].legend(frameon=False, fontsize=8, labelcolor=INK)
     image = io.BytesIO()
     figure.savefig(image, format="png", dpi=DOTS_PER_INCH)
-    write_whole(path, image.getvalue())
+    outputs.write(path, image.getvalue())
 
 
 def _columns(whole: int, gpus: int, weak: bool) -> int:

@@ -13,6 +13,7 @@ from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.numbers import number_option
 from softgen.cli.shapes import parse_shape
+from softgen.disk import outputs
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
@@ -120,14 +121,18 @@ def bench(
         if plot.suffix.lower() != ".png":
             raise typer.BadParameter(f"{plot} is no .png file, and plots are PNG")
         require_matplotlib()
+    if csv is not None and plot is not None:
+        outputs.require_apart({"--csv": csv, "--plot": plot})
     if source:
         if shape or dtype or peers or quick or warm or chained:
             raise typer.BadParameter(
                 "--from measures nothing: it goes with --suite, --function, --csv, --plot, --json"
             )
+        from softgen.bench.record import write_csv
+
         records, interrupted = _read(source, suite, function), False
         if csv is not None:
-            _write(csv, records)
+            write_csv(csv, records)
     else:
         if warm and chained:
             raise typer.BadParameter("give --warm or --chained: each is a regime of its own")
@@ -236,6 +241,7 @@ def _measure(
     """Return the records, and whether Ctrl-C came before the last."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from softgen.bench.record import write_csv
     from softgen.bench.roster import peers_for
     from softgen.bench.runner import run
 
@@ -254,19 +260,15 @@ def _measure(
                 records += found
                 bars.advance(bar)
                 if csv is not None:
-                    _write(csv, records)
+                    write_csv(csv, records, done=False)
         except KeyboardInterrupt:
             done = len({record.contest for record in records})
             output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
             return records, True
+        finally:
+            if csv is not None and records:
+                write_csv(csv, records)
     return records, False
-
-
-def _write(csv: Path, records: list[Record]) -> None:
-    from softgen.bench.record import to_csv
-    from softgen.source.emit import write_if_different
-
-    write_if_different(csv, to_csv(records))
 
 
 def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:

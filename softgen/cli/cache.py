@@ -10,7 +10,7 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import Command
 from softgen.cli.tune import describe
-from softgen.disk import folders
+from softgen.disk import folders, outputs
 
 app = typer.Typer(
     name="cache",
@@ -93,7 +93,7 @@ def export_file(
 
     if as_table:
         found = cache.entries()
-        cache.write_named(file, table.text_of(found))
+        outputs.write(file, table.text_of(found).encode())
         count = len(found)
     else:
         count = cache.export_file(file)

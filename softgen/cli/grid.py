@@ -87,8 +87,7 @@ def _measure(shapes: Sequence[Shape], strategy: str, path: Path) -> tuple[list[R
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
     from softgen.bench import grid
-    from softgen.bench.record import to_csv
-    from softgen.source.emit import write_if_different
+    from softgen.bench.record import write_csv
 
     records: list[Record] = []
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
@@ -101,11 +100,14 @@ def _measure(shapes: Sequence[Shape], strategy: str, path: Path) -> tuple[list[R
                     bars.update(bar, completed=done, total=total)
 
                 records += grid.search(shape, strategy, progress)
-                write_if_different(path, to_csv(records))
+                write_csv(path, records, done=False)
         except KeyboardInterrupt:
             done = len({record.contest for record in records})
             output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
             return records, True
+        finally:
+            if records:
+                write_csv(path, records)
     return records, False
 
 

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from softgen.cli.numbers import whole_option
+from softgen.disk.outputs import objection
 from softgen.errors import InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
@@ -307,9 +308,8 @@ class Device(str, Enum):
 
 def require_new_file(option: str, path: Path, ending: str) -> None:
     """Raise InvalidValueError, before anything is computed, if `path` cannot be a new file."""
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise InvalidValueError(f"{option}: {path} {what}; give the path of a {ending} file")
+    if reason := objection(path):
+        raise InvalidValueError(f"{option}: {path} {reason}; give the path of a {ending} file")
 
 
 def require_gpu() -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
 from softgen.cli.options import require_new_file
-from softgen.disk.files import write_whole
+from softgen.disk import outputs
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType, Integer
 from softgen.spec.functions.base import Function
@@ -124,9 +124,14 @@ class Files:
             raise InvalidValueError(f"--output and --result {first}= name the same result")
         if target is not None:
             written[first] = target
-        for name, path in written.items():
-            option = "--output" if path is target else f"--result {name}="
+        named = {
+            "--output" if written[name] is target else f"--result {name}=": written[name]
+            for name in (first, *rest)
+            if name in written
+        }
+        for option, path in named.items():
             require_new_file(option, path, ".npy")
+        outputs.require_apart(named)
         return cls(
             tuple(inputs.get(operand.name) for operand in problem.inputs[1:]),
             tuple(written.get(name) for name in (first, *rest)),
@@ -231,16 +236,9 @@ def _by_name(
 
 
 def save_npy(path: Path, values: NDArray[np.floating[Any]]) -> None:
-    """Write an array to exactly `path`, which numpy.save would give another ending.
-
-    An earlier file stays whole until the new one is. What `path` links to is written, and a device
-    or a pipe is written into.
-    """
+    """Write an array to exactly `path`, which numpy.save would give another ending."""
     import numpy as np
 
     data = io.BytesIO()
     np.save(data, values, allow_pickle=False)
-    if path.exists() and not path.is_file():
-        path.write_bytes(data.getvalue())
-    else:
-        write_whole(path.resolve(), data.getvalue())
+    outputs.write(path, data.getvalue())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -22,32 +23,45 @@ def read_regular(path: Path) -> bytes:
         return file.read()
 
 
-def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
+def write_whole(
+    path: Path,
+    data: bytes,
+    *,
+    private: bool = False,
+    synced: bool = False,
+    like: os.stat_result | None = None,
+) -> None:
     """Write `data` to `path` through a temporary file beside it; an OSError names `path`.
 
     Args:
         path: the file; its folder has to exist.
         data: all of its bytes.
-        private: whether only the owner may read it, and it is on the disk when this returns; else
-            the umask decides who may.
+        private: whether only the owner may read it; else the umask decides who may.
+        synced: whether it is on the disk before it has its name; a private one always is.
+        like: of a file whose mode it has instead, and whose owner where we may give files away.
     """
     try:
-        _replace(path, data, private)
+        _replace(path, data, private, synced or private, like)
     except OSError as error:
         error.filename = str(path)  # the temporary name, or none, says nothing to the reader
         raise
 
 
-def _replace(path: Path, data: bytes, private: bool) -> None:
+def _replace(
+    path: Path, data: bytes, private: bool, synced: bool, like: os.stat_result | None
+) -> None:
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-            if private:
+            if synced:
                 file.flush()
                 os.fsync(file.fileno())
-        if not private:
-            os.chmod(temporary, 0o666 & ~_umask())  # mkstemp gives 0600
+        if like is not None:
+            with contextlib.suppress(PermissionError):
+                os.chown(temporary, like.st_uid, like.st_gid)
+        if not private:  # mkstemp gives 0600
+            os.chmod(temporary, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from softgen import logs
-from softgen.disk import folders, owned
+from softgen.disk import folders, outputs, owned
 from softgen.disk.files import read_regular, write_whole
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.spec.arch import Arch
@@ -160,15 +160,9 @@ def clear() -> Cleared:
 def export_file(path: Path) -> int:
     """Write all entries to one JSON file; return how many."""
     found = entries()
-    write_named(path, json.dumps([entry.to_json() for entry in found], indent=1) + "\n")
+    text = json.dumps([entry.to_json() for entry in found], indent=1) + "\n"
+    outputs.write(path, text.encode())
     return len(found)
-
-
-def write_named(path: Path, text: str) -> None:
-    """Write `text` to a file that a user named; InvalidValueError if its folder does not exist."""
-    if not path.parent.exists():
-        raise InvalidValueError(f"cannot write {path}: there is no folder {path.parent}")
-    write_atomic(path, text)
 
 
 def import_file(path: Path) -> int:

@@ -815,9 +815,7 @@ def test_garbage_imports_nothing(text: str, message: str, tmp_path: Path, tuned:
 
 
 def test_exporting_into_a_missing_folder_says_so(tmp_path: Path) -> None:
-    with pytest.raises(
-        InvalidValueError, match=r"cannot write .*x\.json: there is no folder .*no$"
-    ):
+    with pytest.raises(InvalidValueError, match=r"x\.json is in a folder that does not exist"):
         cache.export_file(tmp_path / "no" / "x.json")
     assert list(tmp_path.iterdir()) == []
 
