@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import tempfile
 from pathlib import Path
@@ -45,6 +46,12 @@ def write_whole(
     except OSError as error:
         error.filename = str(path)  # the temporary name, or none, says nothing to the reader
         raise
+
+
+def unfinished(name: str) -> str | None:
+    """Return which file `write_whole` would write as `name` until it is whole; None if none."""
+    found = re.fullmatch(r"\.(.+)\.[a-z0-9_]{8}\.tmp", name)
+    return found[1] if found else None
 
 
 def _replace(

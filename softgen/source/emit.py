@@ -7,15 +7,18 @@ neither that set nor another has any more, is deleted unless it was edited. All 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from softgen.disk.files import write_whole
+from softgen.disk.files import read_regular, unfinished, write_whole
 from softgen.errors import InvalidValueError
 from softgen.source import manifest
+from softgen.source.lock import alone_in
 from softgen.source.manifest import GALLERY, MANIFEST, ONE_KERNEL, Entries
 from softgen.source.render import Source
 
@@ -43,10 +46,12 @@ class Plan:
 
     Attributes:
         texts: every file's text, the manifest's last.
+        entries: of the manifest, those of the files.
         stale: files of an earlier run that are to go.
     """
 
     texts: dict[str, str]
+    entries: Entries
     stale: tuple[str, ...]
 
 
@@ -74,7 +79,7 @@ def plan(sources: Sequence[Source], previous: Entries, of: str = GALLERY) -> Pla
         entries[name] = manifest.with_sets(manifest.describe(source), {*before, of})
     texts = {name: source.text for name, source in files.items()}
     texts[MANIFEST] = manifest.to_text({**kept, **entries})
-    return Plan(texts, tuple(sorted(stale)))
+    return Plan(texts, entries, tuple(sorted(stale)))
 
 
 def write(folder: Path, sources: Sequence[Source], of: str = GALLERY) -> Report:
@@ -87,19 +92,39 @@ def write(folder: Path, sources: Sequence[Source], of: str = GALLERY) -> Report:
     refuse_links(folder)
     if folder.exists() and not folder.is_dir():
         raise InvalidValueError(f"{folder} is a file; give a folder to emit into")
+    manifest.by_file(sources)  # what cannot be emitted is refused before there is a folder
+    folder.mkdir(parents=True, exist_ok=True)
+    with alone_in(folder) as alone:
+        return _write(folder, sources, of, alone)
+
+
+def _write(folder: Path, sources: Sequence[Source], of: str, alone: bool) -> Report:
+    """Do what `write` does; `alone`: no other process writes into the folder."""
     _refuse_odd_file(folder / MANIFEST)
     previous = manifest.read(folder)
     wanted = plan(sources, previous, of)
     for name in [*wanted.texts, *wanted.stale]:
         _refuse_odd_file(folder / name)
-    _refuse_edited(folder, wanted.texts, previous)
-    folder.mkdir(parents=True, exist_ok=True)
+    there = _digests(folder, wanted.entries, previous)
+    listed = (folder / MANIFEST).read_text() if previous else None
+    if alone:
+        _delete_unfinished(folder, {MANIFEST, *previous, *wanted.entries})
 
-    # The manifest goes last: a run that dies on the way leaves one that still lists every file.
-    removed = [name for name in wanted.stale if _remove(folder / name, previous[name]["sha256"])]
+    # The manifest goes first and last: a run that dies on the way leaves one that lists each file,
+    # as it was or as it is to be, so that the next run knows it for softgen's.
+    changing = {
+        name: {**entry, "replaces": there[name]} if name in there else entry
+        for name, entry in wanted.entries.items()
+        if there.get(name) != entry["sha256"]
+    }
+    if changing:
+        write_if_different(folder / MANIFEST, manifest.to_text({**previous, **changing}))
+    removed = [name for name in wanted.stale if _remove(folder / name, previous[name])]
     written = [
         name for name, text in wanted.texts.items() if write_if_different(folder / name, text)
     ]
+    if MANIFEST not in written and wanted.texts[MANIFEST] != listed:
+        written.append(MANIFEST)
     return Report(
         written=tuple(written),
         unchanged=tuple(name for name in wanted.texts if name not in written),
@@ -145,24 +170,47 @@ def _refuse_odd_file(path: Path) -> None:
         raise InvalidValueError(f"{path} is not a regular file; remove it or choose another folder")
 
 
-def _refuse_edited(folder: Path, texts: dict[str, str], previous: Entries) -> None:
-    """Raise InvalidValueError if a file to be replaced is not as its manifest says we wrote it."""
-    for name, text in texts.items():
+def _digests(folder: Path, entries: Entries, previous: Entries) -> dict[str, str]:
+    """Return the digest of each file that is there.
+
+    Raises InvalidValueError for one that is not as its manifest says we wrote it.
+    """
+    found = {}
+    for name, entry in entries.items():
         path = folder / name
-        if name == MANIFEST or not path.is_file():
+        if not path.is_file():
             continue
-        data = path.read_bytes()
-        ours = {hashlib.sha256(text.encode()).hexdigest(), previous.get(name, {}).get("sha256")}
-        if hashlib.sha256(data).hexdigest() not in ours:
+        found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+        ours = manifest.digests_of(entry) | manifest.digests_of(previous.get(name, {}))
+        if found[name] not in ours:
             raise InvalidValueError(
                 f"{path} was edited, or is not softgen's; nothing was written. Move or delete it, "
                 "or emit into another folder"
             )
+    return found
 
 
-def _remove(path: Path, sha256: str) -> bool:
+def _delete_unfinished(folder: Path, names: Container[str]) -> None:
+    """Delete what processes left of the files `names` that were killed while they wrote them.
+
+    A name proves nothing: what a file holds has to begin as softgen's text does, or to be nothing.
+    """
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            name = unfinished(entry.name)
+            if name is None or name not in names:
+                continue
+            start = manifest.start_of(name).encode()
+            with contextlib.suppress(OSError):  # no regular file, or not ours to read or delete
+                if start.startswith(read_regular(Path(entry))[: len(start)]):
+                    os.unlink(entry)
+
+
+def _remove(path: Path, entry: dict[str, Any]) -> bool:
     """Delete a file that we wrote; return False, deleting nothing, if it was edited since."""
-    if not path.is_file() or hashlib.sha256(path.read_bytes()).hexdigest() != sha256:
+    if not path.is_file():
+        return False
+    if hashlib.sha256(path.read_bytes()).hexdigest() not in manifest.digests_of(entry):
         return False
     path.unlink()
     return True

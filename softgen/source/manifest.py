@@ -76,6 +76,18 @@ def with_sets(entry: dict[str, Any], sets: Iterable[str]) -> dict[str, Any]:
     return others if set(sets) == {GALLERY} else {**others, "sets": sorted(sets)}
 
 
+def digests_of(entry: dict[str, Any]) -> set[str]:
+    """Return what the file of an entry may have: two digests where a run was killed before it."""
+    return {entry[key] for key in ("sha256", "replaces") if key in entry}
+
+
+def start_of(name: str) -> str:
+    """Return how each text begins that softgen writes to a file `name`."""
+    if name == MANIFEST:
+        return to_text({}).partition('"schema"')[0]
+    return f"// {name.removesuffix('.cu')}\n"
+
+
 def to_text(entries: Entries) -> str:
     """Return the manifest of `entries`: sorted, so that it depends on nothing else."""
     document = {"generator": GENERATOR, "schema": SCHEMA, "files": dict(sorted(entries.items()))}
@@ -113,6 +125,7 @@ def _is_entry(entry: Any) -> bool:
     return (
         isinstance(entry, dict)
         and isinstance(entry.get("sha256"), str)
+        and isinstance(entry.get("replaces", ""), str)
         and isinstance(entry.get("problem", {}), dict)
         and isinstance(entry.get("sets", []), list)
         and all(isinstance(name, str) for name in entry.get("sets", []))
