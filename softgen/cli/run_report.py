@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from softgen.cli import output
@@ -30,15 +31,20 @@ def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
 
 def keep_source(variant: Variant, arch: Arch) -> str | None:
     """Write the kernel's text into the cache folder and return its path; None if it cannot be."""
-    from softgen.disk import folders
-    from softgen.source.emit import write_if_different
+    from softgen.disk import folders, owned
+    from softgen.disk.files import write_whole
     from softgen.source.render import render
 
     source = render(variant, arch)
     path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
         folders.made("sources")  # nobody else may have put a link there
-        write_if_different(path, source.text)
+        if os.path.lexists(path) and not owned.is_source(path):
+            output.warn(
+                f"{path} was edited, or is not softgen's; the source is not kept. Move or delete it"
+            )
+            return None
+        write_whole(path, owned.sealed(source.text.encode()), private=True)
     except OSError as error:
         output.warn(
             f"the cache folder {path.parent} cannot be written ({error.strerror or error}); the "

@@ -16,6 +16,7 @@ from rich.console import Console
 from softgen.cli import group, output
 from softgen.cli import run as run_module
 from softgen.cli.run_compute import Computed, compute
+from softgen.disk.owned import sealed
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
 from tests.helpers.emulator_helpers import put_host, share_programs
@@ -60,7 +61,7 @@ def test_the_report_names_the_variant_and_its_source(cache: Path) -> None:
     assert report["parameters"] == source.variant.strategy.knobs
     assert report["device"] == "cpu emulator"
     assert report["source"] == str(cache / "sources" / f"{source.name}.cu")
-    assert Path(report["source"]).read_text() == source.text
+    assert Path(report["source"]).read_bytes() == sealed(source.text.encode())
     assert 0 < report["max_relative_error"] <= report["bound"] <= 2e-6
     assert "microseconds" not in report
 

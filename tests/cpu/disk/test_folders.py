@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from softgen.cli.run_report import keep_source
 from softgen.disk import folders, owned
+from softgen.source.generate import generate
+from softgen.spec.arch import arch_named
+from softgen.strategies.safe import Safe
 from softgen.tuning import cache
 from tests.cpu.tuning.test_cache import ENTRY, H200
 from tests.helpers.cli_helpers import document, ok
@@ -193,9 +197,10 @@ def test_a_folder_that_softgen_makes_is_marked(kind: str) -> None:
 def test_a_folder_of_an_earlier_version_is_marked_when_it_is_written(own_cache: Path) -> None:
     folder = own_cache / "emulator"
     folder.mkdir(mode=0o700)
-    (folder / f"unit-{'0' * 32}").write_text("an earlier version's")
-    (folder / f"host-{'0' * 32}.o").write_text("an earlier version's")
+    (folder / f"unit-{'0' * 32}").write_bytes(b"\x7fELF, an earlier version's")
+    (folder / f"host-{'0' * 32}.o").write_bytes(b"\x7fELF, an earlier version's")
     (folder / "tmpabcd_123").mkdir()
+    (folder / "tmpabcd_123" / "unit.cpp").write_text("half of a text")
     assert owned.files("emulator", folder) == []
     folders.made("emulator")
     assert len(owned.files("emulator", folder)) == 2
@@ -205,7 +210,7 @@ def test_a_folder_of_an_earlier_version_is_marked_when_it_is_written(own_cache: 
 def test_clearing_leaves_nothing_in_a_folder_that_was_not_marked(own_cache: Path) -> None:
     for kind in owned.KINDS:
         (own_cache / kind).mkdir(mode=0o700)
-    (own_cache / "emulator" / f"unit-{'0' * 32}").write_text("an earlier version's")
+    (own_cache / "emulator" / f"unit-{'0' * 32}").write_bytes(b"\x7fELF, an earlier version's")
     assert cache.clear() == cache.Cleared({**NONE, "emulator": 1}, {})
     assert {kind: list((own_cache / kind).iterdir()) for kind in owned.KINDS} == {
         kind: [] for kind in owned.KINDS
@@ -224,3 +229,74 @@ def test_a_folder_with_a_file_of_others_is_not_marked(name: str, own_cache: Path
     assert "tuned" in cache.clear().left
     assert sorted(path.name for path in folder.iterdir()) == sorted([name, ENTRY.key.file_name])
     assert (folder / name).read_text() == "mine"
+
+
+SOURCE = generate("softmax", "float32", 8, variant=Safe(256))
+SM_90 = arch_named("sm_90")
+# Names that softgen gives, of files that a user may well have, and what they hold.
+OF_A_USER = [
+    ("tuned", ENTRY.key.file_name, "{}"),
+    ("texts", f"{SOURCE.name}-0123456789abcdef.txt", SOURCE.text),
+    ("code", f"{SOURCE.name}-sm_90.cubin", "mine"),
+    ("emulator", f"unit-{'0' * 32}", "mine"),
+    ("emulator", f"host-{'0' * 32}-{'0' * 32}.o", "mine"),
+    ("emulator", "tmpabcd_123/chapter1.md", "mine"),
+    ("emulator", "build-abcd_123/chapter1.md", "mine"),
+    ("sources", f"{SOURCE.name}.cu", "// my kernel"),
+    ("sources", f"{SOURCE.name}.cu", SOURCE.text),
+    ("sources", f".{SOURCE.name}.cu.abcdefgh.tmp", "mine"),
+    ("tuned", f".{owned.MARKER}.abcdefgh.tmp", "mine"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "text"), OF_A_USER)
+def test_a_name_alone_makes_no_file_softgens(
+    kind: str, name: str, text: str, own_cache: Path
+) -> None:
+    """It was the only file in its folder, which softgen then took for an earlier version's."""
+    file = own_cache / kind / name
+    file.parent.mkdir(mode=0o700, parents=True)
+    file.write_text(text)
+    os.utime(file.parent, (0, 0))
+    os.utime(file, (0, 0))
+    folders.made(kind)
+    assert not (own_cache / kind / owned.MARKER).exists()
+    cleared = cache.clear()
+    assert cleared.left == {kind: "softgen did not make it, or not all that it holds"}
+    assert file.read_text() == text
+
+
+def test_a_kept_source_is_the_text_and_a_line_that_proves_it(own_cache: Path) -> None:
+    path = own_cache / "sources" / f"{SOURCE.name}.cu"
+    assert keep_source(SOURCE.variant, SM_90) == str(path)
+    text, _, last = path.read_text().rpartition("\n// Kept by softgen")
+    assert f"{text}\n" == SOURCE.text
+    assert last.count("\n") == 1
+    assert cache.clear() == cache.Cleared({**NONE, "sources": 1}, {})
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("edited", ["// mine\n", "{}// more\n", "// before\n{}", ""])
+def test_a_source_that_was_edited_is_neither_deleted_nor_replaced(
+    edited: str, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = own_cache / "sources" / f"{SOURCE.name}.cu"
+    keep_source(SOURCE.variant, SM_90)
+    text = edited.format(path.read_text())
+    path.write_text(text)
+    assert keep_source(SOURCE.variant, SM_90) is None
+    assert f"{path} was edited, or is not softgen's; the source is not kept" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert cache.clear() == cache.Cleared(NONE, {})
+    assert path.read_text() == text
+
+
+def test_a_source_that_an_earlier_version_kept_is_softgens(own_cache: Path) -> None:
+    path = folders.made("sources") / f"{SOURCE.name}.cu"
+    older = SOURCE.text.replace("kBlockSize", "kThreads")
+    path.write_text(older)
+    assert keep_source(SOURCE.variant, SM_90) == str(path)
+    assert path.read_text().startswith(SOURCE.text)
+    path.write_text(older)
+    assert cache.clear().deleted["sources"] == 1

@@ -32,7 +32,7 @@ def test_files_of_each_function(function: Function, own_cache: Path) -> None:
             ("sources", f"{variant.name}.cu"),
             ("tuned", Key.of(variant.problem, 64, {"device": "any"}).file_name),
         ):
-            (folders.made(kind) / name).write_text("")
+            (folders.made(kind) / name).write_bytes(owned.sealed(b""))
     for kind in ("texts", "sources", "tuned"):
         found = {path.name for path in owned.files(kind, own_cache / kind)}
         there = {path.name for path in (own_cache / kind).iterdir()} - {owned.MARKER}
