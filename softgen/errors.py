@@ -41,6 +41,14 @@ class StrategyWarning(RuntimeWarning):
     """A strategy that was added to softgen cannot be used, and is left out; the others work."""
 
 
+class FunctionError(SoftgenError, RuntimeError):
+    """A function that was added to softgen fails; the message says where, `__cause__` why."""
+
+
+class FunctionWarning(RuntimeWarning):
+    """A function that was added to softgen cannot be used, and is left out; the others work."""
+
+
 class CompileError(SoftgenError, RuntimeError):
     """The CUDA or host compiler refused an emitted source; the message carries its log."""
 

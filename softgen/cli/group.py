@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from softgen.cli.output import document, fail, hold, release
 from softgen.errors import (
+    FunctionWarning,
     IllegalVariantError,
     InvalidTypeError,
     InvalidValueError,
@@ -113,11 +114,11 @@ class Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _warnings_in_lines() -> Iterator[None]:
-    """Show what is wrong with strategies of the user's own in a line, without softgen's code."""
+    """Show what is wrong with what the user added in a line, without softgen's code."""
     otherwise = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, StrategyWarning):
+        if issubclass(category, StrategyWarning | FunctionWarning):
             hold(str(message))
         else:
             otherwise(message, category, *where, **more)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -63,7 +64,8 @@ def verify(
 ) -> None:
     """Compute hard rows with the variants of every strategy and compare them with float64.
 
-    Exits with 4 if a result is farther from float64 than its bound.
+    Exits with 4 if a result is farther from float64 than its bound. With --json `failures` has the
+    names of such variants, and a worst error that is not finite is null.
     """
     if only_list:
         _list(every, variant or [], dtype or [], function or [], json)
@@ -103,11 +105,14 @@ def _list(
 
 
 def summary(report: Report) -> dict[str, Any]:
-    """Return the document of a report."""
+    """Return the document of a report; JSON has no infinity, so what is not finite is None."""
     return {
         "checked": report.checked,
         "failed": report.failed,
-        "worst": dict(report.worst),
+        "failures": list(report.wrong),
+        "worst": {
+            kind: worst if math.isfinite(worst) else None for kind, worst in report.worst.items()
+        },
         "by_strategy": dict(report.by_strategy),
     }
 
@@ -185,7 +190,10 @@ def _print(report: Report) -> None:
     from softgen.spec.numerics import unit_of
 
     output.table(("strategy", "checked"), report.by_strategy.items())
-    errors = ((k, f"{worst:.3g} {unit_of(result_type(k))}") for k, worst in report.worst.items())
+    errors = (
+        (k, f"{worst:.3g} {unit_of(result_type(k))}" if math.isfinite(worst) else "not finite")
+        for k, worst in report.worst.items()
+    )
     if report.worst:
         output.table(("result dtype", "worst error"), errors)
     for line in grouped(report.failures):

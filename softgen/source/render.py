@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from softgen.errors import SoftgenError, StrategyError
+from softgen.errors import FunctionError, SoftgenError, StrategyError
+from softgen.faults import AUTHORS, told
 from softgen.spec.arch import Arch
-from softgen.strategies.faults import fault, is_own
+from softgen.spec.functions import faults as functions
+from softgen.strategies import faults as strategies
 from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
@@ -115,21 +117,39 @@ def render(variant: Variant, arch: Arch | None = None) -> Source:
     the code does not depend on it. What runs is always rendered without it, so that there is one
     text of a variant on disk and in CuPy's cache, whatever a file was emitted for.
 
-    Raises StrategyError where a strategy that was added to softgen, or its template, fails.
+    Raises StrategyError or FunctionError where a strategy or a function that was added to softgen,
+    or its template, fails.
     """
-    kind = type(variant.strategy)
     try:
         return Source.of(variant, _text(variant, arch))
-    except Exception as error:
-        if not is_own(kind) or isinstance(error, StrategyError):
+    except AUTHORS as error:
+        if isinstance(error, StrategyError | FunctionError):
             raise
-        from jinja2 import TemplateNotFound
+        raise_added_fault(variant, error)
+        raise
 
+
+def raise_added_fault(variant: Variant, error: BaseException) -> None:
+    """Raise StrategyError or FunctionError from `error` if what was added to softgen caused it."""
+    kind, function = type(variant.strategy), variant.problem.function
+    from jinja2 import TemplateNotFound
+
+    missing = error.name if isinstance(error, TemplateNotFound) else None
+    if strategies.is_own(kind):
         template = strategy_template(kind.name)
-        if isinstance(error, TemplateNotFound) and error.name == template:
-            file = template_directory() / template
-            raise StrategyError(f"strategy {kind.name} has no template; write {file}") from error
-        raise fault(kind.name, error) from error
+        if missing == template:
+            raise StrategyError(_unwritten(f"strategy {kind.name}", template)) from error
+        if not functions.is_own(function) or told(error, strategies.is_added)[0]:
+            raise strategies.fault(kind.name, error) from error
+    if functions.is_own(function):
+        template = f"functions/{function.template}.cuh.j2"
+        if missing == template:
+            raise FunctionError(_unwritten(f"function {function.name}", template)) from error
+        raise functions.fault(function, error) from error
+
+
+def _unwritten(whose: str, template: str) -> str:
+    return f"{whose} has no template; write {template_directory() / template}"
 
 
 def _text(variant: Variant, arch: Arch | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from softgen.errors import StrategyError
+from softgen.faults import told
 
 PACKAGES = ("softgen.strategies", "softgen.strategies.lessons")
 FOLDER = Path(__file__).parent
@@ -42,23 +43,15 @@ def fault(name: str, error: BaseException, advice: str = "") -> StrategyError:
 
     Its message names the innermost line of what was added: the module, or its template.
     """
-    where = _place(error) or f"strategy {name}"
-    reason = f"{type(error).__name__}: {error}".strip().splitlines()[0]
-    return StrategyError(f"{where}: {reason}" + (f"; {advice}" if advice else ""))
+    where, reason = told(error, is_added)
+    return StrategyError(
+        f"{where or f'strategy {name}'}: {reason}" + (f"; {advice}" if advice else "")
+    )
 
 
-def _place(error: BaseException) -> str | None:
-    """Return the file and the line of the last call that is in a strategy that was added."""
-    import traceback  # milliseconds, which a sound process need not spend
-
-    if isinstance(error, SyntaxError) and error.filename:  # it has no frame in that file
-        return f"{error.filename}, line {error.lineno}"
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
-        path = Path(frame.filename)
-        stem = path.name.partition(".")[0]
-        is_module = path.parent in (FOLDER, FOLDER / "lessons") and path.suffix == ".py"
-        is_template = "templates" in path.parts and path.name.endswith(".cu.j2")
-        if (is_module or is_template) and stem not in SHIPPED | {"kernel"}:
-            return f"{frame.filename}, line {frame.lineno}"
-    return None
+def is_added(path: Path) -> bool:
+    """Whether a file is the module, or the template, of a strategy that was added."""
+    stem = path.name.partition(".")[0]
+    is_module = path.parent in (FOLDER, FOLDER / "lessons") and path.suffix == ".py"
+    is_template = path.parent.name in ("strategies", "lessons") and path.name.endswith(".cu.j2")
+    return (is_module or is_template) and stem not in SHIPPED

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable
 
 from softgen.errors import InvalidValueError, StrategyError, StrategyWarning
+from softgen.faults import AUTHORS
 from softgen.names import unknown
 from softgen.spec.layouts import Columns, Layout
 from softgen.strategies.base import Strategy
@@ -66,7 +67,7 @@ def _imported(
         path = f"{package}.{name}"
         try:
             contents = vars(importlib.import_module(path))
-        except Exception as error:  # whatever the author of the module got wrong
+        except AUTHORS as error:  # whatever the author of the module got wrong
             if name in SHIPPED:
                 raise
             advice = f"`python -c 'import {path}'` shows the traceback; the others work"

@@ -13,8 +13,16 @@ import numpy as np
 
 from softgen.devices.emulator import SECONDS, Job, Program, Results, Work, build
 from softgen.devices.emulator.processes import Crew
-from softgen.errors import CompileError, EmulationError, InvalidValueError, SoftgenError
-from softgen.source.render import Source, render
+from softgen.errors import (
+    CompileError,
+    EmulationError,
+    FunctionError,
+    InvalidValueError,
+    SoftgenError,
+    StrategyError,
+)
+from softgen.faults import AUTHORS, told
+from softgen.source.render import Source, raise_added_fault, render
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import Columns
@@ -78,6 +86,7 @@ class Report:
     Attributes:
         checked: number of variants.
         failed: how many of them gave a wrong result, or none.
+        wrong: the names of those.
         worst: largest error by the result's dtype: relative, or in ulp for 16 bits.
         by_strategy: number of variants by strategy.
         failures: one line for each that failed.
@@ -88,6 +97,7 @@ class Report:
     worst: dict[str, float] = field(default_factory=dict)
     by_strategy: dict[str, int] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
 
     def add(self, variant: Variant, results: Sequence[Verdict]) -> None:
         """Record the results of one variant."""
@@ -101,6 +111,7 @@ class Report:
         if wrong:
             self.failed += 1
             self.failures.append(f"{variant.name}: {wrong[0]}")
+            self.wrong.append(variant.name)
 
 
 def verify(
@@ -154,6 +165,7 @@ def verify(
                 left = (time.monotonic() - started) * (work - worked) / worked
                 progress(Step(report.checked, len(chosen), variant.name, left))
     report.failures.sort()
+    report.wrong.sort()
     return report
 
 
@@ -198,7 +210,44 @@ def _in_parallel(batches: list[list[Variant]]) -> Iterator[_Outcome]:
 
 
 def _on_cpu(batch: list[Variant]) -> _Outcome:
-    return list(zip(batch, on_emulator([render(variant) for variant in batch]), strict=True))
+    return _judged(batch, on_emulator)
+
+
+def _judged(
+    batch: list[Variant], judge: Callable[[Sequence[Source]], list[list[Verdict]]]
+) -> _Outcome:
+    """Return the verdicts of `judge` on a batch, and an error where it gets none.
+
+    One variant fails alone where its template does, of softgen's own too, or the Python of a
+    function or strategy that was added.
+    """
+    sources: dict[Variant, Source] = {}
+    found: dict[Variant, list[Verdict]] = {}
+    for variant in batch:
+        try:
+            sources[variant] = render(variant)
+        except Exception as error:  # whatever the author of a template got wrong
+            found[variant] = [Verdict(None, _said(error), compiled=False)]
+    try:
+        verdicts = judge(list(sources.values())) if sources else []
+        found |= zip(sources, verdicts, strict=True)
+    except AUTHORS as error:
+        if len(batch) > 1:
+            return [each for variant in batch for each in _judged([variant], judge)]
+        try:
+            raise_added_fault(batch[0], error)
+        except (FunctionError, StrategyError) as fault:
+            return [(batch[0], [Verdict(None, str(fault))])]
+        raise
+    return [(variant, found[variant]) for variant in batch]
+
+
+def _said(error: Exception) -> str:
+    """Return an error in words, with the line of the template that it is from."""
+    if isinstance(error, FunctionError | StrategyError):
+        return str(error)
+    place, reason = told(error, lambda path: path.suffix == ".j2")
+    return f"{place}: {reason}" if place else reason
 
 
 def on_emulator(sources: Sequence[Source], seconds: int = SECONDS) -> list[list[Verdict]]:
@@ -336,10 +385,16 @@ def _judge(variant: Variant, inputs: Sequence[Storage], results: Results, how: s
 
 
 def _on_gpu(batch: list[Variant], prepare: Callable[[Sequence[Source]], Runner]) -> _Outcome:
-    sources = [render(variant) for variant in batch]
+    return _judged(batch, functools.partial(_judge_gpu, prepare))
+
+
+def _judge_gpu(
+    prepare: Callable[[Sequence[Source]], Runner], sources: Sequence[Source]
+) -> list[list[Verdict]]:
     runner = prepare(sources)
-    outcome: _Outcome = []
-    for variant, source in zip(batch, sources, strict=True):
+    found = []
+    for source in sources:
+        variant = source.variant
         inputs, (offset, y_offset) = _inputs(variant), _offsets(variant)
         verdicts = []
         for other in dict.fromkeys((y_offset, offset)):
@@ -347,8 +402,8 @@ def _on_gpu(batch: list[Variant], prepare: Callable[[Sequence[Source]], Runner])
                 verdicts.append(_judge(variant, inputs, runner(source, inputs, offset, other)))
             except SoftgenError as error:
                 verdicts.append(Verdict(None, str(error)))
-        outcome.append((variant, verdicts))
-    return outcome
+        found.append(verdicts)
+    return found
 
 
 def _offsets(variant: Variant) -> tuple[int, int]:

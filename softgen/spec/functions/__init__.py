@@ -1,4 +1,8 @@
-"""The functions of a row: one by its name, or all, found by importing every module here."""
+"""The functions of a row: one by its name, or all, found by importing every module here.
+
+What somebody added is left out, with a warning, where its module is broken, so that all the others
+work; softgen's own have to be sound, and raise as any module does.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,15 @@ import functools
 import importlib
 import os
 import re
+import warnings
 from types import ModuleType
 from typing import TYPE_CHECKING, cast
 
+from softgen.errors import FunctionError, FunctionWarning
+from softgen.faults import AUTHORS
 from softgen.names import LIKENESS, unknown
 from softgen.spec.functions.base import Function
+from softgen.spec.functions.faults import FOLDER, SHIPPED, module_fault, objection
 
 if TYPE_CHECKING:
     from softgen.spec.functions.exhibit import Exhibit
@@ -22,19 +30,26 @@ def function_named(name: str) -> Function | None:
 
     It is looked for where its name says: softmax_lse in the module softmax_lse, then in softmax.
     Only where it is in neither are all modules imported, 5 ms that a first call need not spend.
+
+    Raises FunctionError for one that was added and is left out.
     """
     words = name.split("_") if name.isidentifier() else []
-    for count in range(len(words), 0, -1):
-        stem = "_".join(words[:count])
+    stems = ["_".join(words[:count]) for count in range(len(words), 0, -1)]
+    for stem in stems:
         if any(os.path.isfile(os.path.join(folder, f"{stem}.py")) for folder in __path__):
-            module = importlib.import_module(f"{__name__}.{stem}")
+            module = _module(stem) if stem in SHIPPED else _discover()[0].get(stem)
             for function in _functions_of(module):
                 if function.name == name:
                     return function
             named = getattr(module, "function_of", None)  # of those that are too many to list
             if named is not None and (function := named(name)) is not None:
                 return cast("Function", function)
-    return {function.name: function for function in all_functions()}.get(name)
+    found = {function.name: function for function in all_functions()}.get(name)
+    if found is None:
+        for left_out in (_discover()[1].get(stem) for stem in stems):
+            if left_out is not None:
+                raise left_out from left_out.__cause__
+    return found
 
 
 # In the order in which they stand in a name. Compiled at its first use.
@@ -76,11 +91,11 @@ def _meant(name: str, known: list[str]) -> str:
 
 @functools.cache
 def all_functions() -> tuple[Function, ...]:
-    """Return every function, by module and in the module's own order."""
-    return tuple(function for module in _modules() for function in _functions_of(module))
+    """Return every function that can be used, by module and in the module's own order."""
+    return tuple(function for module in _sound() for function in _functions_of(module))
 
 
-def _functions_of(module: ModuleType) -> tuple[Function, ...]:
+def _functions_of(module: ModuleType | None) -> tuple[Function, ...]:
     found: tuple[Function, ...] = getattr(module, "FUNCTIONS", ())
     return found
 
@@ -88,11 +103,47 @@ def _functions_of(module: ModuleType) -> tuple[Function, ...]:
 @functools.cache
 def all_exhibits() -> tuple[Exhibit, ...]:
     """Return every function's kernels of the gallery."""
-    return tuple(exhibit for module in _modules() for exhibit in getattr(module, "EXHIBITS", ()))
+    return tuple(exhibit for module in _sound() for exhibit in getattr(module, "EXHIBITS", ()))
 
 
-def _modules() -> list[ModuleType]:
+def _sound() -> list[ModuleType]:
+    modules, _ = _discover()
+    return [modules[name] for name in sorted(modules)]
+
+
+@functools.cache
+def _discover() -> tuple[dict[str, ModuleType], dict[str, FunctionError]]:
+    """Return the modules that can be used, by name, and what is wrong with those left out."""
     import pkgutil
 
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    return [importlib.import_module(f"{__name__}.{name}") for name in names]
+    names = [module.name for module in pkgutil.iter_modules(__path__)]
+    modules = {name: _module(name) for name in names if name in SHIPPED}
+    taken = {function.name for module in modules.values() for function in _functions_of(module)}
+    broken = {}
+    for name in sorted(set(names) - SHIPPED):
+        try:
+            modules[name] = _added(name, taken)
+        except FunctionError as failure:
+            broken[name] = failure
+            warnings.warn(str(failure), FunctionWarning, stacklevel=2)
+        else:
+            taken |= {function.name for function in _functions_of(modules[name])}
+    return modules, broken
+
+
+def _added(name: str, taken: set[str]) -> ModuleType:
+    """Return an added module; FunctionError says what its author got wrong."""
+    advice = f"`python -c 'import {__name__}.{name}'` shows the traceback"
+    try:
+        module = _module(name)
+        advice = ""
+        wrong = objection(module, taken)
+    except AUTHORS as error:
+        raise module_fault(name, error, advice) from error
+    if wrong:
+        raise FunctionError(f"{FOLDER / f'{name}.py'}: {wrong}; the others work")
+    return module
+
+
+def _module(name: str) -> ModuleType:
+    return importlib.import_module(f"{__name__}.{name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -37,7 +38,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
             options["progress"](SimpleNamespace(done=done, total=5, variant="", seconds_left=left))
         failures = [f"variant_{n}: variant_{n}.cu:{n + 7}: off" for n in range(seen["failed"])]
         failures += seen.pop("others", [])
-        return SimpleNamespace(**{**REPORT, "failed": len(failures), "failures": failures})
+        wrong = [line.partition(": ")[0] for line in failures]
+        told = {"failed": len(failures), "failures": failures, "wrong": wrong}
+        return SimpleNamespace(**{**REPORT, **told})
 
     module = ModuleType("softgen.verify.verify")
     vars(module)["verify"] = verify
@@ -47,7 +50,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_without_options_everything_is_verified_on_the_cpu(asked: dict[str, Any]) -> None:
-    assert document(ok("verify", "--json")) == REPORT
+    assert document(ok("verify", "--json")) == {**REPORT, "failures": []}
     del asked["progress"]
     assert asked == {
         "failed": 0,
@@ -87,9 +90,25 @@ def test_a_failure_exits_with_4(asked: dict[str, Any]) -> None:
     assert document(result) == {
         **REPORT,
         "failed": 2,
+        "failures": ["variant_0", "variant_1"],
         "error": "2 of 5 variants are wrong",
         "kind": "VerificationError",
     }
+
+
+def test_a_worst_error_that_is_not_finite(
+    asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """JSON has no inf: it is null, as in what `softgen run` says."""
+    asked["failed"] = 1
+    monkeypatch.setitem(REPORT, "worst", {"float32": math.inf, "float64": math.nan, "float16": 0.5})
+    result = cli("verify", "--json")
+    assert result.exit_code == group.WRONG_RESULT
+    assert document(result)["worst"] == {"float32": None, "float64": None, "float16": 0.5}
+    assert document(result)["failures"] == ["variant_0"]
+    lines = [line.split() for line in cli("verify").stdout.splitlines()]
+    assert ["float32", "not", "finite"] in lines
+    assert ["float16", "0.5", "ulp"] in lines
 
 
 def test_a_slip_that_all_variants_share_is_told_once(asked: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from softgen.devices.emulator import Job, Results
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.source import render as render_module
 from softgen.source.render import Source, render
 from softgen.spec import numerics
 from softgen.spec.dtypes import DType
@@ -135,6 +136,38 @@ def test_a_kernel_that_does_not_compile_fails_alone(monkeypatch: pytest.MonkeyPa
     assert report.failed == 1
     assert "log_softmax_f16_7_safe" in report.failures[0]
     assert "refused the source" in report.failures[0]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_template_that_is_broken_fails_alone(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one of softgen's own would be: its line is told, and the others are verified."""
+    template = render_module.environment().from_string(
+        "/*% if true %*/\n${ 1 // 0 }\n/*% endif %*/"
+    )
+
+    def torn(variant: Variant) -> Source:
+        if variant.problem.cols == 33:
+            template.render()
+        return render(variant)
+
+    monkeypatch.setattr(verify_module, "render", torn)
+    names = ["softmax_f32_33_safe_b256", "softmax_f32_7_safe_b256"]
+    report = verify(device=device, variants=names, runner=exact)
+    assert (report.checked, report.failed) == (2, 1)
+    (told,) = report.failures
+    assert told.startswith(f"{names[0]}: ")
+    assert "ZeroDivisionError: " in told
+
+
+def test_an_interrupt_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(variant: Variant) -> Source:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify_module, "render", stop)
+    with pytest.raises(KeyboardInterrupt):
+        verify(device="cuda", variants=["softmax_f32_7_safe_b256"], runner=exact)
 
 
 def test_a_runner_stands_for_the_gpu() -> None:
