@@ -27,7 +27,7 @@ from softgen.strategies.columnar import (
     inputs_of,
     sums_in_place,
 )
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, before_dynamic
 from softgen.strategies.occupancy import blocks_in_shared
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
@@ -142,7 +142,11 @@ class ColumnsInRegisters(Columnar):
         """Return the launch shape: as of all columns, and shared memory for those there."""
         pack = self.pack_size * problem.dtype.itemsize
         held = self.shared_cols * self.block_size * pack
-        return dataclasses.replace(super().launch(problem), dynamic_shared_bytes=held)
+        launch = super().launch(problem)
+        if not held:
+            return launch
+        static = before_dynamic(launch.static_shared_bytes)
+        return dataclasses.replace(launch, static_shared_bytes=static, dynamic_shared_bytes=held)
 
     def whole_cols(self, problem: Problem) -> int:
         """Return how many of a thread's columns there are for all threads; all, or one less."""

@@ -22,7 +22,7 @@ from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, before_dynamic
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
 
@@ -178,7 +178,7 @@ class Cooperative(Strategy):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=-(-beside_ring // 16) * 16,
+            static_shared_bytes=before_dynamic(beside_ring),
             dynamic_shared_bytes=self.stages * self.stage_bytes(problem),
             blocks_per_row=self.group_size,
             most_blocks=self.group_size * self.groups,

@@ -8,6 +8,14 @@ from softgen.errors import InvalidValueError
 from softgen.spec.arch import FREE_SHARED, MAX_GRID, PORTABLE_CLUSTER
 
 
+DYNAMIC_STARTS = 16  # what the address of a block's dynamic shared memory is a multiple of
+
+
+def before_dynamic(static_bytes: int) -> int:
+    """Return how much static shared memory a block has where dynamic is behind it."""
+    return -(-static_bytes // DYNAMIC_STARTS) * DYNAMIC_STARTS
+
+
 @dataclass(frozen=True)
 class Launch:
     """How the host launches a kernel, which takes its operands, rows, and a workspace if any.

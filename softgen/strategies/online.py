@@ -30,6 +30,9 @@ MOST_PARTS = 65536
 # 32, of which an SM holds four blocks of 512 threads.
 PACKED_REGISTERS = 24
 DOT_REGISTERS = 8
+# Before sm_80, which has no maximum of packed numbers, ptxas needs 4 for each of such packs: 24 of
+# them took up to 128 for entropies, and 64 spilled 24 to 1750 bytes on sm_75.
+OLD_PACKS = 4
 # Beside packs on their way and the elements of one, where nothing is found of a row; and what rows
 # that start anywhere take more (12 spilled 8 bytes in float32). Without a cap an H200 takes 512 us
 # for the gradient of cross entropy at bfloat16 4096 x 128256, 824 at 16384 x 50257; with one 503
@@ -72,7 +75,7 @@ class Online(Strategy):
             "a row in float32",
         )
         if self.min_blocks != 1:
-            held, others = self._held(problem), self._others(problem)
+            held, others = self._held(problem, arch), self._others(problem)
             self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def keeps_packs(self, problem: Problem) -> bool:
@@ -87,6 +90,9 @@ class Online(Strategy):
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
+        if not problem.function.reduces:
+            blocks = f"{self.parts} blocks share" if self.parts > 1 else "one block strides over"
+            return f"{blocks} a row, of which nothing is found; any size and alignment"
         parts = problem.function.part.plural
         return f"one block strides over a row, {parts}; any size and alignment"
 
@@ -103,9 +109,11 @@ class Online(Strategy):
         hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
         return hooks <= MOST_HOOK_REGISTERS
 
-    def _held(self, problem: Problem) -> int:
+    def _held(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of packs that are loaded together."""
-        return self.unroll * self.pack_size * problem.dtype.itemsize // 4
+        held = self.unroll * self.pack_size * problem.dtype.itemsize // 4
+        old = problem.function.reduces and arch.compute_capability < (8, 0)
+        return held * OLD_PACKS if old else held
 
     def _others(self, problem: Problem) -> int:
         """Return the registers of a thread beside those."""
@@ -117,9 +125,12 @@ class Online(Strategy):
         return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: a row a block, a part for each warp in shared memory."""
+        """Return the launch shape: a row a block, a part for each warp in shared memory.
+
+        Where nothing is found of a row warps exchange nothing.
+        """
         warps = self.block_size // WARP_SIZE
-        shared = warps * problem.part_bytes
+        shared = warps * problem.part_bytes if problem.function.reduces else 0
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod
@@ -162,7 +173,7 @@ class Online(Strategy):
         other = writes and arch.compute_capability != (9, 0)
         if not self._caps(problem) or other or (dots and self.unroll <= 4):
             return self
-        registers = self._held(problem) + self._others(problem)
+        registers = self._held(problem, arch) + self._others(problem)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
 
     @classmethod

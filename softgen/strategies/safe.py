@@ -35,9 +35,19 @@ class Safe(Strategy):
         """Raise IllegalVariantError unless the block is whole warps."""
         self.require_block(self.block_size)
 
+    def describe(self, problem: Problem) -> str:
+        """Return how often a row is read, for the header of a file."""
+        function = problem.function
+        finds = (1 + function.part.has_maximum) if function.reduces else 0
+        passes = ("one pass", "two passes", "three passes")[finds + problem.writes_elements - 1]
+        return f"one block a row, {passes}; any size and alignment; the oracle of the tuner"
+
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: a row a block, one partial result per warp in shared memory."""
-        warps = self.block_size // WARP_SIZE
+        """Return the launch shape: a row a block, one partial result per warp in shared memory.
+
+        Where nothing is found of a row warps exchange nothing.
+        """
+        warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
         return Launch(
             self.block_size, 1, static_shared_bytes=warps * problem.compute_dtype.itemsize
         )

@@ -17,7 +17,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, before_dynamic
 
 PLAIN, ASYNC, BULK = range(3)
 NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}
@@ -124,7 +124,7 @@ class Shared(Strategy):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=warps * problem.part_bytes,
+            static_shared_bytes=before_dynamic(warps * problem.part_bytes),
             dynamic_shared_bytes=self.stages * row + barriers,
             most_blocks=self._blocks or MAX_GRID,
             multiprocessors=self.multiprocessors,

@@ -95,7 +95,9 @@ class Split(Sliced):
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=self.block_size // WARP_SIZE * problem.part_bytes,
+            # Where rows are only read there is also one bool.
+            static_shared_bytes=self.block_size // WARP_SIZE * problem.part_bytes
+            + (not problem.writes_elements),
             blocks_per_row=2 * chunks if problem.writes_elements else chunks,
             workspace_bytes_per_row=COUNTER_BYTES + chunks * problem.part_bytes,
             strides=False,

@@ -24,7 +24,7 @@ from softgen.strategies.columnar import (
     hook_registers,
     inputs_of,
 )
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, before_dynamic
 from softgen.strategies.shared import resident_blocks
 from softgen.strategies.walk import MOST_UNROLL
 
@@ -284,11 +284,12 @@ class Spreading(Columnar):
         """Return the launch shape: groups of resident blocks, and a workspace for their parts."""
         blocks = self.group_size * self.groups
         slots = self.group_size + self.relays(problem)
+        static, dynamic = self.slot_bytes(problem), self.staged_bytes(problem)
         return Launch(
             self.block_size,
             rows_per_block=self.rows_shared(problem),
-            static_shared_bytes=self.slot_bytes(problem),
-            dynamic_shared_bytes=self.staged_bytes(problem),
+            static_shared_bytes=before_dynamic(static) if dynamic else static,
+            dynamic_shared_bytes=dynamic,
             blocks_per_row=self.group_size,
             most_blocks=blocks,
             cooperative=True,

@@ -1,0 +1,135 @@
+"""What the header and the comments of an emitted file claim, against what NVRTC makes of it."""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from softgen.devices.gpu.compile import Compiled, compile_offline
+from softgen.source.gallery import gallery
+from softgen.source.render import Source, render
+from softgen.spec.arch import DEFAULT_ARCH, KNOWN, arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant, best_guess, candidates
+from softgen.verify.matrix import matrix
+
+H200 = arch_named(DEFAULT_ARCH)
+COMPILE = re.compile(
+    r"^//   compile: nvcc (.*) -arch=(sm_\d+) -c(?:\n//    )? (\w+)\.cu\s", re.MULTILINE
+)
+SHARED = re.compile(r"^//   block: .* (\d+) bytes of static shared memory$", re.MULTILINE)
+
+
+@functools.cache
+def shown() -> dict[str, Source]:
+    """The gallery as it is rendered now, by name."""
+    return {source.name: source for source in gallery()}
+
+
+def made_of(source: Source) -> Compiled:
+    """Compile a file with what its own header says and nothing else."""
+    (line,) = COMPILE.findall(source.text)
+    options, arch, name = line
+    assert name == source.name
+    return compile_offline(replace(source, options=tuple(options.split())), arch_named(arch))
+
+
+@pytest.mark.parametrize("name", sorted(shown()))
+def test_the_gallery_compiles_as_its_headers_say(name: str) -> None:
+    """Without a warning, a spill or a byte of shared memory that the header does not tell."""
+    source = shown()[name]
+    made = made_of(source)
+    assert made.spill_bytes == 0
+    assert "warning" not in made.log
+    assert [int(told) for told in SHARED.findall(source.text)] == [made.shared_bytes]
+
+
+@functools.cache
+def kinds_of_launch() -> list[Variant]:
+    """A kernel of the verified ones for each strategy and way to end a row, drawn with a seed."""
+    every = matrix(all_variants=False)
+    drawn = random.Random(32).sample(every, len(every))
+    kinds = {}
+    for variant in drawn:
+        problem, launch = variant.problem, variant.launch
+        function = problem.function
+        ways = (function.reduces, problem.writes_elements, bool(problem.row_results))
+        more = (launch.cluster_size > 1, launch.dynamic_shared_bytes > 0, problem.sharded)
+        kinds.setdefault((variant.strategy.name, *ways, *more), variant)
+    return sorted(kinds.values(), key=lambda variant: variant.name)
+
+
+@pytest.mark.parametrize("turn", range(4))
+def test_every_kind_of_launch_tells_its_shared_memory(turn: int) -> None:
+    kinds = kinds_of_launch()
+    assert len(kinds) > 50
+    told = {v.name: v.launch.static_shared_bytes for v in kinds[turn::4]}
+    made = {v.name: compile_offline(render(v), H200).shared_bytes for v in kinds[turn::4]}
+    assert told == made
+
+
+ELEMENT = r"[\w.]+(?:\[\w+\])?"
+FUSED = re.compile(rf"{ELEMENT} \* {ELEMENT} [-+] {ELEMENT};|-= ")
+
+
+def test_what_is_said_to_be_no_fma_is_none() -> None:
+    """Where hooks are said to round before what follows, no product of theirs is bare."""
+    variants = [source.variant for source in gallery()]
+    variants += [v for v in matrix(all_variants=False, choices=["online", "warp", "block"])]
+    claims = 0
+    for text in (render(variant).text for variant in variants if variant.problem.modifiers):
+        _, _, behind = text.partition("// What ")
+        said, _, body = behind.partition("struct Hooks {")
+        if "no FMA joins it" in said.replace("\n// ", " "):
+            claims += 1
+            assert not FUSED.search(body.partition("\n};")[0]), text[:200]
+    assert claims > 20
+
+
+def test_what_is_found_of_no_row_is_not_told() -> None:
+    """Kernels that are given what a row's elements are finished by exchange nothing of it."""
+    for source in shown().values():
+        if not source.variant.problem.function.reduces:
+            head = source.text.partition("namespace {")[0]
+            assert "pairs" not in head, source.name
+            assert "__shared__" not in source.text
+
+
+READ_ONLY = ("entropy", "logsumexp", "cross_entropy", "partial_target", "token_log_probs_entropy")
+
+
+@pytest.mark.parametrize("arch", list(KNOWN))
+def test_best_guesses_that_only_read_do_not_spill(arch: str) -> None:
+    """Packs that stay packed, where blocks on an SM cap the registers: on sm_75 all of them."""
+    problems = [
+        Problem.of(function, dtype, cols)
+        for function in READ_ONLY
+        for dtype in ("bfloat16", "float16")
+        for cols in (50257, 151936)
+    ]
+    turn = list(KNOWN).index(arch)
+    spills = {}
+    for problem in problems if arch == "sm_75" else problems[turn % 5 :: 5]:
+        variant = best_guess(problem, 8192, KNOWN[arch])
+        spills[variant.name] = compile_offline(render(variant), KNOWN[arch]).spill_bytes
+    assert not any(spills.values()), spills
+
+
+def test_capped_settings_before_sm_80_do_not_spill() -> None:
+    """Of each number of packs on their way, the one with the fewest registers that is legal."""
+    arch = KNOWN["sm_75"]
+    chosen = {}
+    for function in ("entropy", "token_log_probs_entropy", "cross_entropy"):
+        for dtype in ("bfloat16", "float16"):
+            problem = Problem.of(function, dtype, 50257)
+            for variant in candidates(problem, 8192, arch, "online"):
+                knobs = variant.strategy.knobs
+                if knobs["min_blocks"] > 1:
+                    chosen[function, dtype, knobs["unroll"]] = variant
+    assert chosen
+    spills = {v.name: compile_offline(render(v), arch).spill_bytes for v in chosen.values()}
+    assert not any(spills.values()), spills
