@@ -30,19 +30,19 @@ def _like_rows(x: Any, dim: list[int]) -> Any:
 
 
 # The first four are what models call: straight to a warm call, past the functions for people.
-@operator(_like, Softmax.calls)
+@operator(_like)
 def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return softmax of `dtype`."""
     return Softmax.forward(x, dim, dtype)
 
 
-@operator(_like, LogSoftmax.calls)
+@operator(_like)
 def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
     """Return log_softmax of `dtype`."""
     return LogSoftmax.forward(x, dim, dtype)
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), SoftmaxBackward.calls)
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
 def softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -50,7 +50,7 @@ def softmax_backward(
     return SoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype), LogSoftmaxBackward.calls)
+@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
 def log_softmax_backward(
     dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:

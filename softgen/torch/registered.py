@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 
-from softgen.call.warm import WarmCalls
-from softgen.torch.direct import Fixed
 from softgen.torch.gradients import Function, applied
-from softgen.torch.inductor import DIRECT, FIXED, write_directly
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -23,41 +20,35 @@ _schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or
     torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
 )
 
-# What each operator was registered with: its function, its `fake`, and its calls.
-_registered: dict[Any, tuple[Callable[..., Any], Callable[..., Any], WarmCalls | None]] = {}
+# The overload that all operators are. PyTorch keeps compiled code on disk by the names in a graph,
+# from one version of softgen to the next. What it made for the `default` ones called past the
+# dispatcher, and on PyTorch 2.14 and later sometimes in place of another operator.
+OVERLOAD = "v2"
+
+# What each operator was registered with: its function and its `fake`.
+_registered: dict[Any, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
 # Inductor lays inputs out as in eager mode. It does that by itself where it has no lowering.
 _STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
 
 
-def operator(
-    fake: Callable[..., Any], calls: WarmCalls | None = None
-) -> Callable[[Callable[..., Any]], Any]:
+def operator(fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Register a function under its name. `fake` returns an empty tensor like its result.
 
     The function changes no argument, and no result shares memory with one or with another. Results
-    are contiguous whatever the dimension: that is what `fake` says of them. `calls` are those of a
-    function of x, dim and dtype, or of dy, y, dim and dtype, which compiled code launches.
+    are contiguous whatever the dimension: that is what `fake` says of them.
     """
-    return lambda run: _defined(run.__name__, run, fake, calls)
+    return lambda run: _defined(run.__name__, run, fake)
 
 
-def _defined(
-    name: str, run: Callable[..., Any], fake: Callable[..., Any], calls: WarmCalls | None
-) -> Any:
-    def traced(*arguments: Any) -> Any:
-        write_directly(found)
-        return fake(*arguments)
-
+def _defined(name: str, run: Callable[..., Any], fake: Callable[..., Any]) -> Any:
     schema = _schema_of(run, mutates_args=())
-    _LIBRARY.define(f"{name}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
-    _LIBRARY.impl(name, run, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"softgen::{name}", traced, lib=_LIBRARY)
-    found = getattr(torch.ops.softgen, name).default
-    setattr(found, DIRECT, run)
-    if calls is not None:
-        setattr(found, FIXED, Fixed(calls, run))
-    _registered[found] = run, fake, calls
+    overload = f"{name}.{OVERLOAD}"
+    _LIBRARY.define(f"{overload}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
+    _LIBRARY.impl(overload, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"softgen::{overload}", fake, lib=_LIBRARY)
+    found = getattr(getattr(torch.ops.softgen, name), OVERLOAD)
+    _registered[found] = run, fake
     return found
 
 
@@ -80,4 +71,4 @@ def differentiate(
         tensors = (each for each in arguments if isinstance(each, torch.Tensor))
         return applied(function, *tensors)(*arguments)
 
-    _LIBRARY.impl(name, tracked, "Autograd")
+    _LIBRARY.impl(f"{name}.{OVERLOAD}", tracked, "Autograd")

@@ -202,9 +202,8 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import direct, plain, plain_loss, plain_rows, quick
+    from softgen.torch import plain, plain_loss, plain_rows, quick
 
-    direct.forget()
     full.calls_of.cache_clear()
     quick.tracked_by.cache_clear()
     for cached in (plain_loss.loss_of, plain_rows.entropy_of, plain_rows.log_probs_of):

@@ -82,8 +82,9 @@ def test_what_is_recorded_has_no_gradient_in_python(name: str, tracked: bool) ->
     found = compiled(torch.randn(3, 4, requires_grad=tracked))
     if tracked:
         found.sum().backward()
-    backward = [{f"softgen::{name}_backward"}] if tracked else []
-    assert recorded == [{f"softgen::{name}_kernel"}, *backward]
+    # By other names PyTorch finds what earlier versions of softgen left on disk: registered.py.
+    backward = [{f"softgen::{name}_backward.v2"}] if tracked else []
+    assert recorded == [{f"softgen::{name}_kernel.v2"}, *backward]
 
 
 def test_an_operator_that_is_called_itself_has_its_gradient() -> None:

@@ -1,9 +1,8 @@
-"""What inductor writes: calls of the functions behind the operators, past the dispatcher."""
+"""What inductor compiles: softgen's operators beside others compute what they do in eager mode."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,13 +11,96 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.torch import inductor  # noqa: E402
-from tests.helpers.torch_calls import World  # noqa: E402
 
 # Of PyTorch's own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
+ROWS, COLS = 3, 5
 IDS = torch.tensor([2, 0, 1])
+WEIGHTS = torch.linspace(-1.0, 2.0, COLS * COLS).view(COLS, COLS)
+BIAS = torch.linspace(-2.0, 2.0, ROWS * COLS).view(ROWS, COLS)
+
+
+def _log_probs(x: Any, ids: Any, return_entropy: bool = False) -> Any:
+    found = torch.log_softmax(x, -1).gather(-1, ids[:, None])[:, 0]
+    return (found, _entropy(x)) if return_entropy else found
+
+
+def _entropy(x: Any) -> Any:
+    return torch.distributions.Categorical(logits=x).entropy()
+
+
+def _softmax(x: Any, dim: int, bias: Any = 0.0) -> Any:
+    return torch.softmax(x + bias, dim)
+
+
+# softgen's functions by PyTorch's own.
+THEIRS = SimpleNamespace(
+    softmax=_softmax,
+    log_softmax=torch.log_softmax,
+    logsumexp=torch.logsumexp,
+    entropy=_entropy,
+    cross_entropy=torch.nn.functional.cross_entropy,
+    token_log_probs=_log_probs,
+)
+
+
+# Another library's operators, with a gradient each: one of one result, one of two.
+@torch.library.custom_op("tests_of_softgen::tripled", mutates_args=())
+def tripled(x: torch.Tensor) -> torch.Tensor:
+    return x * 3
+
+
+@torch.library.custom_op("tests_of_softgen::parted", mutates_args=())
+def parted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.clamp(min=0), x.clamp(max=0)
+
+
+@torch.library.custom_op("tests_of_softgen::parted_backward", mutates_args=())
+def parted_backward(x: torch.Tensor, above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, above, below)
+
+
+tripled.register_fake(torch.empty_like)
+parted.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
+parted_backward.register_fake(lambda x, above, below: torch.empty_like(x))
+tripled.register_autograd(lambda ctx, dy: tripled(dy))
+parted.register_autograd(
+    lambda ctx, above, below: parted_backward(*ctx.saved_tensors, above, below),
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*inputs),
+)
+
+# Each with the functions of softgen.torch, or of THEIRS, and x. None needs a kernel that inductor
+# would write itself: on a CPU that is C++, whose first takes 15 s.
+GRAPHS: dict[str, Callable[[Any, Any], Any]] = {
+    "softmax alone": lambda f, x: f.softmax(x, -1),
+    "log_softmax of softmax": lambda f, x: f.log_softmax(f.softmax(x, -1), -1),
+    "softmax of log_softmax along another dimension": (
+        lambda f, x: f.softmax(f.log_softmax(x, 0), 1)
+    ),
+    "three in a row": lambda f, x: f.softmax(f.softmax(f.softmax(x, -1), -1), -1),
+    "a row each of softmax": lambda f, x: f.logsumexp(f.softmax(x, -1), -1),
+    "entropy of log_softmax": lambda f, x: f.entropy(f.log_softmax(x, 0)),
+    "losses of softmax": lambda f, x: f.cross_entropy(f.softmax(x, -1), IDS, reduction="none"),
+    "log_probs of softmax": lambda f, x: f.token_log_probs(f.softmax(x, -1), IDS),
+    "several results of softmax": (
+        lambda f, x: f.token_log_probs(f.softmax(x, -1), IDS, return_entropy=True)
+    ),
+    "softmax of several results": lambda f, x: tuple(
+        f.softmax(each, 0) for each in f.token_log_probs(x, IDS, return_entropy=True)
+    ),
+    "hooks of softmax": lambda f, x: f.softmax(f.softmax(x, -1), -1, bias=BIAS),
+    "softmax of hooks": lambda f, x: f.log_softmax(f.softmax(x, -1, bias=BIAS), -1),
+    "another in front": lambda f, x: f.softmax(tripled(x), -1),
+    "another behind": lambda f, x: tripled(f.softmax(x, -1)),
+    "another between": lambda f, x: f.log_softmax(tripled(f.softmax(x, -1)), -1),
+    "a tuple in front": lambda f, x: tuple(f.softmax(each, -1) for each in parted(x)),
+    "a tuple behind": lambda f, x: parted(f.log_softmax(x, -1)),
+    "a matrix product in front": lambda f, x: f.softmax(x @ WEIGHTS, -1),
+    "a matrix product between": lambda f, x: f.log_softmax(f.softmax(x, -1) @ WEIGHTS, -1),
+    "a matrix product behind": lambda f, x: f.log_softmax(x, -1) @ WEIGHTS,
+    "a view between": lambda f, x: f.log_softmax(f.softmax(x, -1).T, -1),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -31,93 +113,40 @@ def afresh() -> Iterator[None]:
         yield
 
 
-def written(function: Any, x: Any) -> tuple[Any, str]:
-    """Return the result of the compiled function, and the code of forward and backward."""
+def results(run: Callable[[Any], Any], x: Any) -> list[Any]:
+    """Return what run(x) gives, and the gradient of x."""
+    given = run(x)
+    found = given if isinstance(given, tuple) else (given,)
+    upstream = [torch.linspace(-1.0, 3.0, y.numel()).view(y.shape) for y in found]
+    return [each.detach() for each in (*found, *torch.autograd.grad(found, x, upstream))]
+
+
+@pytest.mark.parametrize(
+    ("graph", "dynamic"),
+    [
+        *((graph, False) for graph in GRAPHS),
+        ("log_softmax of softmax", True),
+        ("another between", True),
+    ],
+)
+def test_a_call_beside_others(graph: str, dynamic: bool) -> None:
+    function = GRAPHS[graph]
+    x = torch.randn(ROWS, COLS, generator=torch.Generator().manual_seed(7)) * 4
+    x.requires_grad_()
+    eager = results(lambda x: function(mine, x), x)
+    wanted = results(lambda x: function(THEIRS, x), x)
+    compiled = torch.compile(lambda x: function(mine, x), fullgraph=True, dynamic=dynamic)
+    found = results(compiled, x)
+    assert len(found) == len(eager) == len(wanted)
+    for ours, same, theirs in zip(found, eager, wanted, strict=True):
+        torch.testing.assert_close(ours, same)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_view_is_read_where_it_is() -> None:
     from torch._inductor.utils import run_and_get_code
 
-    def step() -> Any:
-        y = torch.compile(function, fullgraph=True)(x)
-        if x.requires_grad:
-            y.backward(torch.arange(float(y.numel())).view(y.shape))
-        return y.detach()
-
-    y, code = run_and_get_code(step)
-    return y, "\n".join(code)
-
-
-@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_forward_and_backward_are_called_directly(name: str, world: World) -> None:
-    x = torch.randn(3, 4, requires_grad=True)
-    y, code = written(lambda x: getattr(mine, name)(x, -1), x)
-    layout = "torch.float32 cpu [3, 4] [4, 1]"
-    for operator, tensors in ((f"{name}_kernel", 1), (f"{name}_backward", 2)):
-        text = ", ".join((*[layout] * tensors, "-1", "torch.float32"))
-        assert f"torch.ops.softgen.{operator}.default.fixed['{text}'](" in code
-        assert f"torch.ops.softgen.{operator}.default(" not in code
-    assert world.launches == [name, f"{name}_backward"]
-    a = x.detach().clone().requires_grad_()
-    wanted = getattr(torch, name)(a, -1)
-    wanted.backward(torch.arange(12.0).view(3, 4))
-    torch.testing.assert_close(y, wanted)
-    torch.testing.assert_close(x.grad, a.grad)
-
-
-def test_operators_of_several_results_too() -> None:
-    x = torch.randn(3, 4)
-    y, code = written(lambda x: mine.token_log_probs(x, IDS), x)
-    assert "torch.ops.softgen.token_log_probs_kernel.default.direct(" in code
-    torch.testing.assert_close(y, torch.log_softmax(x, -1)[torch.arange(3), IDS])
-
-
-def test_what_is_open_is_asked_at_each_call(world: World) -> None:
-    x = torch.randn(3, 4)
-    torch._dynamo.mark_dynamic(x, 0)
-    y, code = written(lambda x: mine.softmax(x, -1), x)
-    assert "torch.ops.softgen.softmax_kernel.default.direct(" in code
-    torch.testing.assert_close(y, torch.softmax(x, -1))
-
-
-@pytest.mark.parametrize("tracked", [False, True])
-def test_later_calls_are_launched_and_other_tensors_looked_at(tracked: bool, world: World) -> None:
-    softmax = torch.ops.softgen.softmax_kernel.default.fixed
-    backward = torch.ops.softgen.softmax_backward.default.fixed
-    chosen = []
-    for _ in range(3):
-        chosen.append(len(world.chosen))
-        for shape, dim in (((3, 4), 1), ((3, 4), 0), ((2, 3, 4), -1)):
-            for start in (0, 1):  # which is not aligned to 16 bytes
-                size, text = torch.Size(shape).numel(), f"{shape} {dim}"
-                x = torch.randn(size + 1)[start : size + start].view(shape)
-                dy = torch.randn(size + 1)[start : size + start].view(shape)
-                with torch.no_grad():  # as compiled code runs
-                    p = softmax[text](x.requires_grad_(tracked), dim, torch.float32)
-                    dx = backward[text](dy, p, dim, torch.float32)
-                torch.testing.assert_close(p, torch.softmax(x.detach(), dim))
-                torch.testing.assert_close(dx, p * (dy - (dy * p).sum(dim, keepdim=True)))
-    assert world.launches == ["softmax", "softmax_backward"] * 18
-    assert chosen[1:] == [12, 12] == [len(world.chosen)] * 2
-
-
-def test_the_environment_counts_in_compiled_code(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run, x = torch.ops.softgen.softmax_kernel.default.fixed, torch.randn(3, 4)
-    for _ in range(2):
-        run["alone"](x, -1, torch.float32)
-    monkeypatch.setenv("SOFTGEN_BATCH_INVARIANT", "1")
-    run["alone"](x, -1, torch.float32)
-    assert world.chosen == ["softmax"] * 2
-
-
-def test_a_view_is_read_where_it_is(world: World) -> None:
     x = torch.randn(4, 3).T
-    y, code = written(lambda x: mine.softmax(x, 0), x)
-    assert "empty_strided" not in code.partition("def call(")[2].partition("return")[0]
+    y, code = run_and_get_code(torch.compile(lambda x: mine.softmax(x, 0), fullgraph=True), x)
+    assert "empty_strided" not in code[0].partition("def call(")[2].partition("return")[0]
     torch.testing.assert_close(y, torch.softmax(x, 0))
-
-
-def test_an_inductor_of_another_kind_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch._inductor.lowering", SimpleNamespace())
-    monkeypatch.setattr(inductor, "_known", set())
-    inductor.write_directly(torch.ops.softgen.softmax_kernel.default)
-    assert not inductor._known
