@@ -11,12 +11,15 @@ import csv
 import functools
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from softgen.bench.record import LIMIT, SOFTGEN, Record, read_csv
 from softgen.bench.roster import AGAIN, CONTIGUOUS, DEPENDENT_COPY, INVARIANT, PLAIN, others
 from softgen.bench.suites import shapes_of
+from softgen.spec.functions.softmax import SOFTMAX
+from tests.figures import NOISE, call, calls, five, median, spread
 from tests.sources_page import (
     DASH,
     Size,
@@ -28,6 +31,8 @@ from tests.sources_page import (
 )
 
 UNTUNED = "softgen-untuned"
+AUTOTUNED = "torch.compile-max-autotune"
+RIVALS = ("torch", "torch.compile", AUTOTUNED, "quack", "liger")
 
 
 def fastest_other(found: Table, size: Size) -> str | None:
@@ -167,7 +172,7 @@ def of_calls(benchmark: Path, file: str) -> list[str]:
         if record.microseconds:
             contests.setdefault(record.contest, {})[record.peer] = record
     peers = {peer for found in contests.values() for peer in found}
-    rivals = [peer for peer in ("torch", "torch.compile", "quack") if peer in peers]
+    rivals = [peer for peer in RIVALS if peer in peers]
     beside = CONTIGUOUS if CONTIGUOUS in peers else ""
     guessed = UNTUNED in peers
     functions = len({record.function for found in contests.values() for record in found.values()})
@@ -200,17 +205,18 @@ def of_calls(benchmark: Path, file: str) -> list[str]:
 
 def of_axes(benchmark: Path, file: str) -> list[str]:
     """Return a line for each call of a file, with softgen's time in each type that was timed."""
-    calls: dict[str, dict[str, dict[str, float]]] = {}
+    found: dict[str, dict[str, dict[str, float]]] = {}
     for record in read_csv(benchmark / f"{file}.csv"):
         if record.microseconds:
-            times = calls.setdefault(record.case, {}).setdefault(record.dtype, {})
+            call = f"{record.function}, {record.case}" if record.of_function else record.case
+            times = found.setdefault(call, {}).setdefault(record.dtype, {})
             times[record.peer] = record.microseconds
-    dtypes = list(dict.fromkeys(itertools.chain(*calls.values())))
+    dtypes = list(dict.fromkeys(itertools.chain(*found.values())))
     rows = []
-    for call, found in calls.items():
+    for call, by_type in found.items():
         cells = []
         for dtype in dtypes:
-            times = found.get(dtype, {})
+            times = by_type.get(dtype, {})
             over = (_over(times, peer) if times else None for peer in (LIMIT, "torch.compile"))
             cells += [microseconds(times.get(SOFTGEN)), *map(hundredths, over)]
         rows.append((f"`{call}`", *cells))
@@ -218,52 +224,164 @@ def of_axes(benchmark: Path, file: str) -> list[str]:
     return table(("call", *itertools.chain(*heads)), rows)
 
 
+def about_axes() -> list[str]:
+    """Return how many of the suite's calls the file has, and how long PyTorch takes at most."""
+    timed = calls("axes")
+    there = {(each.function, each.dtype, each.case) for each in timed}
+    missing = Counter(
+        shape.dtype.value if shape.function.name == SOFTMAX.name else f"{shape.function}"
+        for shape in shapes_of(["axes"])
+        if (shape.function.name, shape.dtype.value, str(shape.case)) not in there
+    )
+    words = [
+        "`softgen bench --suite axes`: softmax along every axis of 16 arrays; `limit` is a copy."
+    ]
+    if missing:
+        each = ", ".join(f"{count} of {what}" for what, count in missing.items())
+        words += [
+            f"{len(there)} of its {len(there) + missing.total()} calls were timed. Not timed yet: "
+            f"{each}."
+        ]
+    worst = max(timed, key=lambda each: each.over_limit)
+    slowest = max(timed, key=lambda each: each.over(SOFTGEN, "torch"))
+    return [
+        *words,
+        f"softgen takes up to {worst.over_limit:.2f} of a copy's time ({worst.size}).",
+        f"PyTorch is in the file: it takes up to {slowest.over(SOFTGEN, 'torch'):.0f} times as "
+        f"long ({slowest.size}).",
+        "What bounds the slow calls follows.",
+    ]
+
+
+def about_views() -> list[str]:
+    """Return what of the file is of the suite as it was, and what of the suite is not in it."""
+    now = {str(shape.case) for shape in shapes_of(["views"])}
+    there = {each.case for each in calls("views")}
+    words = [
+        "`softgen bench --suite views`, beside the call on a contiguous array of the same shape."
+    ]
+    if now - there:
+        words += [
+            f"The suite has changed since: {len(there - now)} of these calls are no longer in it, "
+            f"and {len(now - there)} of its {len(now)} were not timed yet.",
+            "Inputs of the small ones may have been in L2.",
+        ]
+    return words
+
+
 def _over(times: Mapping[str, float], peer: str, mine: str = SOFTGEN) -> float | None:
     """Return softgen's time over that of another."""
     return times[mine] / times[peer] if {mine, peer} <= times.keys() else None
 
 
-CALLS = {
-    "axes": (
-        "## Axes that are not the last: `axes`",
-        "`softgen bench --suite axes`: softmax along every axis of 16 arrays; `limit` is a copy.",
-        "The run ended after 140 of 196 calls; float64 is [below](#what-made-the-difference).",
-        "PyTorch is in the file: up to 1600 times as long. What bounds the slow calls follows.",
+# The heading of each section, and what is said before its table.
+CALLS: dict[str, tuple[str, Callable[[], list[str]]]] = {
+    "compiled": (
+        "## torch.compile with its search: `compiled`",
+        lambda: [
+            "`softgen bench --suite compiled`: `torch.compile` in its default mode, as everywhere "
+            "else, and with",
+            "the search of `max-autotune`.",
+        ],
     ),
+    "axes": ("## Axes that are not the last: `axes`", about_axes),
     "hooks": (
         "## Hooks: `hooks`",
-        "`softgen bench --suite hooks`: attention scores without a hook, with each, and with two.",
-        "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as an",
-        "array of the hook has. A call with softcap, dropout, a mask, lengths, causal or two hooks",
-        "takes its first guess, unless its hooks were tuned by name or the GPU's table has them,",
-        "as causal and mask. Other calls take the setting that is tuned without hooks. A scaled",
-        "bias of bfloat16 came into the table later: 254.6 us, and 272.0 before.",
+        lambda: [
+            "`softgen bench --suite hooks`: attention scores without a hook, with each, and with "
+            "two.",
+            "`limit` copies all of x, also what `causal` and `lengths` hide, and as many bytes as "
+            "an array of the hook has.",
+            "A call with softcap, dropout, a mask, lengths, causal or two hooks takes its first "
+            "guess, unless its hooks",
+            "were tuned by name or the GPU's table has them, as causal and mask. Other calls take "
+            "the setting that is",
+            "tuned without hooks.",
+        ],
     ),
-    "views": (
-        "## Views: `views`",
-        "`softgen bench --suite views`, beside the call on a contiguous array of the same shape.",
-    ),
+    "views": ("## Views: `views`", about_views),
     "backward": (
         "## Gradients from results: `backward`",
-        "`softgen bench --suite backward`; `limit` reads two arrays and writes one.",
+        lambda: ["`softgen bench --suite backward`; `limit` reads two arrays and writes one."],
     ),
     "losses": (
         "## Losses: `losses`",
-        "`softgen bench --suite losses`; `limit` is a read where a row gives numbers, else a copy.",
-        "PyTorch's own gradient of cross entropy keeps a log-softmax in memory. At 2048 x 32000",
-        "`torch.compile` took 70.5 and 64.9 us in an earlier run for the gradients of cross",
-        "entropy and log-sum-exp.",
+        lambda: [
+            "`softgen bench --suite losses`; `limit` is a read where a row gives numbers, else a "
+            "copy.",
+            "PyTorch's own gradient of cross entropy keeps a log-softmax in memory.",
+        ],
     ),
 }
+
+
+def of_targets(benchmark: Path) -> list[str]:
+    """Return what was wanted of the five suites, and what their files hold."""
+    every = five()
+    large = [
+        each
+        for each in every
+        if 256 <= each.cols <= 16384
+        and each.moved >= 32e6
+        and each.size != "float32 20000 x 5000"
+    ]
+    within = sum(round(each.over_limit, 2) <= 1.03 for each in large)
+
+    def over(file: str, *sizes: str) -> str:
+        return ", ".join(hundredths(call(file, size).over_limit) for size in sizes)
+
+    few = [call("llm", f"bfloat16 {rows} x 128256") for rows in (1, 8, 64, 256)]
+    ahead = ", ".join(f"{(each.lead - 1) * 100:.0f}%" for each in few)
+    behind = sum(each.lead < 1 for each in every)
+    level = sum(each.lead <= 1 + NOISE for each in every)
+    rows = [
+        (
+            "at least 32 MB moved, 256 to 16K columns",
+            "1.03",
+            f"{spread([each.over_limit for each in large])}, median "
+            f"{median([each.over_limit for each in large]):.3f}; at most 1.03 at {within} of "
+            f"{len(large)} (without 20000 x 5000, the next line)",
+        ),
+        ("float32 20000 x 5000", "1.02", over("online", "float32 20000 x 5000")),
+        (
+            "bfloat16 8192 x 32000, 4096 x 128256",
+            "1.01",
+            over("llm", "bfloat16 8192 x 32000", "bfloat16 4096 x 128256"),
+        ),
+    ]
+    for target, *widths in (
+        ("1.04", 32728, 65536, 131072),
+        ("1.06", 262144),
+        ("1.15", 2097152, 4194304),
+    ):
+        sizes = [f"float32 128 x {cols}" for cols in widths]
+        what = ", ".join([sizes[0], *map(str, widths[1:])])
+        rows.append((what, str(target), over("online", *sizes)))
+    slow = ("float32 16 x 4194304", "float32 4 x 16777216")
+    rows += [
+        (f"{slow[0]}, 4 x 16777216", "1.25", over("online", *slow)),
+        (
+            "bfloat16 1, 8, 64, 256 x 128256",
+            "5% ahead of the fastest other; 64 rows 1.15",
+            f"{ahead} ahead; 64 rows {few[2].over_limit:.2f}",
+        ),
+        (
+            "every point",
+            "no slower than any other, beyond the noise",
+            f"slower at {behind} of {len(every)}; level with the next, within {NOISE * 100:.0f}%, "
+            f"at {level}; ahead by more at {len(every) - behind - level}",
+        ),
+    ]
+    return table(("where", "target, time / limit", "reached"), rows)
 
 
 def section_of(benchmark: Path, suite: str) -> list[str]:
     """Return the heading, what was timed and the table of a suite of calls; nothing without it."""
     if not (benchmark / f"{suite}.csv").is_file():
         return []
-    heading, *words = CALLS[suite]
+    heading, words = CALLS[suite]
     lines = of_axes if suite == "axes" else of_calls
-    return [heading, "", *words, "", *lines(benchmark, suite)]
+    return [heading, "", *words(), "", *lines(benchmark, suite)]
 
 
 SUITES = ("llm", "online", "triton", "fastsoftmax", "oneflow", "logsumexp")
@@ -275,6 +393,7 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     "drawn": of_drawn,
     "short": functools.partial(of_launches, file="short"),
     "matmuls": of_matmuls,
+    "targets": of_targets,
     "chained": functools.partial(of_launches, file="chained"),
     **{suite: functools.partial(section_of, suite=suite) for suite in CALLS},
 }
