@@ -19,7 +19,7 @@ NOISE = 0.02  # by which a time may differ between two suites or runs
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a benchmark's file, with the microseconds of everybody that was timed on a GPU."""
+    """One call of a benchmark's file, with the microseconds of all that were timed on a GPU."""
 
     function: str
     dtype: str

@@ -321,9 +321,7 @@ def of_targets(benchmark: Path) -> list[str]:
     large = [
         each
         for each in every
-        if 256 <= each.cols <= 16384
-        and each.moved >= 32e6
-        and each.size != "float32 20000 x 5000"
+        if 256 <= each.cols <= 16384 and each.moved >= 32e6 and each.size != "float32 20000 x 5000"
     ]
     within = sum(round(each.over_limit, 2) <= 1.03 for each in large)
 

@@ -1,0 +1,701 @@
+"""What the pages say in figures: sentences made from the CSV files, by page.
+
+A sentence stands on its page as it is made here, but for line breaks. `files` are under docs/.
+"""
+
+from __future__ import annotations
+
+import csv
+import itertools
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from softgen.bench.record import LIMIT, SOFTGEN
+from softgen.bench.scale import H200, predict
+from tests.figures import (
+    DOCS,
+    FIVE,
+    NOISE,
+    Call,
+    call,
+    calls,
+    five,
+    median,
+    rows,
+    single,
+    spread,
+)
+
+UNTUNED, AGAIN = "softgen-untuned", "softgen-again"
+LIBRARIES = ("torch", "liger", "triton", "cupyx", "torch.compile", "quack")
+OF_FIVE = tuple(f"benchmark/{name}.csv" for name in FIVE)
+SAME_TWICE = "the same kernel twice, OneFlow's header"
+SINGLE = "published/single.csv"
+GPT, SHARDED_GPT = "gpt/losses.csv", "vocabulary_parallel/losses.csv"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, and the files that its figures come from."""
+
+    text: str
+    files: tuple[str, ...]
+
+
+def say(text: str, *files: str) -> Claim:
+    """Return a claim."""
+    return Claim(text, files)
+
+
+def bench(*names: str) -> tuple[str, ...]:
+    """Return the benchmark's files of those names."""
+    return tuple(f"benchmark/{name}.csv" for name in names)
+
+
+def percent(ratio: float, digits: int = 0) -> str:
+    """Return by how much a ratio differs from 1."""
+    return f"{abs(ratio - 1) * 100:.{digits}f}%"
+
+
+def listed(words: list[str]) -> str:
+    """Return words as `a, b and c`."""
+    return f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+# README and performance.md
+
+
+def _five_suites() -> tuple[str, str, str]:
+    """Return how softgen stands beside the next, in one family, and in `packs`."""
+    every = five()
+    level = sum(each.lead <= 1 + NOISE for each in every)
+    assert min(each.lead for each in every) >= 1
+    family = sum((each.dtype, each.rows) == ("float32", 4096) for each in every)
+    worst = min(calls("packs"), key=lambda each: each.lead)
+    ahead = f"`{worst.other}` is {percent(worst.lead, 1)} ahead at {worst.size}"
+    return f"{level}, and ahead by more at {len(every) - level}", f"{family}", ahead
+
+
+def _copy(worst: Call) -> str:
+    return f"{worst.over_limit:.2f}: {worst.size}"
+
+
+def _leads(name: str) -> str:
+    return spread([each.lead for each in calls(name)])
+
+
+def _slow_axis() -> str:
+    worst = max(calls("axes"), key=lambda each: each.over_limit)
+    return f"up to {worst.over_limit:.2f} of a copy's time: {worst.size}."
+
+
+def _huggingface() -> tuple[str, str, str]:
+    """Return the share of time that patched models take less in eager mode and more compiled.
+
+    And how much more memory, at most.
+    """
+    with (DOCS / "published" / "huggingface.csv").open(newline="") as file:
+        _, *lines = csv.reader(file)
+
+    def numbers(cell: str) -> list[float]:
+        return [float(part.split()[0]) for part in cell.split(", ")]
+
+    models = [[numbers(cell) for cell in line[4:]] for line in lines]
+    eager = [patched[0] / torch[0] for torch, patched, *_ in models]
+    compiled = [patched[0] / torch[0] for *_, torch, patched in models]
+    memory = max(patched[1] / torch[1] for *_, torch, patched in models)
+    return (
+        f"{(1 - max(eager)) * 100:.0f} to {percent(min(eager))}",
+        f"{(min(compiled) - 1) * 100:.0f} to {percent(max(compiled))}",
+        percent(memory),
+    )
+
+
+def readme() -> Iterator[Claim]:
+    """Yield the sentences of README.md."""
+    every = five()
+    wide = [
+        each.over_limit
+        for each in every
+        if (each.dtype, each.rows) == ("float32", 4096) and each.cols >= 1024
+    ]
+    close = sum(each.over_limit <= 1.05 for each in every)
+    slowest = max(every, key=lambda each: each.over_limit)
+    drawn = max(calls("drawn"), key=lambda each: each.over_limit)
+    yield say(
+        f"On an H200, float32 4096 x 1024 and wider takes {spread(wide)} of the time of a plain "
+        f"copy. {close} of the {len(every)} timings of five suites are within 5% of a copy. The "
+        f"slowest takes {_copy(slowest)}.",
+        *OF_FIVE,
+    )
+    yield say(
+        f"In the suite `drawn`, of random shapes, the slowest takes {_copy(drawn)}.",
+        *bench("drawn"),
+    )
+    level, family, packs = _five_suites()
+    yield say(
+        f"softgen is behind no other library at any of the {len(every)}: level with the next, "
+        f"within {NOISE * 100:.0f}%, at {level}. {family} of them are one family, float32 with "
+        f"4096 rows. In the suite `packs` {packs}.",
+        *OF_FIVE,
+        *bench("packs"),
+    )
+    times = [each.us[SOFTGEN] for each in calls("short")]
+    yield say(
+        f"Calls of {spread(times, 1)} us are {_leads('short')} times as fast as the fastest "
+        f"other, and {_leads('chained')} times in a chain.",
+        *bench("short", "chained"),
+    )
+    steps = [step for step in rows("matmuls/between_matmuls.csv") if step["where"] == "eager"]
+    adds = [
+        (float(step["torch"]) - float(step["gap"])) / (float(step["softgen"]) - float(step["gap"]))
+        for step in steps
+    ]
+    yield say(
+        "Between two matrix products of PyTorch's, called one by one, `torch.softmax` adds "
+        f"{spread(adds, 1)} times the time that softgen adds.",
+        "matmuls/between_matmuls.csv",
+    )
+    eager, compiled, _ = _huggingface()
+    yield say(
+        f"With `patch()` three such models of Hugging Face took {compiled} more time; in eager "
+        f"mode they took {eager} less.",
+        "published/huggingface.csv",
+    )
+    yield say(
+        f"A float32 4 x 16777216 takes "
+        f"{call('online', 'float32 4 x 16777216').over_limit:.2f} of a copy's time.",
+        *bench("online"),
+    )
+    few = call("llm", "bfloat16 8 x 128256")
+    yield say(
+        f"bfloat16 8 x 128256 takes {few.over_limit:.1f} of a copy's {few.us[LIMIT]:.1f} us.",
+        *bench("llm"),
+    )
+    yield say(f"Axes that are not the last take {_slow_axis()}", *bench("axes"))
+    host = {row[""]: row for row in rows("published/host_times.csv")}
+    yield say(
+        "takes as much host time as `torch.softmax` "
+        f"({host['softmax, no gradient']['PyTorch']} us)",
+        "published/host_times.csv",
+    )
+
+
+def performance() -> Iterator[Claim]:
+    """Yield the sentences of docs/performance.md."""
+    every = five()
+    level, family, packs = _five_suites()
+    count = {name: sum(name in each.us for each in every) for name in LIBRARIES}
+    yield say(
+        f"Of the {len(every)} timings of the first five suites PyTorch was timed at all "
+        f"{count['torch']}, Liger at {count['liger']}, Triton at {count['triton']}, CuPy at "
+        f"{count['cupyx']}, `torch.compile` at {count['torch.compile']} and QuACK at "
+        f"{count['quack']}.",
+        *OF_FIVE,
+    )
+    yield say(
+        f"softgen is behind no other library at any of the {len(every)} timings. At "
+        f"{level.replace(', and', ' of them it is level with the next, within 2%, and')}. "
+        f"{family} of the {len(every)} are the widths of one family, float32 with 4096 rows. The "
+        f"suite `packs` is not among them: there {packs}. softgen takes "
+        f"{spread([each.over_limit for each in every])} of the copy's time.",
+        *OF_FIVE,
+        *bench("packs"),
+    )
+    pairs = [(call("llm", each.size), each) for each in calls("batch_invariant")]
+    apart = {one.size: abs(one.us[SOFTGEN] / two.us[SOFTGEN] - 1) for one, two in pairs}
+    most = max(apart, key=apart.__getitem__)
+    yield say(
+        "Between two runs, those of `llm` and of batch invariance, softgen's times differ by "
+        f"{median([*apart.values()]) * 100:.1f}% in the median and by {apart[most] * 100:.1f}% at "
+        f"most ({most}).",
+        *bench("llm", "batch_invariant"),
+    )
+    yield from _drawn()
+    took = [each.us["torch"] / each.us[SOFTGEN] for each in calls("logsumexp")]
+    yield say(
+        f"PyTorch takes {min(took):.1f} to {max(took):.0f} times as long.", *bench("logsumexp")
+    )
+    yield say(
+        f"The better of the two takes {spread(_saved(5))} us off an independent launch, and "
+        f"{spread(_saved(8))} us off one in a chain.",
+        "published/pdl.csv",
+    )
+
+
+def _drawn() -> Iterator[Claim]:
+    h200, h100 = calls("drawn"), calls("drawn-h100")
+    names = {"quack": "QuACK", "torch": "PyTorch"}
+
+    def furthest(found: tuple[Call, ...]) -> tuple[float, str]:
+        return max((abs(each.over(AGAIN) - 1), each.size) for each in found)
+
+    (most, where), (most_h100, where_h100) = furthest(h200), furthest(h100)
+    apart = median([abs(each.over(AGAIN) - 1) for each in h200])
+    yield say(
+        f"its time differs by {apart * 100:.1f}% in the median, by {most * 100:.1f}% at most on "
+        f"the H200 ({where}) and {most_h100 * 100:.1f}% on the H100 ({where_h100}).",
+        *bench("drawn", "drawn-h100"),
+    )
+    least = min(h200, key=lambda each: each.lead)
+    leads = [each.lead for each in h200]
+    assert least.lead > 1
+    yield say(
+        f"On the H200 it is ahead of every other at all {len(h200)} shapes, by "
+        f"{percent(least.lead, 1)} ({least.size}, {names[least.other]}) to {max(leads):.0f} times, "
+        f"by {median(leads):.2f} in the median.",
+        *bench("drawn"),
+    )
+    guesses = [each.over(SOFTGEN, UNTUNED) for each in h200]
+    assert min(guesses) > 1 - most
+    now = [f"{each.over(SOFTGEN, UNTUNED):.2f}" for each in calls("short")]
+    yield say(
+        f"The guess took {median(guesses):.2f} of it in the median: it did not let the next "
+        "launch start early, which is worth most in short kernels. Now it does, where up to 32 MB "
+        f"are moved: in the suite `short` it takes {listed(now)} of the choice's time.",
+        *bench("drawn", "short"),
+    )
+    behind = [each for each in h100 if each.lead < 1]
+    assert len(behind) == 2
+    at = ", ".join(f"{each.size} by {percent(each.lead, 1)}" for each in behind)
+    assert {each.other for each in behind} == {"quack"}
+    yield say(f"On the H100 it is behind at two: {at}, both QuACK.", *bench("drawn-h100"))
+
+
+def _saved(plain: int) -> list[float]:
+    """Return what the better dependent launch takes off the plain one of that column."""
+    with (DOCS / "published" / "pdl.csv").open(newline="") as file:
+        _, *lines = csv.reader(file)
+    return [float(line[plain]) - min(map(float, line[plain + 1 : plain + 3])) for line in lines]
+
+
+def sources() -> Iterator[Claim]:
+    """Yield the sentence of docs/sources.md."""
+    yield say(f"which takes {spread(_saved(5), 1)} us off a launch on an H200", "published/pdl.csv")
+
+
+def numerics() -> Iterator[Claim]:
+    """Yield what batch invariance costs."""
+    cost = {each.size: each.over(SOFTGEN, "softgen-invariant") for each in calls("batch_invariant")}
+    plain = rows("published/batch_invariant_plain.csv")
+    for line in plain:
+        where = f"{line['dtype']} {line['rows x cols']}"
+        cost[where] = float(line["invariant / usual"].split()[0])
+    widths = {where: (int(where.split()[-3]), int(where.split()[-1])) for where in cost}
+    odd = [cost[where] for where, (_, cols) in widths.items() if cols % 8]
+    few = [
+        cost[where]
+        for where, (count, cols) in widths.items()
+        if not cols % 8 and (count, cols) in ((128, 1024), *((n, 128256) for n in (1, 8, 64, 256)))
+    ]
+    many = [
+        cost[where]
+        for where, (count, cols) in widths.items()
+        if not cols % 8 and count > 256 and (count, cols) != (16384, 512)
+    ]
+    yield say(
+        f"It costs up to {percent(max(many))} where rows are many and whole packs, up to "
+        f"{percent(max(odd))} at odd widths, and {(min(few) - 1) * 100:.0f} to "
+        f"{percent(max(few))} where rows are few",
+        *bench("batch_invariant"),
+        "published/batch_invariant_plain.csv",
+    )
+
+
+# The other pages
+
+
+def architecture() -> Iterator[Claim]:
+    """Yield how many mutants were seen, and how many files a part has."""
+    runs = rows("published/mutation.csv")
+    seen = listed([f"{run['seen']} of {run['broken']}" for run in runs])
+    share = sum(int(run["seen"]) for run in runs) / sum(int(run["broken"]) for run in runs)
+    yield say(f"{seen} seen, {share * 100:.1f}% together", "published/mutation.csv")
+    parts = DOCS.parent / "templates" / "parts"
+    count = {part: len([*(parts / part).glob("*.cuh.j2")]) for part in ("max_sum_dot", "max_sum")}
+    yield say(
+        f"`max_sum_dot`, of rows along the last axis only, has {count['max_sum_dot']} files, and "
+        f"`max_sum`, of all strategies, has {count['max_sum']}.",
+        "templates/parts",
+    )
+
+
+def _apart(path: str, one: str, other: str) -> tuple[float, float]:
+    """Return how far two curves are apart, in the mean and at most."""
+    found = [abs(float(step[one]) - float(step[other])) for step in rows(path)]
+    return statistics.mean(found), max(found)
+
+
+def distributed() -> Iterator[Claim]:
+    """Yield the sentences of docs/distributed.md, and its table of the model."""
+    for step in rows("vocabulary_parallel/steps.csv")[:2]:
+        name = step["run"] if step["run"] == SOFTGEN else f"`{step['run']}`"
+        yield say(
+            f"| {name} | {step['last loss']} | {step['ms a step']} ms | {step['kernels, ms']} ms | "
+            f"{step['of the loss']} ms | {step['share']} | {step['peak GB']} GB |",
+            "vocabulary_parallel/steps.csv",
+        )
+    mean, most = _apart(SHARDED_GPT, "softgen", "loss_parallel")
+    yield say(
+        f"softgen's curve is {mean:.4f} from that of `loss_parallel` in the mean and {most:.4f} at "
+        "most.",
+        SHARDED_GPT,
+    )
+    mean, most = _apart(SHARDED_GPT, "loss_parallel turned", "loss_parallel")
+    yield say(f"in another order, is {mean:.4f} and {most:.4f} from it.", SHARDED_GPT)
+    wide = "of float32 16 x 4194304 in a graph"
+    yield say(
+        f"In a graph float32 16 x 4194304 takes {single(f'softmax {wide}, directly')} directly, "
+        f"{single(f'softmax {wide}, by an all-gather')} by an all-gather, and "
+        f"{single(f'softmax {wide}, a shard alone')} on one GPU for a shard alone; a copy of the "
+        f"shard takes {single(f'copy of a shard {wide}')}.",
+        SINGLE,
+    )
+    yield say(
+        f"a loss and its gradient took "
+        f"{single('loss and gradient called one by one, another run')} in another.",
+        SINGLE,
+    )
+    yield say(
+        f"the first call took {single('first call with 16 candidates, least')} to "
+        f"{single('first call with 16 candidates, most')} s with 16 candidates, and one of a "
+        f"program that finds the choice stored {single('first call, choice stored')}.",
+        SINGLE,
+    )
+    log_probs = [
+        single(f"token_log_probs {how}, {where}")
+        for how in ("one by one", "in a graph")
+        for where in ("directly", "by an all-gather")
+    ]
+    yield say(
+        f"So is `token_log_probs`: {log_probs[0]} directly, and {log_probs[1]} by an all-gather, "
+        f"called one by one; {log_probs[2]} and {log_probs[3]} in a graph.",
+        SINGLE,
+    )
+    loss = "`cross_entropy`, the same, directly"
+    alone = "`softgen.torch.cross_entropy` of one shard alone, forward and backward"
+    table = {row["what"]: row["64 rows"] for row in rows("published/sharded_calls.csv")}
+    yield say(
+        f"a loss with its gradient takes about {table[loss]} us of it at 64 rows, of which "
+        "PyTorch's autograd is most. `softgen.torch.cross_entropy` of one GPU takes "
+        f"{table[alone]} there",
+        "published/sharded_calls.csv",
+    )
+
+
+def hooks() -> Iterator[Claim]:
+    """Yield what dropout takes by two settings."""
+    what = "bfloat16 (4, 16, 2048, 2048) with dropout"
+    yield say(
+        f"{what} takes {single(f'{what}, setting of no hook')} us on an H200 with the setting that "
+        f"is the fastest without, and {single(f'{what}, first guess')} with its first guess.",
+        SINGLE,
+    )
+
+
+def ladder() -> Iterator[Claim]:
+    """Yield what the figures of the ladder say."""
+    yield say(
+        f"the same kernel twice differs by {single(SAME_TWICE)}% at most.",
+        SINGLE,
+    )
+    pairs = rows("published/oneflow_header.csv")
+    ratio = {f"{row['dtype']} {row['rows x cols']}": float(row["ratio"]) for row in pairs}
+    within = sum(abs(each - 1) <= 0.05 for each in ratio.values())
+    quick = [percent(ratio[f"float32 {size}"]) for size in ("8192 x 8192", "20000 x 5000")]
+    yield say(
+        f"{within} of the {len(ratio)} shapes are within 5%. At float32 8192 and 5000 columns "
+        f"softgen's is {quick[0]} and {quick[1]} quicker.",
+        "published/oneflow_header.csv",
+    )
+    yield say(
+        "The benchmark, which writes other memory between replays, has "
+        f"{call('oneflow', 'float16 49152 x 32').us['oneflow']:.2f} us for float16 49152 x 32.",
+        *bench("oneflow"),
+    )
+    steps = {row["step"]: row for row in rows("published/ladder.csv")}
+    columns = ("1024", "8192", "32768", "131072")
+    best = "softgen's best guess, untuned"
+
+    def gains(before: str, after: str) -> list[float]:
+        return [float(steps[before][c]) / float(steps[after][c]) for c in columns]
+
+    names = ("naive", "tree", "coalesced", "shuffle", "float4", "unrolled", "online_rescale")
+    of_steps = [(f"`{a}`", f"`{b}`") for a, b in itertools.pairwise(names)]
+    of_steps += [("`article_safe`", "`article_online`"), ("`online_rescale`", best)]
+    of = {after: gains(before, after) for before, after in of_steps}
+    for before, after in of_steps:
+        cells = " | ".join(f"{gain:.0f}" if gain > 10 else f"{gain:.2f}" for gain in of[after])
+        to = "the best guess" if after == best else after
+        yield say(f"| {before} to {to} | {cells} |", "published/ladder.csv")
+    alone = float(single("article_online with 1024 threads, float32 128 x 131072"))
+    file = "published/ladder.csv"
+    yield say(
+        f"Coalescing is the largest step after the block: {of['`coalesced`'][2]:.1f} times at "
+        "32768 columns.",
+        file,
+    )
+    slight = sorted((of["`shuffle`"][1], of["`shuffle`"][2]))
+    yield say(
+        f"Shuffles gain {(slight[0] - 1) * 100:.0f} to {percent(slight[1])} at 8192 and 32768 "
+        "columns",
+        file,
+    )
+    yield say(f"Packs gain {of['`float4`'][3]:.1f} times where a row leaves L1 and L2", file)
+    least, *_, most = sorted(of["`unrolled`"])
+    wins = sorted(each for each in of["`unrolled`"] if each > 1)
+    losses = sorted((1 - each) * 100 for each in of["`unrolled`"] if each < 1)
+    assert (least, most) == (1 - losses[-1] / 100, wins[-1])
+    yield say(
+        f"Unrolling gains {(wins[0] - 1) * 100:.0f} to {percent(wins[-1])} and loses "
+        f"{losses[0]:.0f} to {losses[-1]:.0f}% at 8192 and 32768",
+        file,
+    )
+    yield say(f"One pass less is worth {spread(of['`online_rescale`'])}", file)
+    yield say(
+        f"Its gain of {of['`article_online`'][3]:.2f} shows at 131072 columns only",
+        file,
+    )
+    yield say(f"instead of 256 it takes {alone:.1f} us there", SINGLE)
+    yield say(f"is worth {spread(of[best])} more, untuned.", file)
+
+
+def pytorch() -> Iterator[Claim]:
+    """Yield the sentences of docs/pytorch.md, and its table of curves."""
+    yield say(
+        f"whose dispatch takes about {single('dispatch of a registered operator')} us", SINGLE
+    )
+    yield say(
+        f"which takes {single('compiled call past the dispatcher, less')} us less a call", SINGLE
+    )
+    yield say(
+        "A gradient that is registered in Python takes "
+        f"{single('gradient registered in Python, each call')} us of each call",
+        SINGLE,
+    )
+    yield say(f"Tracking adds {single('tracking adds')} us", SINGLE)
+    asked = single("function without a question over PyTorch's softmax and gradient")
+    yield say(f"takes {asked} us more than PyTorch's softmax and gradient", SINGLE)
+    questions = single("softgen's questions")
+    yield say(f"the kernels were made for, and takes {questions} us more.", SINGLE)
+    eager, compiled, memory = _huggingface()
+    yield say(
+        f"In eager mode a patched step takes {eager} less time. Compiled it takes {compiled} more, "
+        f"and up to {memory} more memory.",
+        "published/huggingface.csv",
+    )
+    names = {"torch": "PyTorch", "softgen": "softgen"}
+    curves = ("torch", "softgen", "softmax turned", "loss turned", "both turned")
+    for i, one in enumerate(curves[:-1]):
+        cells = ["" for _ in curves[1 : i + 1]]
+        cells += ["{:.4f}, {:.4f}".format(*_apart(GPT, one, other)) for other in curves[i + 1 :]]
+        line = " | ".join(["", names.get(one, one), *cells, ""])
+        yield say(" ".join(line.split()), GPT)
+    mean, most = _apart(GPT, "softgen", "torch")
+    theirs = [_apart(GPT, *pair) for pair in itertools.combinations(set(curves) - {"softgen"}, 2)]
+    yield say(
+        f"softgen's curve is {mean:.4f} from PyTorch's in the mean and {most:.4f} at most. Two of "
+        f"PyTorch's are up to {max(pair[0] for pair in theirs):.4f} and "
+        f"{max(pair[1] for pair in theirs):.4f} apart.",
+        GPT,
+    )
+    small = "GPT of 16 sequences"
+    yield say(
+        f"about 600: {single(f'{small}, a step, least')} to {single(f'{small}, a step, most')} ms "
+        "beside that H200, where the kernels of softgen's step take "
+        + single(f"{small}, kernels of softgen's step")
+        + " ms and those of PyTorch's "
+        + single(f"{small}, kernels of PyTorch's step")
+        + ".",
+        SINGLE,
+    )
+
+
+def scale() -> Iterator[Claim]:
+    """Yield the tables of docs/scale.md, and what two GPUs gain."""
+    file = "scale/scaling.csv"
+    us = {}
+    for row in rows(file):
+        count, columns = int(row["gpus"]), int(row["columns"])
+        eager, graph = float(row["us_eager"]), float(row["us_graph"])
+        us[row["function"], count, columns] = (eager, graph)
+        wanted = predict(row["function"], int(row["rows"]), columns, count, H200).total
+        yield say(
+            f"| {row['function']} | {count} | {columns} | {graph:.0f} | {eager:.0f} | "
+            f"{wanted:.0f} | {graph / wanted:.2f} |",
+            file,
+        )
+    functions = ("softmax", "logsumexp", "cross_entropy")
+    strong = [us[name, 1, 128256][1] / us[name, 2, 128256][1] for name in functions]
+    weak = [us[name, 2, 256512][1] / us[name, 1, 128256][1] for name in functions]
+    one, two = us["cross_entropy", 1, 128256][0], us["cross_entropy", 2, 128256][0]
+    yield say(
+        f"Two GPUs take a row of 128256 columns {strong[0]:.2f} times as fast as one by softmax, "
+        f"{strong[1]:.2f} by logsumexp, and {strong[2]:.2f} by cross_entropy. With twice the "
+        f"columns they take {listed([f'{each:.2f}' for each in weak])} of one GPU's time. That is "
+        f"in a graph. Losses called one by one on two GPUs wait for the host: in that run they "
+        f"took {two:.0f} us, and one GPU {one:.0f}, so two were {one / two:.2f} times as fast;",
+        file,
+    )
+    yield say(
+        f"{single('losses one by one, a quiet host')} us in another session, on a quiet host",
+        SINGLE,
+    )
+    kinds = (
+        *("memory", "a launch in a graph", "an exchange in a host"),
+        *("a wave of rows that waits", "an all-gather of nothing in a host"),
+    )
+    known = (H200.memory, H200.launch, H200.exchange, H200.stall, H200.gather[0])
+    memory, launch, exchange, stall, gather = (single(f"model: {kind}") for kind in kinds)
+    assert known == tuple(map(float, (memory, launch, exchange, stall, gather)))
+    yield say(
+        f"Measured are {memory} GB/s of memory, {launch} us a launch, {exchange} us an exchange, "
+        f"{stall} us a wave of rows and {gather} us an all-gather, on two H200s",
+        SINGLE,
+    )
+    yield say(
+        f"Assumed are {H200.links} GB/s of NVLink into a GPU, {H200.network} GB/s of network, and "
+        f"{H200.gather[1]} us for a doubling of hosts.",
+        "softgen/bench/scale.py",
+    )
+    for columns, name in itertools.product((128256, 1048576), functions):
+        found = [predict(name, 4096, columns, count, H200) for count in (4, 8, 64, 1024)]
+        cells = [f"{_three(each.total)} ({_three(each.exchange)})" for each in found]
+        yield say(f"| {name} | {columns} | {' | '.join(cells)} |", "softgen/bench/scale.py")
+    yield say(
+        f"the all-gather of 4096 rows takes {single('all-gather of 4096 rows of pairs')} us, and "
+        f"softmax around it {single('softmax around an all-gather')} (two GPUs",
+        SINGLE,
+    )
+    yield say(
+        f"took {single('loss and gradient one by one, the host of two GPUs')} us of Python and "
+        "launches there, and "
+        + single("loss and gradient one by one by softgen.torch, the host")
+        + " by",
+        SINGLE,
+    )
+
+
+def _three(us: float) -> str:
+    """Return three digits, and no more than one behind the point."""
+    return f"{us:.0f}" if us >= 100 else f"{us:.1f}"
+
+
+def sharded() -> Iterator[Claim]:
+    """Yield the sentences of docs/sharded.md."""
+    what = "sharded bfloat16 4096 x 128256"
+    yield say(
+        "with all warps polling bfloat16 4096 x 128256 in two shards took "
+        f"{single(f'{what}, all warps poll')} us on H200s, with one "
+        f"{single(f'{what}, one warp polls')}.",
+        SINGLE,
+    )
+    table = rows("published/sharded_kernels.csv")
+    added = [float(row["sharded"]) - float(row["a shard alone"]) for row in table[1:]]
+    assert all(round(each) == 1 for each in added)
+    yield say(
+        "The exchange adds about 1 us where all rows are on the GPUs at once.",
+        "published/sharded_kernels.csv",
+    )
+    yield say(
+        "128257 columns take "
+        f"{single('sharded bfloat16 4096 x 128257, first guess')} and float32 4096 x 128256 takes "
+        f"{single('sharded float32 4096 x 128256, first guess')}, where a shard alone takes "
+        f"{single('shard alone of float32 4096 x 128256')}.",
+        SINGLE,
+    )
+    killed = single("call of a shard whose other process was killed, patience 3 s")
+    yield say(f"the other's call ended after {killed} s of 3", SINGLE)
+
+
+def spills() -> Iterator[Claim]:
+    """Yield what a setting that spills took."""
+    slower = single("setting that spills, bfloat16 to float32 4096 x 151937, slower by")
+    yield say(f"4096 x 151937, by {slower}% on an H200.", SINGLE)
+
+
+def tuning() -> Iterator[Claim]:
+    """Yield what two GPUs gain."""
+    one, two = (single(f"softgen tune --suite llm, {gpus}") for gpus in ("one GPU", "two GPUs"))
+    yield say(f"took {one} s on one H200 and {two} on two with", SINGLE)
+    within = single("softgen tune --suite llm: winners of one and two GPUs within")
+    yield say(f"Winners of both took the same time within {within}%.", SINGLE)
+
+
+PAGES: dict[str, Callable[[], Iterator[Claim]]] = {
+    "README.md": readme,
+    "docs/architecture.md": architecture,
+    "docs/distributed.md": distributed,
+    "docs/hooks.md": hooks,
+    "docs/ladder.md": ladder,
+    "docs/numerics.md": numerics,
+    "docs/performance.md": performance,
+    "docs/pytorch.md": pytorch,
+    "docs/scale.md": scale,
+    "docs/sharded.md": sharded,
+    "docs/sources.md": sources,
+    "docs/spills.md": spills,
+    "docs/tuning.md": tuning,
+}
+
+# What looks like a figure on any page: versions, a paper's number, bounds such as 1.18e-38.
+LIBRARY = "Python|PyTorch|CUDA|CuPy|Triton|QuACK|Liger|nvcc|driver|capability|Apache"
+KINDS = (
+    rf"(?:{LIBRARY}) \d+\.\d+(?:\.\d)*",
+    r"arXiv \d{4}\.\d{5}",
+    r"\d+(?:\.\d+)?e-\d+",
+)
+
+# Others, each with the reason. The text is that of the page with its inline code.
+MODEL = (
+    "the model's arithmetic, for GPUs that nobody had: tests/cpu/bench/test_scale.py has the model"
+)
+PARAMETER = "a number that the code has, or that a caller gives"
+NO_MEASUREMENT: dict[str, dict[str, str]] = {
+    "README.md": {"| 5.2 GB |": "the size of PyTorch's packages on disk"},
+    "docs/bench.md": {"One whose input is over 1 GiB is drawn again": PARAMETER},
+    "docs/distributed.md": {"ends the wait of the others after 600 s": PARAMETER},
+    "docs/hooks.md": {"|x| < 0.8 c": PARAMETER},
+    "docs/partial.md": {"where m is above 88.7": "the logarithm of float32's largest number"},
+    "docs/performance.md": {
+        "at most a quarter of what is free and 4 GiB": PARAMETER,
+        "Among costs that differ by 5% or less": PARAMETER,
+    },
+    "docs/scale.md": {
+        "launches beside the first, 3 us each in a graph": MODEL,
+        "That takes 1.5 us.": MODEL,
+        "0.5 MB at 4096 rows and 8 GPUs, 1.2 us of 380 GB/s": MODEL,
+        "19.5 MB of them at once on an H200": PARAMETER,
+        "Each further 19.5 MB of the shard adds 1 us.": MODEL,
+        "8 us in a host, assumed 5 us more with each doubling of hosts": MODEL,
+        "the bytes at 45 GB/s a GPU": MODEL,
+        "at the same 1.5 us.": MODEL,
+        "at 45 GB/s, 46 of softmax's 70 us.": MODEL,
+        "of which a read takes 4 us. At 1048576 columns 64 GPUs are 3 to 4 times as fast": MODEL,
+        "86 us by the assumptions above": MODEL,
+        "of which softmax takes 6 us of memory": MODEL,
+        "4096 x 1048576 are 8.6 GB": MODEL,
+        "A chunk more is 4 launches more, 12 us in a graph": MODEL,
+        "takes 23 us and 46 for its bytes": MODEL,
+        "a GPU has 18 us of memory": MODEL,
+        "they would take about 150 us and not 172": MODEL,
+        "125 of the 395 us": MODEL,
+        "whose launches take 240 us": MODEL,
+    },
+    "docs/sharded.md": {
+        "it waits 600 s, as NCCL does": PARAMETER,
+        "random delays of up to 20 us": PARAMETER,
+    },
+    "docs/sources.md": {"the 20% and the 80% quantile": PARAMETER},
+    "docs/strategies.md": {"has grown by 2.5": PARAMETER},
+    "docs/tokens.md": {
+        "0.01 H.mean()": PARAMETER,
+        "8 x 1024 x 151936, 2.49 GB": "the bytes of so many elements of 2 each",
+        "The gradient of the logits alone takes 2.49 GB": "the same",
+    },
+    "docs/tuning.md": {
+        "no answer for 120 s": PARAMETER,
+        "it has 1800 s, and as it starts 300 s": PARAMETER,
+    },
+}
