@@ -20,7 +20,7 @@ import sys
 from collections.abc import Iterator
 
 from tests import performance_page, sources_page
-from tests.claims_of import KINDS, NO_MEASUREMENT, PAGES, Claim
+from tests.claims_of import KINDS, NO_MEASUREMENT, claims
 from tests.figures import DOCS, FIVE
 
 ROOT = DOCS.parent
@@ -61,11 +61,6 @@ def read(page: str) -> str:
 def words(text: str) -> str:
     """Return a text with one space between its words."""
     return " ".join(text.split())
-
-
-def claims(page: str) -> list[Claim]:
-    """Return the sentences of a page that are made from files."""
-    return list(PAGES[page]()) if page in PAGES else []
 
 
 def published(name: str) -> list[str]:

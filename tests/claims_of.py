@@ -30,7 +30,6 @@ from tests.figures import (
 UNTUNED, AGAIN = "softgen-untuned", "softgen-again"
 LIBRARIES = ("torch", "liger", "triton", "cupyx", "torch.compile", "quack")
 OF_FIVE = tuple(f"benchmark/{name}.csv" for name in FIVE)
-SAME_TWICE = "the same kernel twice, OneFlow's header"
 SINGLE = "published/single.csv"
 GPT, SHARDED_GPT = "gpt/losses.csv", "vocabulary_parallel/losses.csv"
 
@@ -344,35 +343,6 @@ def distributed() -> Iterator[Claim]:
     )
     mean, most = _apart(SHARDED_GPT, "loss_parallel turned", "loss_parallel")
     yield say(f"in another order, is {mean:.4f} and {most:.4f} from it.", SHARDED_GPT)
-    wide = "of float32 16 x 4194304 in a graph"
-    yield say(
-        f"In a graph float32 16 x 4194304 takes {single(f'softmax {wide}, directly')} directly, "
-        f"{single(f'softmax {wide}, by an all-gather')} by an all-gather, and "
-        f"{single(f'softmax {wide}, a shard alone')} on one GPU for a shard alone; a copy of the "
-        f"shard takes {single(f'copy of a shard {wide}')}.",
-        SINGLE,
-    )
-    yield say(
-        f"a loss and its gradient took "
-        f"{single('loss and gradient called one by one, another run')} in another.",
-        SINGLE,
-    )
-    yield say(
-        f"the first call took {single('first call with 16 candidates, least')} to "
-        f"{single('first call with 16 candidates, most')} s with 16 candidates, and one of a "
-        f"program that finds the choice stored {single('first call, choice stored')}.",
-        SINGLE,
-    )
-    log_probs = [
-        single(f"token_log_probs {how}, {where}")
-        for how in ("one by one", "in a graph")
-        for where in ("directly", "by an all-gather")
-    ]
-    yield say(
-        f"So is `token_log_probs`: {log_probs[0]} directly, and {log_probs[1]} by an all-gather, "
-        f"called one by one; {log_probs[2]} and {log_probs[3]} in a graph.",
-        SINGLE,
-    )
     loss = "`cross_entropy`, the same, directly"
     alone = "`softgen.torch.cross_entropy` of one shard alone, forward and backward"
     table = {row["what"]: row["64 rows"] for row in rows("published/sharded_calls.csv")}
@@ -384,22 +354,8 @@ def distributed() -> Iterator[Claim]:
     )
 
 
-def hooks() -> Iterator[Claim]:
-    """Yield what dropout takes by two settings."""
-    what = "bfloat16 (4, 16, 2048, 2048) with dropout"
-    yield say(
-        f"{what} takes {single(f'{what}, setting of no hook')} us on an H200 with the setting that "
-        f"is the fastest without, and {single(f'{what}, first guess')} with its first guess.",
-        SINGLE,
-    )
-
-
 def ladder() -> Iterator[Claim]:
     """Yield what the figures of the ladder say."""
-    yield say(
-        f"the same kernel twice differs by {single(SAME_TWICE)}% at most.",
-        SINGLE,
-    )
     pairs = rows("published/oneflow_header.csv")
     ratio = {f"{row['dtype']} {row['rows x cols']}": float(row["ratio"]) for row in pairs}
     within = sum(abs(each - 1) <= 0.05 for each in ratio.values())
@@ -429,7 +385,6 @@ def ladder() -> Iterator[Claim]:
         cells = " | ".join(f"{gain:.0f}" if gain > 10 else f"{gain:.2f}" for gain in of[after])
         to = "the best guess" if after == best else after
         yield say(f"| {before} to {to} | {cells} |", "published/ladder.csv")
-    alone = float(single("article_online with 1024 threads, float32 128 x 131072"))
     file = "published/ladder.csv"
     yield say(
         f"Coalescing is the largest step after the block: {of['`coalesced`'][2]:.1f} times at "
@@ -457,28 +412,11 @@ def ladder() -> Iterator[Claim]:
         f"Its gain of {of['`article_online`'][3]:.2f} shows at 131072 columns only",
         file,
     )
-    yield say(f"instead of 256 it takes {alone:.1f} us there", SINGLE)
     yield say(f"is worth {spread(of[best])} more, untuned.", file)
 
 
 def pytorch() -> Iterator[Claim]:
     """Yield the sentences of docs/pytorch.md, and its table of curves."""
-    yield say(
-        f"whose dispatch takes about {single('dispatch of a registered operator')} us", SINGLE
-    )
-    yield say(
-        f"which takes {single('compiled call past the dispatcher, less')} us less a call", SINGLE
-    )
-    yield say(
-        "A gradient that is registered in Python takes "
-        f"{single('gradient registered in Python, each call')} us of each call",
-        SINGLE,
-    )
-    yield say(f"Tracking adds {single('tracking adds')} us", SINGLE)
-    asked = single("function without a question over PyTorch's softmax and gradient")
-    yield say(f"takes {asked} us more than PyTorch's softmax and gradient", SINGLE)
-    questions = single("softgen's questions")
-    yield say(f"the kernels were made for, and takes {questions} us more.", SINGLE)
     eager, compiled, memory = _huggingface()
     yield say(
         f"In eager mode a patched step takes {eager} less time. Compiled it takes {compiled} more, "
@@ -499,16 +437,6 @@ def pytorch() -> Iterator[Claim]:
         f"PyTorch's are up to {max(pair[0] for pair in theirs):.4f} and "
         f"{max(pair[1] for pair in theirs):.4f} apart.",
         GPT,
-    )
-    small = "GPT of 16 sequences"
-    yield say(
-        f"about 600: {single(f'{small}, a step, least')} to {single(f'{small}, a step, most')} ms "
-        "beside that H200, where the kernels of softgen's step take "
-        + single(f"{small}, kernels of softgen's step")
-        + " ms and those of PyTorch's "
-        + single(f"{small}, kernels of PyTorch's step")
-        + ".",
-        SINGLE,
     )
 
 
@@ -538,22 +466,9 @@ def scale() -> Iterator[Claim]:
         f"took {two:.0f} us, and one GPU {one:.0f}, so two were {one / two:.2f} times as fast;",
         file,
     )
-    yield say(
-        f"{single('losses one by one, a quiet host')} us in another session, on a quiet host",
-        SINGLE,
-    )
-    kinds = (
-        *("memory", "a launch in a graph", "an exchange in a host"),
-        *("a wave of rows that waits", "an all-gather of nothing in a host"),
-    )
     known = (H200.memory, H200.launch, H200.exchange, H200.stall, H200.gather[0])
-    memory, launch, exchange, stall, gather = (single(f"model: {kind}") for kind in kinds)
-    assert known == tuple(map(float, (memory, launch, exchange, stall, gather)))
-    yield say(
-        f"Measured are {memory} GB/s of memory, {launch} us a launch, {exchange} us an exchange, "
-        f"{stall} us a wave of rows and {gather} us an all-gather, on two H200s",
-        SINGLE,
-    )
+    keys = ("memory", "launch", "exchange", "wave", "gather")
+    assert known == tuple(float(single()[key]) for key in keys)
     yield say(
         f"Assumed are {H200.links} GB/s of NVLink into a GPU, {H200.network} GB/s of network, and "
         f"{H200.gather[1]} us for a doubling of hosts.",
@@ -563,18 +478,6 @@ def scale() -> Iterator[Claim]:
         found = [predict(name, 4096, columns, count, H200) for count in (4, 8, 64, 1024)]
         cells = [f"{_three(each.total)} ({_three(each.exchange)})" for each in found]
         yield say(f"| {name} | {columns} | {' | '.join(cells)} |", "softgen/bench/scale.py")
-    yield say(
-        f"the all-gather of 4096 rows takes {single('all-gather of 4096 rows of pairs')} us, and "
-        f"softmax around it {single('softmax around an all-gather')} (two GPUs",
-        SINGLE,
-    )
-    yield say(
-        f"took {single('loss and gradient one by one, the host of two GPUs')} us of Python and "
-        "launches there, and "
-        + single("loss and gradient one by one by softgen.torch, the host")
-        + " by",
-        SINGLE,
-    )
 
 
 def _three(us: float) -> str:
@@ -584,13 +487,6 @@ def _three(us: float) -> str:
 
 def sharded() -> Iterator[Claim]:
     """Yield the sentences of docs/sharded.md."""
-    what = "sharded bfloat16 4096 x 128256"
-    yield say(
-        "with all warps polling bfloat16 4096 x 128256 in two shards took "
-        f"{single(f'{what}, all warps poll')} us on H200s, with one "
-        f"{single(f'{what}, one warp polls')}.",
-        SINGLE,
-    )
     table = rows("published/sharded_kernels.csv")
     added = [float(row["sharded"]) - float(row["a shard alone"]) for row in table[1:]]
     assert all(round(each) == 1 for each in added)
@@ -598,36 +494,64 @@ def sharded() -> Iterator[Claim]:
         "The exchange adds about 1 us where all rows are on the GPUs at once.",
         "published/sharded_kernels.csv",
     )
-    yield say(
-        "128257 columns take "
-        f"{single('sharded bfloat16 4096 x 128257, first guess')} and float32 4096 x 128256 takes "
-        f"{single('sharded float32 4096 x 128256, first guess')}, where a shard alone takes "
-        f"{single('shard alone of float32 4096 x 128256')}.",
-        SINGLE,
-    )
-    killed = single("call of a shard whose other process was killed, patience 3 s")
-    yield say(f"the other's call ended after {killed} s of 3", SINGLE)
 
 
-def spills() -> Iterator[Claim]:
-    """Yield what a setting that spills took."""
-    slower = single("setting that spills, bfloat16 to float32 4096 x 151937, slower by")
-    yield say(f"4096 x 151937, by {slower}% on an H200.", SINGLE)
-
-
-def tuning() -> Iterator[Claim]:
-    """Yield what two GPUs gain."""
-    one, two = (single(f"softgen tune --suite llm, {gpus}") for gpus in ("one GPU", "two GPUs"))
-    yield say(f"took {one} s on one H200 and {two} on two with", SINGLE)
-    within = single("softgen tune --suite llm: winners of one and two GPUs within")
-    yield say(f"Winners of both took the same time within {within}%.", SINGLE)
-
+# Of one session each: published/single.csv has the figures by their keys.
+SINGLES: dict[str, tuple[str, ...]] = {
+    "docs/distributed.md": (
+        "In a graph float32 16 x 4194304 takes {wide_direct} directly, {wide_gathered} by an "
+        "all-gather, and {wide_alone} on one GPU for a shard alone; a copy of the shard takes "
+        "{wide_copy}.",
+        "a loss and its gradient took {loss_again} in another.",
+        "the first call took {first_least} to {first_most} s with 16 candidates, and one of a "
+        "program that finds the choice stored {first_stored}.",
+        "So is `token_log_probs`: {ids_direct} directly, and {ids_gathered} by an all-gather, "
+        "called one by one; {ids_graph_direct} and {ids_graph_gathered} in a graph.",
+    ),
+    "docs/hooks.md": (
+        "with dropout takes {dropout_plain} us on an H200 with the setting that is the fastest "
+        "without, and {dropout_guess} with its first guess.",
+    ),
+    "docs/ladder.md": (
+        "the same kernel twice differs by {twice}% at most.",
+        "instead of 256 it takes {article_1024} us there",
+    ),
+    "docs/pytorch.md": (
+        "whose dispatch takes about {dispatch} us",
+        "which takes {past_dispatch} us less a call",
+        "A gradient that is registered in Python takes {python_gradient} us of each call",
+        "Tracking adds {tracking} us",
+        "takes {no_question} us more than PyTorch's softmax and gradient",
+        "the kernels were made for, and takes {questions} us more.",
+        "about 600: {small_least} to {small_most} ms beside that H200, where the kernels of "
+        "softgen's step take {small_softgen} ms and those of PyTorch's {small_torch}.",
+    ),
+    "docs/scale.md": (
+        "{quiet} us in another session, on a quiet host",
+        "Measured are {memory} GB/s of memory, {launch} us a launch, {exchange} us an exchange, "
+        "{wave} us a wave of rows and {gather} us an all-gather, on two H200s",
+        "the all-gather of 4096 rows takes {gathered} us, and softmax around it {softmax_gathered} "
+        "(two GPUs",
+        "took {loss_host} us of Python and launches there, and {loss_host_one} by",
+    ),
+    "docs/sharded.md": (
+        "with all warps polling bfloat16 4096 x 128256 in two shards took {poll_all} us on H200s, "
+        "with one {poll_one}.",
+        "128257 columns take {odd_shard} and float32 4096 x 128256 takes {f32_shard}, where a "
+        "shard alone takes {f32_alone}.",
+        "the other's call ended after {killed} s of 3",
+    ),
+    "docs/spills.md": ("4096 x 151937, by {spilled}% on an H200.",),
+    "docs/tuning.md": (
+        "took {tune_one} s on one H200 and {tune_two} on two with",
+        "Winners of both took the same time within {tune_within}%.",
+    ),
+}
 
 PAGES: dict[str, Callable[[], Iterator[Claim]]] = {
     "README.md": readme,
     "docs/architecture.md": architecture,
     "docs/distributed.md": distributed,
-    "docs/hooks.md": hooks,
     "docs/ladder.md": ladder,
     "docs/numerics.md": numerics,
     "docs/performance.md": performance,
@@ -635,9 +559,14 @@ PAGES: dict[str, Callable[[], Iterator[Claim]]] = {
     "docs/scale.md": scale,
     "docs/sharded.md": sharded,
     "docs/sources.md": sources,
-    "docs/spills.md": spills,
-    "docs/tuning.md": tuning,
 }
+
+
+def claims(page: str) -> list[Claim]:
+    """Return the sentences of a page that are made from files."""
+    made = list(PAGES[page]()) if page in PAGES else []
+    return made + [say(text.format_map(single()), SINGLE) for text in SINGLES.get(page, ())]
+
 
 # What looks like a figure on any page: versions, a paper's number, bounds such as 1.18e-38.
 LIBRARY = "Python|PyTorch|CUDA|CuPy|Triton|QuACK|Liger|nvcc|driver|capability|Apache"

@@ -86,10 +86,9 @@ def rows(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def single(what: str) -> str:
-    """Return a figure of docs/published/single.csv."""
-    (found,) = [row["value"] for row in rows("published/single.csv") if row["what"] == what]
-    return found
+def single() -> dict[str, str]:
+    """Return the figures of docs/published/single.csv, by their keys."""
+    return {row["key"]: row["value"] for row in rows("published/single.csv")}
 
 
 def spread(values: list[float], digits: int = 2) -> str:

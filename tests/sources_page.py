@@ -1,13 +1,12 @@
 """The tables of docs/sources.md: what others published, beside what the committed CSV files hold.
 
-`python -m tests.sources_page docs/sources.md` renders them anew, between the markers of the page;
-tests/project/test_sources_page.py compares. What no file holds yet is a dash.
+`python -m tests.claims write` renders them anew, between the markers of the page;
+tests/project/test_claims.py compares. What no file holds yet is a dash.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -401,8 +400,3 @@ def rendered(
         body = first + "\n".join(["", *section(benchmark), "", last])
         page = between.sub(lambda match, body=body: body, page)  # type: ignore[misc]
     return page
-
-
-if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    path.write_text(rendered(path.read_text()))

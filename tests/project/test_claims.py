@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from tests import claims
+from tests import claims as pages
 from tests.claims import ALL, read, words
-from tests.claims_of import NO_MEASUREMENT, PAGES
+from tests.claims_of import NO_MEASUREMENT, claims
 from tests.figures import DOCS
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", ALL)
 def test_sentences_are_what_the_files_say(page: str) -> None:
     text = words(read(page))
-    for claim in claims.claims(page):
+    for claim in claims(page):
         assert words(claim.text) in text, (
             f"{page} must say: {claim.text} ({', '.join(claim.files)}). "
             "`python -m tests.claims write` writes figures anew"
@@ -22,12 +22,12 @@ def test_sentences_are_what_the_files_say(page: str) -> None:
 
 @pytest.mark.parametrize("page", ALL)
 def test_tables_are_what_the_files_hold(page: str) -> None:
-    assert claims.written(page) == read(page), "python -m tests.claims write"
+    assert pages.written(page) == read(page), "python -m tests.claims write"
 
 
 @pytest.mark.parametrize("page", ALL)
 def test_no_figure_is_without_a_file(page: str) -> None:
-    assert claims.uncovered(page, read(page)) == [], (
+    assert pages.uncovered(page, read(page)) == [], (
         "give it a CSV file and a claim in tests/claims_of.py, or take it out; what is no "
         "measurement goes into NO_MEASUREMENT with the reason"
     )
@@ -35,23 +35,23 @@ def test_no_figure_is_without_a_file(page: str) -> None:
 
 def test_a_figure_that_nothing_covers_is_seen() -> None:
     added = read("README.md") + "\nA call takes 3.7 us, 1.25 of a copy's, at 2.5 TB/s: 12% less."
-    found = claims.uncovered("README.md", added)
+    found = pages.uncovered("README.md", added)
     assert len(found) == 4
-    assert claims.uncovered("docs/spills.md", "It takes\n5 us.") == ["It takes 5 us."]
+    assert pages.uncovered("docs/spills.md", "It takes\n5 us.") == ["It takes 5 us."]
 
 
 def test_an_edited_figure_is_seen_and_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     page = read("docs/tuning.md")
     edited = page.replace("took 32.4 s", "took 31.0 s").replace("16.5\non", "17\non")
     assert edited != page
-    assert claims.uncovered("docs/tuning.md", edited)
-    monkeypatch.setattr(claims, "read", lambda _: edited)
-    assert claims.written("docs/tuning.md") == page
+    assert pages.uncovered("docs/tuning.md", edited)
+    monkeypatch.setattr(pages, "read", lambda _: edited)
+    assert pages.written("docs/tuning.md") == page
 
 
 def test_each_figure_has_its_file(capsys: pytest.CaptureFixture[str]) -> None:
     """What `python -m tests.claims` prints: pytest -s shows it."""
-    found = list(claims.sources())
+    found = list(pages.sources())
     with capsys.disabled():
         print(f"\n{len(found)} tables and sentences with figures, and their files:")
         for page, what, files in found:

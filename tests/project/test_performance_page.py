@@ -11,16 +11,9 @@ from softgen.bench.shape import Case, Shape
 from softgen.spec.dtypes import DType
 from tests.helpers.cli_helpers import ROOT
 from tests.performance_page import CALLS, SECTIONS, section_of
-from tests.sources_page import rendered
 
 HERE = Machine("NVIDIA H200", "580.1", "softgen 1")
 PAGE = (ROOT / "docs" / "performance.md").read_text()
-
-
-def test_the_page_is_what_the_files_say() -> None:
-    assert rendered(PAGE, sections=SECTIONS) == PAGE, (
-        "python -m tests.performance_page docs/performance.md writes it anew"
-    )
 
 
 @pytest.mark.parametrize("name", [name for name in SECTIONS if name not in CALLS])
@@ -32,8 +25,10 @@ def test_no_figure_of_a_suite_is_missing(name: str) -> None:
         assert " - |" not in line, f"not measured: {line}"
 
 
-def test_a_suite_of_calls_has_a_section_once_its_file_is_there(tmp_path: Path) -> None:
-    assert section_of(tmp_path, "views") == []
+def test_a_suite_of_calls_has_its_table_once_its_file_is_there(tmp_path: Path) -> None:
+    assert section_of(tmp_path, "views") == [
+        *("## Views: `views`", "", "Not measured yet: `softgen bench --suite views`.")
+    ]
     case = Case((8, 64, 32), view="x[:, 1]")
     times = {"limit": 2.0, "softgen": 3.0, "softgen-contiguous": 2.5, "torch": 12.0}
     found = [Finding(peer, Status.TIMED, time) for peer, time in times.items()]

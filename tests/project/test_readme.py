@@ -86,7 +86,6 @@ def test_it_says_how_to_patch_a_model_and_when_to_take_something_else() -> None:
     other = text.partition("\n## When to take something else\n")[2].partition("\n## ")[0]
     for name in ("FlashAttention", "torch.compile", "Liger"):
         assert name in other
-    assert len(text.splitlines()) <= 305
 
 
 def test_emit(checkout: Path) -> None:

@@ -35,10 +35,6 @@ def cells(page: str, name: str, first: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-def test_the_page_is_what_the_files_say() -> None:
-    assert rendered(PAGE) == PAGE, "python -m tests.sources_page docs/sources.md writes it anew"
-
-
 def test_each_piece_has_a_command_that_is_taken_as_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -981,7 +981,12 @@ def test_torch_is_called_for_the_function_of_the_shape(
 
     torch = SimpleNamespace(**{each: function(each) for each in BY_NAME})
     torch._dynamo = SimpleNamespace(reset=lambda: None)
-    torch.compile = lambda function, dynamic, fullgraph, mode: modes.append(mode) or function
+
+    def compiled(function: Callable[..., Any], *, mode: str, **_: bool) -> Callable[..., Any]:
+        modes.append(mode)
+        return function
+
+    torch.compile = compiled
     monkeypatch.setitem(sys.modules, "torch", torch)
     shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of(name))
     out = Out()
