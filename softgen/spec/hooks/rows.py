@@ -42,10 +42,10 @@ class Sink(Beside):
         return (sink, *one_term("sink"))
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
-        """Return logits below, among and above the elements, and -inf."""
+        """Return logits below, among and above the elements, and infinities."""
         import numpy as np
 
-        return (np.array([0.5, -3.0, 20.0, -np.inf, 4.0]), 2, 5)
+        return (np.array([0.5, -3.0, 20.0, -np.inf, 4.0, np.inf]), 2, 6)
 
     def column(self, rows: int, *values: Any) -> Any:
         """Return the logits."""

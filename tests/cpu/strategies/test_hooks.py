@@ -249,6 +249,7 @@ def test_what_is_hidden_is_not_loaded() -> None:
 
 def test_mistakes_are_seen() -> None:
     mask, causal = variant_of("mask", "warp"), variant_of("causal", "warp")
+    of_sink = "{hooks.sink, exponential(hooks.sink - shift_of(hooks.sink))}"
     wrong = [
         broken(render(mask), "if (!shown[i])", "if (!shown[0])"),
         broken(render(mask), "% static_cast<unsigned int>(mask_inner) * mask_step", "* 0"),
@@ -259,7 +260,8 @@ def test_mistakes_are_seen() -> None:
         broken(
             render(variant_of("causal", "block8")), "Compute nothing[", "continue; Compute nothing["
         ),
-        broken(render(variant_of("sinkf32", "block")), "{hooks.sink, 1}", "{hooks.sink, 0}"),
+        broken(render(variant_of("sinkf32", "block")), of_sink, "{hooks.sink, 0}"),
+        broken(render(variant_of("sinkf32", "split")), of_sink, "{hooks.sink, 1}"),
         broken(render(variant_of("dropout", "warp")), "0xbb67ae85u", "0xbb67ae86u"),
         broken(render(variant_of("dropout", "online")), "first & 2 ?", "first & 3 ?"),
         broken(render(variant_of("softcap", "warp")), "0.13322766f", "0.133221f"),
