@@ -124,8 +124,6 @@ def _torch_compile(arena: Arena, mode: str = "default") -> Entrant:
     def into(out: Any, *tensors: Any, **given: Any) -> None:
         out.copy_(written(*tensors, **given))
 
-    # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
-    torch._dynamo.reset()
     compiled = torch.compile(into, dynamic=False, fullgraph=True, mode=mode)
 
     def launch(i: int) -> None:

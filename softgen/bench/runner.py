@@ -67,3 +67,7 @@ def _give_memory_back() -> None:
     require_device().get_default_memory_pool().free_all_blocks()
     if "torch" in sys.modules:
         sys.modules["torch"].cuda.empty_cache()
+    # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
+    # Not between two peers of a shape, whose first would be compiled again in the capture.
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()

@@ -980,7 +980,6 @@ def test_torch_is_called_for_the_function_of_the_shape(
             called.append(result)
 
     torch = SimpleNamespace(**{each: function(each) for each in BY_NAME})
-    torch._dynamo = SimpleNamespace(reset=lambda: None)
 
     def compiled(function: Callable[..., Any], *, mode: str, **_: bool) -> Callable[..., Any]:
         modes.append(mode)
@@ -1018,6 +1017,49 @@ def test_pytorch_has_the_mode_that_searches() -> None:
     inductor = pytest.importorskip("torch._inductor")
     options = inductor.list_mode_options()
     assert options[AUTOTUNED_MODE]["max_autotune"]
+
+
+def test_two_modes_of_a_shape_are_compiled_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third time would be in the capture of the first, where nothing can be compiled."""
+    torch = pytest.importorskip("torch")
+    made: list[str] = []
+
+    def compiled(function: Callable[..., Any], *, mode: str, **options: bool) -> Callable[..., Any]:
+        def backend(graph: Any, inputs: Any) -> Any:
+            made.append(mode)
+            return graph.forward
+
+        return original(function, backend=backend, **options)
+
+    original = torch.compile
+    monkeypatch.setattr(torch, "compile", compiled)
+    x, y = torch.randn(4, 8), torch.empty(4, 8)
+    arena: Any = SimpleNamespace(shape=Shape("compiled", DType.FLOAT32, 4, 8), torch_y=[y], pairs=1)
+    arena.torch_inputs, arena.torch_given, arena.given = [(x,)], {}, {}
+    entrants = []
+    for peer in named_peers(["torch.compile", "torch.compile-max-autotune"]):
+        entrant = peer.prepare(arena)
+        assert isinstance(entrant, Entrant)
+        entrant.launch(0)
+        entrants.append(entrant)
+    for entrant in entrants:
+        entrant.launch(0)
+    assert made == ["default", AUTOTUNED_MODE]
+    assert torch.equal(y, torch.softmax(x, -1))
+
+
+def test_a_shape_leaves_nothing_compiled_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    resets: list[int] = []
+    pool = SimpleNamespace(free_all_blocks=list)
+    device = SimpleNamespace(get_default_memory_pool=lambda: pool)
+    monkeypatch.setattr(runner, "require_device", lambda: device)
+    monkeypatch.setitem(
+        sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=list))
+    )
+    dynamo = SimpleNamespace(reset=lambda: resets.append(1))
+    monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
+    runner._give_memory_back()
+    assert resets == [1]
 
 
 def test_quack_gives_losses_with_lse_and_gradients_that_nothing_judges(
