@@ -1029,7 +1029,8 @@ def test_two_modes_of_a_shape_are_compiled_once_each(monkeypatch: pytest.MonkeyP
             made.append(mode)
             return graph.forward
 
-        return original(function, backend=backend, **options)
+        found: Callable[..., Any] = original(function, backend=backend, **options)
+        return found
 
     original = torch.compile
     monkeypatch.setattr(torch, "compile", compiled)
