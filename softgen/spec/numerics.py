@@ -44,6 +44,14 @@ _EXPONENT_STEP = 90.0
 # 0 is the logarithm of a float32 sum near 1, so there its absolute bound of float32 counts instead.
 _ULPS = 1.0
 
+# From where to where results are that have a limit of their own.
+_LIMITS = {
+    Limit.AT_LEAST_ZERO: (0.0, np.inf),
+    Limit.AT_MOST_ZERO: (-np.inf, 0.0),
+    Limit.AT_LEAST_ONE: (1.0, np.inf),
+    Limit.UP_TO_ONE: (0.0, 1.0),
+}
+
 
 @dataclass(frozen=True)
 class Accuracy:
@@ -253,9 +261,7 @@ def _check(
     if operand.extent is Extent.ELEMENT and operand.measure is not Measure.TERMS:
         exactly = np.isneginf(x) & ~np.isnan(exact)
         error[exactly] = np.where(got[exactly] == rounded[exactly], 0, np.inf)
-    passed = _passes_limit(
-        operand, got, exact, top - off if operand.extent is Extent.ROW else top, problem
-    )
+    passed = _passes_limit(operand, got, exact, top, off, problem)
     error[passed] = np.inf
     worst_at = int(np.argmax(error))
     index = tuple(int(i) for i in np.unravel_index(worst_at, result.shape))
@@ -275,27 +281,24 @@ def _check(
 
 
 def _passes_limit(
-    operand: Operand, got: Float64, exact: Float64, largest: Float64, problem: Problem
+    operand: Operand,
+    got: Float64,
+    exact: Float64,
+    top: Float64,
+    off: Float64 | float,
+    problem: Problem,
 ) -> npt.NDArray[np.bool_]:
     """Return which results pass their limit where the exact ones do not: see Limit.
 
-    `largest` is what a result of each row is not below, if that is its limit.
+    `top` is the largest element of each row, which may be `off`.
     """
-    limit = operand.limit
-    least, most = {
-        Limit.AT_LEAST_ZERO: (0.0, np.inf),
-        Limit.AT_LEAST_ONE: (1.0, np.inf),
-        Limit.AT_MOST_ZERO: (-np.inf, 0.0),
-        Limit.UP_TO_ONE: (0.0, 1.0),
-    }.get(limit, (-np.inf, np.inf))
-    if limit is Limit.AT_LEAST_MAXIMUM:
-        least = decode(encode(largest, operand.dtype), operand.dtype)
-    if limit is Limit.UP_TO_ONE and problem.leaves:  # which hooks multiply
+    if operand.limit is Limit.UP_TO_ONE and problem.leaves:  # which hooks multiply
         return np.zeros(got.shape, bool)
-    passed: npt.NDArray[np.bool_] = ((got < least) & (exact >= least)) | (
-        (got > most) & (exact <= most)
-    )
-    return passed
+    if operand.limit is Limit.AT_LEAST_MAXIMUM:
+        least = decode(encode(top - off, operand.dtype), operand.dtype)
+        return (got < least) & (exact >= least)
+    low, high = _LIMITS.get(operand.limit, (-np.inf, np.inf))
+    return ((got < low) & (exact >= low)) | ((got > high) & (exact <= high))
 
 
 def _relative_error(

@@ -245,7 +245,7 @@ def _confident(rows: int, cols: int, dtype: DType, slices: Slices) -> Float64:
     So nothing, or hardly anything, is added to the largest one's term.
     """
     below = 200 + 100 * np.abs(np.random.default_rng([rows, cols]).standard_normal((rows, cols)))
-    x = np.resize(_SURE, rows)[:, None] - below
+    x: Float64 = np.resize(_SURE, rows)[:, None] - below
     x[1::2] = -np.inf
     for row in range(rows):
         largest = _SURE[row % len(_SURE)]
@@ -275,13 +275,13 @@ REGIMES: dict[str, Regime] = {
     "finfo_min_row": Regime(_finfo_min, rows=2, rows_if_wide=2),
     "finfo_max_row": Regime(_constant(lambda dtype: _FINFO_MAX[dtype])),
     "all_equal": Regime(_constant(lambda dtype: 0.75)),
+    "confident": Regime(_confident, rows=8, rows_if_wide=4),
     "large_magnitude": Regime(_large_magnitude),
     "far_from_zero": Regime(_far_from_zero, rows=4, rows_if_wide=2),
     "wide_spread": Regime(_wide_spread),
     "peaks": Regime(_peaks, rows=13, rows_if_wide=6),
     "late_maximum": Regime(_late_maximum, rows_if_wide=3),
     "zero_maximum": Regime(_zero_maximum, rows_if_wide=3),
-    "confident": Regime(_confident, rows=8, rows_if_wide=4),
     "one_column": Regime(_random, applies=lambda cols: cols == 1),
     "odd_cols": Regime(_random, applies=lambda cols: cols % 2 == 1),
 }

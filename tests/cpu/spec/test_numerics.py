@@ -17,6 +17,7 @@ from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.numerics import (
     Float64,
+    Storage,
     decode,
     encode,
     exact_results,
@@ -273,8 +274,8 @@ def test_no_result_passes_its_limit_by_its_last_bit(
     problem = Problem.of(function, "float32", 3)
     x = np.array([[2.5, -95.0, -np.inf]], np.float32)
     first = np.zeros(1, np.int64)
-    others = {"target": first, "ids": first, "z_loss": np.array(0, np.float32)}
-    rest = [
+    others: dict[str, Storage] = {"target": first, "ids": first, "z_loss": np.array(0, np.float32)}
+    rest: list[Storage] = [
         others.get(operand.name, value)
         for operand, value in zip(problem.inputs[1:], other_inputs(x, problem), strict=True)
     ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -77,7 +79,7 @@ def rest_of(problem: Problem, x: Storage) -> tuple[Storage, ...]:
     return tuple(inputs.values())
 
 
-def passing(source: Source, inputs: tuple[Storage, ...], results: Results) -> list[str]:
+def passing(source: Source, inputs: Sequence[Storage], results: Results) -> list[str]:
     """Return which results of a kernel pass their limit, and the gradients of targets above 0."""
     problem, wrong = source.variant.problem, []
     top = decode(inputs[0], problem.dtype).max(axis=1)
@@ -101,12 +103,12 @@ def passing(source: Source, inputs: tuple[Storage, ...], results: Results) -> li
 def test_a_sure_row_passes_no_limit() -> None:
     kernels = sources()
     inputs = [sure(source.variant.problem) for source in kernels]
-    inputs = [(x, *rest_of(s.variant.problem, x)) for s, x in zip(kernels, inputs, strict=True)]
-    jobs = [Job(s, x, tuple(rest)) for s, (x, *rest) in zip(kernels, inputs, strict=True)]
+    jobs = [Job(s, x, rest_of(s.variant.problem, x)) for s, x in zip(kernels, inputs, strict=True)]
     wrong = []
-    for source, given, found in zip(kernels, inputs, build(kernels).run_counted(jobs), strict=True):
+    for job, found in zip(jobs, build(kernels).run_counted(jobs), strict=True):
         assert not isinstance(found, EmulationError), found
-        wrong += passing(source, given, found[0])
-        accuracy = check(found[0], given, source.variant.problem)
+        source = job.source
+        wrong += passing(source, job.inputs, found[0])
+        accuracy = check(found[0], job.inputs, source.variant.problem)
         wrong += [f"{source.name}: {accuracy.message}"] * (not accuracy.ok)
     assert wrong == []
