@@ -6,6 +6,7 @@ import io
 import math
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime
 from softgen.bench.suites import GRID
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError, MissingDependencyError
+from softgen.logs import printable
 
 WIDTH, PANEL_HEIGHT, FOOT_HEIGHT = 8.6, 3.3, 0.75  # inches; a README shows about 830 pixels
 DOTS_PER_INCH = 200
@@ -97,6 +99,7 @@ def figure_of(records: Sequence[Record]) -> Any:
     Records of searches give heat maps; InvalidValueError where there are others beside them.
     """
     require_matplotlib()
+    records = [_as_it_is(record) for record in records]
     searches = sum(record.suite == GRID for record in records)
     if searches and searches < len(records):
         raise InvalidValueError(
@@ -121,6 +124,17 @@ def figure_of(records: Sequence[Record]) -> Any:
         _draw_panel(panel, axis, looks)
     figure.text(0.012, 0.09 / height, _origin(records), fontsize=6.5, color=INK, va="bottom")
     return figure
+
+
+def _as_it_is(record: Record) -> Record:
+    """Return a record whose words are drawn as they are.
+
+    Matplotlib takes what stands between two $ for a formula, and warns of control characters.
+    """
+    words = {name: each for name, each in vars(record).items() if type(each) is str}
+    return replace(
+        record, **{name: printable(each).replace("$", r"\$") for name, each in words.items()}
+    )
 
 
 def _draw_panel(panel: Panel, axis: Any, looks: dict[str, Look]) -> None:

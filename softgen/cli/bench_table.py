@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from softgen.cli import output
+from softgen.logs import printable
 from softgen.spec.dtypes import DType
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def ratios(records: Sequence[Record]) -> list[list[str]]:
     regimes = ["regime"] if any(record.regime is not Regime.COLD for record in records) else []
     cases = ["case"] if any(record.case for record in records) else []
     heads = ["suite", "dtype", "rows", "cols", *functions, *regimes, *cases]
-    table = [[*heads, LIMIT, *peers, f"{SOFTGEN} / best peer"]]
+    named = map(printable, peers)  # here, as `narrow` breaks headings and may do it at no letter
+    table = [[*heads, LIMIT, *named, f"{SOFTGEN} / best peer"]]
     for contest in dict.fromkeys(record.contest for record in records):
         found = {r.peer: r for r in records if r.contest == contest}
         shape, function, regime, case = contest

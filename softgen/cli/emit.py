@@ -11,6 +11,7 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
+from softgen.logs import printable
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions import all_functions
@@ -294,7 +295,7 @@ def _check(folder: Path, sources: Sequence[Source], of: str, json: bool) -> None
         output.document(document | (failure(message, "Drift") if differences else {}))
     elif differences:
         for found in differences:
-            typer.echo(output.printable(found.diff, keep="\n\t"), nl=False)
+            typer.echo(printable(found.diff, keep="\n\t"), nl=False)
         output.fail(message)
     else:
         output.note(f"{folder}: {output.count(len(sources), 'source')}, all as emitted")

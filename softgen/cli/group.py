@@ -24,6 +24,7 @@ from softgen.errors import (
     StrategyWarning,
     VerificationError,
 )
+from softgen.logs import printable
 
 FAILED, USAGE, NO_DEVICE, WRONG_RESULT, INTERRUPTED = 1, 2, 3, 4, 130
 
@@ -87,6 +88,16 @@ class Commands(TyperGroup):
                 fail(message_of(error))
                 sys.exit(code_of(error))
 
+    def make_context(self, *args: Any, **extra: Any) -> Any:
+        """Parse the words before the command."""
+        with _printable_errors():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Parse the words of the command, and run it."""
+        with _printable_errors():
+            return super().invoke(ctx)
+
     def _main_with_json(
         self,
         words: list[str],
@@ -121,7 +132,7 @@ def _warnings_in_lines() -> Iterator[None]:
         if issubclass(category, StrategyWarning | FunctionWarning):
             hold(str(message))
         else:
-            otherwise(message, category, *where, **more)
+            otherwise(printable(str(message), keep="\n"), category, *where, **more)
 
     warnings.showwarning = show
     try:
@@ -129,6 +140,17 @@ def _warnings_in_lines() -> Iterator[None]:
     finally:
         warnings.showwarning = otherwise
         release()
+
+
+@contextlib.contextmanager
+def _printable_errors() -> Iterator[None]:
+    """Take control characters out of usage errors, which Typer prints as they are."""
+    try:
+        yield
+    except Exception as error:
+        if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
+            error.message = printable(error.message, keep="\n")
+        raise
 
 
 def asks_for_json(words: list[str]) -> bool:

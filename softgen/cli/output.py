@@ -13,24 +13,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from softgen.logs import printable
+
 # Rich folds tables to 80 columns where it writes into a pipe; a variant's name alone has 50.
 PIPE_WIDTH = 240
 GAP = 2  # columns between those of a table
-
-
-def printable(text: str, keep: str = "") -> str:
-    """Return `text` with escapes for what is no letter: a terminal obeys what it prints.
-
-    Args:
-        text: may come from anybody's file, or be a file's name.
-        keep: control characters that stay.
-    """
-    return "".join(
-        letter
-        if letter.isprintable() or letter in keep
-        else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
 
 
 def console(stderr: bool = True) -> Console:
@@ -103,7 +90,7 @@ def working(message: str, quiet: bool) -> AbstractContextManager[object]:
     release()
     made = console()
     if made.is_terminal:
-        return made.status(Text(message))
+        return made.status(Text(printable(message)))
     if not quiet:
         note(message)
     return nullcontext()
@@ -126,7 +113,8 @@ def width() -> int:
 
 def column_width(heading: str, cells: Iterable[object]) -> int:
     """Return the columns that `table` needs for one of its own, without the gap before it."""
-    return max(map(len, (*heading.split("\n"), *(printable(str(cell)) for cell in cells))))
+    head = printable(heading, keep="\n").split("\n")
+    return max(map(len, (*head, *(printable(str(cell)) for cell in cells))))
 
 
 def table_width(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> int:
@@ -143,7 +131,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
         is_number = bool(lines) and all(isinstance(row[number], int | float) for row in lines)
         # The first column is what people copy, a name: it is never folded.
         made.add_column(
-            heading,
+            Text(printable(heading, keep="\n")),
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=number == 0,
@@ -155,5 +143,6 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 
 def document(value: Any) -> None:
     """Print the one JSON document of a command on stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
+    text = json.dumps(value, indent=2, allow_nan=False)  # which leaves DEL, of all below 128, as is
+    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
     sys.stdout.flush()
