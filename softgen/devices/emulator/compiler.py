@@ -78,6 +78,7 @@ HOW_TO_GET = (
     "ziglang package). Install one: `apt install g++`, `dnf install gcc-c++`, "
     "`conda install gxx`, or `pip install ziglang`"
 )
+HOW_TO_SET = "set CXX to a C++17 compiler, for example CXX=g++, or unset it"
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,20 @@ class Compiler:
         found = re.search(r"\b(\d+)\.\d+\.\d+\b", self.version)
         return int(found[1]) if found else 0
 
+    def __str__(self) -> str:
+        return " ".join(self.command)
+
+    def build(self, arguments: Sequence[str | Path], out: Path) -> None:
+        """Run it to write the file `out`.
+
+        Raises what `call` raises, and MissingDependencyError if it ends without having written.
+        """
+        self.call([*arguments, "-o", out])
+        if not out.is_file() or not out.stat().st_size:
+            raise MissingDependencyError(
+                f"{self} ended without an error and wrote no program; {HOW_TO_SET}"
+            )
+
     def call(self, arguments: Sequence[str | Path]) -> None:
         """Run it; CompileError carries the first part of what it printed."""
         command = [*self.command, *map(str, arguments)]
@@ -135,20 +150,18 @@ def find_compiler() -> Compiler:
 def _find(named: str) -> Compiler:
     wanted = [_words(named)] if named.strip() else []
     for command in [*wanted, ("g++",), ("clang++",)]:
-        path = shutil.which(command[0])
-        version = _version((path, *command[1:])) if path else None
-        if path and version:
-            return Compiler((path, *command[1:]), version)
+        found = _usable(command)
+        if isinstance(found, Compiler):
+            return found
         if named.strip():
             raise MissingDependencyError(
-                f"CXX={named!r} cannot be run as a C++ compiler; set it to one, for example "
-                "CXX=g++, or unset it"
+                f"CXX={named!r} cannot be run as a C++ compiler: {found}; set it to one, for "
+                "example CXX=g++, or unset it"
             )
     if importlib.util.find_spec("ziglang") is not None:
-        command = (sys.executable, "-m", "ziglang", "c++")
-        version = _version(command)
-        if version:
-            return Compiler(command, version)
+        found = _usable((sys.executable, "-m", "ziglang", "c++"))
+        if isinstance(found, Compiler):
+            return found
     raise MissingDependencyError(HOW_TO_GET)
 
 
@@ -163,13 +176,22 @@ def _words(named: str) -> tuple[str, ...]:
         ) from error
 
 
-def _version(command: tuple[str, ...]) -> str | None:
-    """Return the first lines of `--version`, or None if the command fails or is no program."""
+def _usable(command: tuple[str, ...]) -> Compiler | str:
+    """Return the compiler that a command runs, or why it runs none."""
+    path = shutil.which(command[0])
+    if path is None:
+        there = os.sep in command[0] and os.path.exists(command[0])
+        return "it is not executable" if there else "there is no such program"
+    asked = [path, *command[1:], "--version"]
     try:
-        done = _run([*command, "--version"])
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+        done = _run(asked)
+    except OSError as error:
+        return error.strerror or str(error)
+    version = done.stdout.strip()
+    if done.returncode or not version:
+        what = f"ended with {done.returncode}" if done.returncode else "printed nothing"
+        return f"{' '.join(asked)} {what}"
+    return Compiler((path, *command[1:]), version)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

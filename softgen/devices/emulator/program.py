@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from softgen.devices.emulator import processes
 from softgen.devices.emulator.compiler import (
     HOST_FLAGS,
+    HOW_TO_SET,
     PACKAGE,
     Compiler,
     find_compiler,
@@ -20,7 +22,7 @@ from softgen.devices.emulator.folder import keep, keep_small, kept, program_fold
 from softgen.devices.emulator.job import Job, Results, Storage, Work
 from softgen.devices.emulator.report import error_of
 from softgen.devices.emulator.unit import unit_text
-from softgen.errors import CompileError, EmulationError, InvalidValueError
+from softgen.errors import CompileError, EmulationError, InvalidValueError, MissingDependencyError
 from softgen.source.render import Source
 from softgen.source.whence import whence
 
@@ -60,7 +62,7 @@ class Program:
 
     def _run_until_error(self, jobs: Sequence[Job]) -> list[tuple[Results, Work] | EmulationError]:
         messages = b"".join(job.message(self._index[job.source.sha256]) for job in jobs)
-        done = processes.run([self.path], input=messages)
+        done = _ran(self.path, messages)
         results: list[tuple[Results, Work] | EmulationError] = []
         at = 0
         for job in jobs:
@@ -85,7 +87,7 @@ class Program:
             job.message(self._index[job.source.sha256], len(jobs) - 1 - i)
             for i, job in enumerate(jobs)
         )
-        done = processes.run([self.path], input=messages)
+        done = _ran(self.path, messages)
         if done.returncode:
             stderr = done.stderr.decode(errors="replace")
             raise error_of(self.path, jobs[0].source.name, done.returncode, stderr)
@@ -118,6 +120,19 @@ def build(sources: Sequence[Source]) -> Program:
     return Program(path, distinct)
 
 
+def _ran(path: Path, messages: bytes) -> Any:
+    """Run a program to its end; raise MissingDependencyError if it is none of this machine's."""
+    try:
+        return processes.run([path], input=messages)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        raise MissingDependencyError(
+            f"the program that {find_compiler()} built cannot be run here ({error.strerror}); "
+            f"{HOW_TO_SET}"
+        ) from error
+
+
 def run(source: Source, x: Storage, **options: Any) -> Storage:
     """Return the first result of kernel `source` on `x`; the options are those of `Job`."""
     return build([source]).run(source, x, **options)
@@ -144,7 +159,12 @@ def _host_object(compiler: Compiler, folder: Path) -> Path:
     if path is None:
         with work_folder(folder) as work:
             built = Path(work) / "host.o"
-            compiler.call([*HOST_FLAGS, "-c", PACKAGE / "host" / "main.cpp", "-o", built])
+            try:
+                compiler.build([*HOST_FLAGS, "-c", PACKAGE / "host" / "main.cpp"], built)
+            except CompileError as error:
+                raise MissingDependencyError(
+                    f"{compiler} cannot build the CPU emulator; {HOW_TO_SET}\n{error}"
+                ) from error
             path = keep(built, folder, stem, ".o")
     return path
 
@@ -156,6 +176,6 @@ def _compile(compiler: Compiler, text: str, folder: Path, stem: str) -> Path:
         unit, compiled, built = (Path(work) / name for name in ("unit.cpp", "unit.o", "unit"))
         unit.write_text(text)
         include = f"-I{PACKAGE / 'include'}"
-        compiler.call([*compiler.unit_flags, include, "-c", unit, "-o", compiled])
-        compiler.call([compiled, host, *compiler.link_flags, "-o", built])
+        compiler.build([*compiler.unit_flags, include, "-c", unit], compiled)
+        compiler.build([compiled, host, *compiler.link_flags], built)
         return keep(built, folder, stem)

@@ -171,12 +171,15 @@ def test_a_command_that_needs_a_gpu_exits_with_3(monkeypatch: pytest.MonkeyPatch
 
 
 def test_errors_of_the_system_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    target = tmp_path / "file" / "x.json"  # and no temporary file beside it
+    target = tmp_path / f"{'x' * 300}.json"  # and no temporary file beside it
     message = refused(group.FAILED, "cache", "export", target)
-    assert message.startswith(f"cannot use {target}: Not a directory; ")
-    message = refused(group.FAILED, "cache", "export", tmp_path)
-    assert message.startswith(f"cannot use {tmp_path}: Is a directory; ")
+    assert message.startswith(f"cannot use {target}: File name too long; ")
+    (tmp_path / "file").write_text("")
+    target = tmp_path / "file" / "x.json"
+    message = refused(group.USAGE, "cache", "export", target)
+    assert message.startswith(f"{target} is in a folder that does not exist; ")
+    message = refused(group.USAGE, "cache", "export", tmp_path)
+    assert message.startswith(f"{tmp_path} is a folder; ")
 
 
 def test_a_bug_keeps_its_traceback_and_is_still_one_document(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
-from tests.helpers.cli_helpers import refused
+from tests.helpers.cli_helpers import cli, document, refused
 from tests.helpers.emulator_helpers import (
     broken,
     input_of,
@@ -118,6 +119,58 @@ def test_a_cxx_that_is_no_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             find_compiler()
     with pytest.raises(CompileError, match="compilateur \ufffd"):
         Compiler((str(tmp_path / "latin"),), "1").call([])
+
+
+def script(path: Path, text: str) -> str:
+    """Write a program that says that it is a compiler; return its path."""
+    told = 'case "$*" in *--version*) echo "c++ 12.2.0"; exit;; esac'
+    path.write_text(f"#!/bin/sh\n{told}\n{text}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+# Puts a file where -o says, as a compiler does.
+PUTS = 'while [ "$1" != -o ]; do shift; done; printf "%s" > "$2"'
+
+
+@pytest.mark.parametrize(
+    ("named", "why"),
+    [
+        ("{tmp}/none", "cannot be run as a C++ compiler: there is no such program; set it to one"),
+        ("{tmp}/plain", "cannot be run as a C++ compiler: it is not executable; set it to one"),
+        ("{tmp}", "cannot be run as a C++ compiler: it is not executable; set it to one"),
+        ("{false}", "cannot be run as a C++ compiler: {false} --version ended with 1; set it to"),
+        ("{tmp}/mute", "cannot be run as a C++ compiler: {tmp}/mute --version printed nothing"),
+        ("{true}", "{true} ended without an error and wrote no program; set CXX to a C++17"),
+        ("{tmp}/idle -m64", "{tmp}/idle -m64 ended without an error and wrote no program; set CXX"),
+        ("{tmp}/empty", "{tmp}/empty ended without an error and wrote no program; set CXX to a"),
+        (
+            "{tmp}/noise",
+            "the program that {tmp}/noise built cannot be run here (Exec format error)",
+        ),
+        ("{tmp}/bad", "{tmp}/bad cannot build the CPU emulator; set CXX to a C++17 compiler, for"),
+    ],
+)
+def test_a_cxx_that_builds_nothing(
+    named: str, why: str, tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"tmp": str(tmp_path)} | {n: str(shutil.which(n)) for n in ("true", "false")}
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    script(tmp_path / "idle", "exit 0")
+    script(tmp_path / "empty", PUTS.replace("%s", ""))
+    script(tmp_path / "noise", f'{PUTS.replace("%s", "noise")}; chmod 700 "$2"')
+    script(tmp_path / "bad", "echo no such option >&2; exit 2")
+    (tmp_path / "mute").write_text("#!/bin/sh\n")
+    (tmp_path / "mute").chmod(0o700)
+    monkeypatch.setenv("CXX", named.format(**known))
+    error = refused(1, "run", "--device", "cpu", "--rows", 2, "--cols", 8)
+    assert why.format(**known) in error
+    assert "CXX=g++, or unset it" in error
+    assert "of strategy" not in error  # which is not at fault
+    doctor = document(cli("doctor", "--json"))
+    (found,) = (each for each in doctor["checks"] if each["name"] == "CPU emulator")
+    assert not found["ok"]
+    assert why.format(**known)[:60] in found["detail"]
 
 
 def test_no_rows_launch_one_block_that_does_nothing() -> None:
