@@ -33,6 +33,8 @@ DOT_REGISTERS = 8
 # Before sm_80, which has no maximum of packed numbers, ptxas needs 4 for each of such packs: 24 of
 # them took up to 128 for entropies, and 64 spilled 24 to 1750 bytes on sm_75.
 OLD_PACKS = 4
+# Of a row's target on sm_100 and later, where 8 to 24 bytes were spilled beside packs without them.
+TARGET_REGISTERS = 8
 # Beside packs on their way and the elements of one, where nothing is found of a row; and what rows
 # that start anywhere take more (12 spilled 8 bytes in float32). Without a cap an H200 takes 512 us
 # for the gradient of cross entropy at bfloat16 4096 x 128256, 824 at 16384 x 50257; with one 503
@@ -75,7 +77,7 @@ class Online(Strategy):
             "a row in float32",
         )
         if self.min_blocks != 1:
-            held, others = self._held(problem, arch), self._others(problem)
+            held, others = self._held(problem, arch), self._others(problem, arch)
             self.require_registers(held, others, self.min_blocks, self.block_size, arch)
 
     def keeps_packs(self, problem: Problem) -> bool:
@@ -115,10 +117,12 @@ class Online(Strategy):
         old = problem.function.reduces and arch.compute_capability < (8, 0)
         return held * OLD_PACKS if old else held
 
-    def _others(self, problem: Problem) -> int:
+    def _others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
-            return PACKED_REGISTERS + DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
+            dots = DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
+            newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
+            return PACKED_REGISTERS + dots + TARGET_REGISTERS * newer
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
@@ -173,7 +177,7 @@ class Online(Strategy):
         other = writes and arch.compute_capability != (9, 0)
         if not self._caps(problem) or other or (dots and self.unroll <= 4):
             return self
-        registers = self._held(problem, arch) + self._others(problem)
+        registers = self._held(problem, arch) + self._others(problem, arch)
         return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
 
     @classmethod

@@ -104,32 +104,31 @@ READ_ONLY = ("entropy", "logsumexp", "cross_entropy", "partial_target", "token_l
 
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_best_guesses_that_only_read_do_not_spill(arch: str) -> None:
-    """Packs that stay packed, where blocks on an SM cap the registers: on sm_75 all of them."""
+    """Packs that stay packed, where blocks on an SM cap the registers."""
     problems = [
         Problem.of(function, dtype, cols)
         for function in READ_ONLY
         for dtype in ("bfloat16", "float16")
         for cols in (50257, 151936)
     ]
-    turn = list(KNOWN).index(arch)
     spills = {}
-    for problem in problems if arch == "sm_75" else problems[turn % 5 :: 5]:
+    for problem in problems:
         variant = best_guess(problem, 8192, KNOWN[arch])
         spills[variant.name] = compile_offline(render(variant), KNOWN[arch]).spill_bytes
     assert not any(spills.values()), spills
 
 
-def test_capped_settings_before_sm_80_do_not_spill() -> None:
-    """Of each number of packs on their way, the one with the fewest registers that is legal."""
-    arch = KNOWN["sm_75"]
+@pytest.mark.parametrize("arch", ["sm_75", "sm_100", "sm_120"])
+def test_capped_settings_do_not_spill(arch: str) -> None:
+    """Of each number of packs on their way, a setting that is legal."""
     chosen = {}
     for function in ("entropy", "token_log_probs_entropy", "cross_entropy"):
         for dtype in ("bfloat16", "float16"):
             problem = Problem.of(function, dtype, 50257)
-            for variant in candidates(problem, 8192, arch, "online"):
+            for variant in candidates(problem, 8192, KNOWN[arch], "online"):
                 knobs = variant.strategy.knobs
                 if knobs["min_blocks"] > 1:
                     chosen[function, dtype, knobs["unroll"]] = variant
     assert chosen
-    spills = {v.name: compile_offline(render(v), arch).spill_bytes for v in chosen.values()}
+    spills = {v.name: compile_offline(render(v), KNOWN[arch]).spill_bytes for v in chosen.values()}
     assert not any(spills.values()), spills
