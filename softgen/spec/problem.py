@@ -16,8 +16,10 @@ from softgen.spec.layouts import FIRST, ROWS, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
-# the row by one pack of every thread of a block before it is compared with the width.
-MAX_INT32_COLS = 2**31 - 2**17
+# the row before it is compared with the width, by up to `Strategy.overrun`: packs of all threads
+# that share a row. Of spread on 132 SMs these are 540,672 columns.
+INDEX_MARGIN = 2**22
+MAX_INT32_COLS = 2**31 - INDEX_MARGIN
 
 MAX_COLS = 2**40
 

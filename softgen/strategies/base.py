@@ -257,8 +257,27 @@ class Strategy(abc.ABC):
         if self.pdl and arch.compute_capability < PDL_NEEDS:
             self.refuse(f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}")
 
+    def overrun(self, problem: Problem) -> int:
+        """Return by how many columns an index may run past the row, about and at least.
+
+        By default what all threads that share a row load at once.
+        """
+        knobs = self.knobs
+        blocks = knobs.get("cluster_size", 1) * knobs.get("group_size", 1)
+        packs = knobs.get("pack_size", 1) * knobs.get("unroll", 1)
+        return blocks * knobs.get("block_size", 1024) * max(packs, knobs.get("cols_per_thread", 1))
+
     def require_types(self, problem: Problem, arch: Arch) -> None:
-        """Raise IllegalVariantError unless `arch` converts to the types of `problem`."""
+        """Raise IllegalVariantError unless `arch` converts to the types of `problem`.
+
+        And unless the type of column indices holds all that they may be.
+        """
+        most = 2**31 - self.overrun(problem)
+        if not problem.wide_index and problem.cols >= most:
+            self.refuse(
+                f"a column index of 32 bits would run past 2**31 at {problem.cols} columns; these "
+                f"settings take fewer than {most}"
+            )
         if arch.compute_capability < problem.needs:
             self.refuse(
                 f"results of {problem.out_dtype.value} need {capability_name(problem.needs)} or "

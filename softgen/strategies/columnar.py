@@ -159,6 +159,10 @@ class Columnar(Strategy):
             f"the parts of a block take {shared} bytes of shared memory, of {MOST_SHARED}",
         )
 
+    def overrun(self, problem: Problem) -> int:
+        """Return the columns that all threads of a row load at once, and those of two steps."""
+        return self.stride * max(2, getattr(self, "unroll", 1), getattr(self, "cols_per_thread", 1))
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: so many rows a block or cluster, and their parts."""
         return Launch(

@@ -128,6 +128,10 @@ class Online(Strategy):
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
         return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm
 
+    def overrun(self, problem: Problem) -> int:
+        """Return the columns of all parts, and as many again: the last may begin behind the row."""
+        return super().overrun(problem) * (2 * self.parts if self.parts > 1 else 1)
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp in shared memory.
 
