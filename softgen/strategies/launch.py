@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import FREE_SHARED, MAX_GRID, PORTABLE_CLUSTER
-
+from softgen.spec.problem import MAX_ROWS
 
 DYNAMIC_STARTS = 16  # what the address of a block's dynamic shared memory is a multiple of
 
@@ -37,6 +37,8 @@ class Launch:
             A cooperative kernel has to have them all.
         dependent: whether it may be launched before the launch before it has ended, for which the
             kernel waits (programmatic dependent launch).
+        most_rows: the rows that the kernel counts right; fewer where it divides their numbers in
+            32 bits.
     """
 
     block_size: int
@@ -51,6 +53,12 @@ class Launch:
     strides: bool = True
     multiprocessors: int = 0
     dependent: bool = False
+    most_rows: int = MAX_ROWS
+
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether the kernel takes fewer rows than there may be."""
+        return self.most_rows < MAX_ROWS
 
     @property
     def asks_for_shared(self) -> bool:
@@ -103,8 +111,14 @@ class Launch:
     def grid(self, rows: int) -> int:
         """Return the number of blocks for `rows` rows: one step each, within the grid's limit.
 
-        Raises InvalidValueError where that is not enough, because blocks do not stride.
+        Raises InvalidValueError where that is not enough, because blocks do not stride, and where
+        the rows are more than the kernel takes. Whatever launches a kernel asks for its grid.
         """
+        if rows > self.most_rows:
+            raise InvalidValueError(
+                f"this kernel takes at most {self.most_rows} rows (2**31 - 1), whose numbers it "
+                f"divides in 32 bits, got {rows}; call for a part of them"
+            )
         steps = -(-rows // self.rows_per_block)
         blocks = self.cluster_size * self.blocks_per_row
         if not self.reaches(rows):

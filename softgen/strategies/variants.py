@@ -14,6 +14,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions
+from softgen.spec.hooks.places import MOST_ROWS
 from softgen.spec.layouts import LABEL, Columns, Layout
 from softgen.spec.problem import Problem
 from softgen.strategies.base import (
@@ -43,9 +44,13 @@ class Variant:
 
     @functools.cached_property
     def launch(self) -> Launch:
-        """The launch shape, and whether it may start before the launch before has ended."""
+        """The launch shape, whether it may start before the one before, and for how many rows."""
         shape = self.strategy.launch(self.problem)
-        return dataclasses.replace(shape, dependent=True) if self.strategy.pdl else shape
+        if self.strategy.pdl:
+            shape = dataclasses.replace(shape, dependent=True)
+        if any(hook.by_row for hook in self.problem.modifiers):
+            shape = dataclasses.replace(shape, most_rows=MOST_ROWS)
+        return shape
 
     @property
     def parameters(self) -> tuple[str, ...]:
