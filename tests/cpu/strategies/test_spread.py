@@ -58,6 +58,9 @@ RELAYED = source_of("softmax", "float32", 700, 63, 4, 63, 128, 2, 10, 1, again=2
 SOURCES = (
     *(HELD, AGAIN, ODD, ODD_AGAIN, BACKWARD, SHARED, SHARED_AGAIN, FLAT, FLAT_AGAIN),
     *(FLAT_BACKWARD, RELAYED),
+    # The first tile of the second group has fewer rows than a block.
+    source_of("softmax", "float32", 500, 6, 1, 4, 256, 2, 4, 2),
+    source_of("log_softmax_lse", "float64", 896, 5, 1, 4, 256, 7, 2, 2, pdl=2),
     source_of("softmax", "float32", 200, 16, 4, 4, 64, 0, 4, 1, shared=4, hooks=HOOKS),
     source_of("softmax", "float64", 310, 7, 1, 7, 32, 4, 3, 3, hooks=HOOKS),
     source_of("softmax", "bfloat16", 600, 8, 8, 1, 64, 1, 2, 1, again=4, shared=2),
