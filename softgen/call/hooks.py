@@ -92,12 +92,15 @@ def call_hooked(
 # Arguments that ask for the place of no element, so that a kernel of any axis has them.
 OF_ANY_AXIS = ("scale", "out_scale", "empty_rows")
 
+# float32 arithmetic takes a number below it for 0, times which the -inf of what is not there is NaN.
+LEAST_SCALE = 2.0**-126
+
 
 def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
-    """Whether they are numbers for all rows, and a scale of them is above 0."""
+    """Whether they are numbers for all rows, and a scale of them is LEAST_SCALE or more."""
     given = {name: value for name, value in hooks.items() if value is not None}
     scale, out_scale = given.get("scale", 1), given.get("out_scale", 1)
-    numbers = is_number(scale) and is_number(out_scale) and scale > 0
+    numbers = is_number(scale) and is_number(out_scale) and scale >= LEAST_SCALE
     return given.keys() <= set(OF_ANY_AXIS) and numbers
 
 
@@ -175,7 +178,7 @@ class _Finder:
             return
         if is_number(given):
             value = finite("scale", given)
-            self._add("scale" if value > 0 else "scaleany", value)
+            self._add("scale" if value >= LEAST_SCALE else "scaleany", value)
         else:
             array = self.x.array("scale", given, (self.compute,), "a number or an array of")
             self._add("scalerow", *self.x.by_row("scale", array))

@@ -131,7 +131,7 @@ def _off(right: Wide, wanted: Wanted, about: About) -> Any:
         return BOUND[kind] * (1 + (0 if small else np.maximum(terms, size))) + slack
     assert wanted.measure == TERMS
     terms = np.where(np.isfinite(wanted.size), wanted.size, 0)
-    least = BOUND[kind] * FLOOR[kind]
+    least: Any = BOUND[kind] * FLOOR[kind]
     if about.compute == "float32":
         least = least + SMALLEST_NORMAL["float32"] * np.asarray(wanted.flushed)
     moves = terms if wanted.moves is None else np.nan_to_num(wanted.moves, posinf=0.0)

@@ -38,7 +38,9 @@ class Scale(Hook):
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return a number of the type of the arithmetic."""
-        accepts = "finite and above 0" if self.sign == "positive" else "finite"
+        # What float32 arithmetic takes for 0 makes NaN of the -inf of what is not there.
+        least = "above 0" if compute is DType.FLOAT64 else "1.18e-38 or more"
+        accepts = f"finite and {least}" if self.sign == "positive" else "finite"
         scale = Operand("scale", compute, Extent.NUMBER, False, "Compute", accepts=accepts)
         return (scale,)
 

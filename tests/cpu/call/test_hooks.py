@@ -143,6 +143,15 @@ def test_every_argument_gives_its_definition() -> None:
         np.testing.assert_allclose(call(X, **hooks), wanted, 3e-6, 1e-9, err_msg=str([*hooks]))
 
 
+@pytest.mark.parametrize("scale", [1e-40, 1e-50, np.float32(2**-149)])
+def test_a_scale_that_float32_arithmetic_takes_for_0_is_one_of_0(scale: float) -> None:
+    """The hook of a scale above 0 leaves -inf what is not there, and 0 times that is NaN."""
+    x = X[..., :33]
+    np.testing.assert_allclose(call(x, scale=scale), np.full_like(x, 1 / 33), 3e-6)
+    assert chosen(SOFTMAX, x, None, {"scale": scale})[0] == ("scaleany",)
+    assert chosen(SOFTMAX, x, None, {"scale": 2.0**-126})[0] == ("scale",)
+
+
 def test_dropout_is_a_function_of_seed_offset_and_place() -> None:
     y = call(X, dropout=0.25, seed=2**64 - 3, seed_offset=5)
     kept = bits_of(np.arange(X.size, dtype=np.uint64), -3, 5) >= 2**14

@@ -143,7 +143,7 @@ def test_a_number_is_passed_by_value_and_scales() -> None:
     variant = next(v for v in settings(problem) if v.strategy.name == "block")
     source = render(variant)
     assert "const X* x, Y* y, Compute scale, long long rows" in " ".join(source.text.split())
-    assert "//   scale: float32 number, finite and above 0" in source.text
+    assert "//   scale: float32 number, finite and 1.18e-38 or more" in source.text
     assert "y = softmax(x), row by row, with scale * x, arithmetic in float32" in source.text
     x = encode(np.random.default_rng(0).standard_normal((5, 300)) * 3, DType.FLOAT32)
     for value in (1.0, 0.001, 1000.0):
