@@ -1,7 +1,7 @@
 """`python -m tests.differential 3000`: so many drawn results, none of which may be wrong.
 
 With `--device cuda` the same kernels run on the current GPU, and behind them a public call for
-every fourth result.
+every tenth result.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _run(arguments: argparse.Namespace) -> Report:
         numbers = []
     else:
         differential(report, arguments.results, seed, arch, runner=runner, say=_say)
-        numbers = list(range(arguments.results // 4))
+        numbers = list(range(arguments.results // 10))
     if arguments.device == "cuda":
         from tests.differential.calls import Cupy
 

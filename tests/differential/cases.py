@@ -35,8 +35,8 @@ LAUNCHES = 4  # of a kernel of shards, one after another
 
 # Functions that are drawn more than once in a round of all.
 _OFTEN = {
-    "softmax": 8,
-    "softmax_lse": 4,
+    "softmax": 12,
+    "softmax_lse": 5,
     "log_softmax": 4,
     "log_softmax_lse": 3,
     "logsumexp": 3,
@@ -47,17 +47,17 @@ _OFTEN = {
 _WITH_8_BITS = ("softmax", "softmax_lse", "log_softmax", "log_softmax_lse")
 _OF_IDS = ("token_log_probs",)
 
-# Columns that a strategy is there for, if not from 1 to 3000.
+# Columns that a strategy is there for, if not up to 3000.
 _WIDTHS = {
     "shared": (2049, 20000),
     "cluster": (4097, 20000),
     "split": (5000, 30000),
     "cooperative": (12000, 40000),
     "spread": (3000, 20000),
-    "tiles": (1, 400),
-    "columns": (1, 1500),
-    "strips": (1, 1500),
-    "bands": (1, 1500),
+    "tiles": (2, 400),
+    "columns": (2, 1500),
+    "strips": (2, 1500),
+    "bands": (2, 1500),
 }
 _TAKE_ALL = ("safe", "online")  # last where another that has its turn takes no such problem
 _MOST_ELEMENTS = 60_000  # of an input, which the emulator runs in 20 ms
@@ -159,7 +159,8 @@ def kernel(seed: int, number: int, arch: Arch) -> Kernel:
             found = list(itertools.islice(candidates(problem, 64, arch, kind.name), 60))
             if found:
                 variant = found[int(random.integers(len(found)))]
-                shards = int(random.integers(2, 5)) if problem.sharded else 1
+                most = 3 if variant.launch.cluster_size > 1 else 4
+                shards = int(random.integers(2, most + 1)) if problem.sharded else 1
                 return Kernel(number, render(variant, arch), shards)
     raise AssertionError(f"case {number}: no strategy takes {name}")
 
@@ -185,13 +186,13 @@ def _problem(random: Random, name: str, kind: type[Strategy]) -> Problem | None:
         out_dtype = list(DType)[int(random.integers(4))]
     elif kind_of_out < 0.5 and name in _WITH_8_BITS and dtype is not DType.FLOAT64:
         out_dtype = list(Float8)[int(random.integers(2))]
-    low, high = _WIDTHS.get(kind.name, (1, 3000))
+    low, high = _WIDTHS.get(kind.name, (2, 3000))
     if layout is Columns and kind.name in ("safe", "tiles"):
         high = 400
     cols = int(math.exp(random.uniform(math.log(low), math.log(high + 1))))
-    cols = min(max(cols, low), high)
-    if random.random() < 0.35:
-        cols = max(1, cols // 16 * 16)
+    cols = 1 if low < 3 and random.random() < 0.04 else min(max(cols, low), high)
+    if cols >= 16 and random.random() < 0.35:
+        cols = cols // 16 * 16
     names: tuple[str, ...] = ()
     if layout is not Shards and hooks.taken(name) and random.random() < 0.65:
         names = hooks.some(random, name)
@@ -228,6 +229,9 @@ def rows_of(random: Random, drawn: Kernel) -> int:
         step = 3 ** (problem.layout.outer - 1)
     room = _MOST_ELEMENTS // (problem.cols * drawn.shards)
     most = max(_FEWEST_ROWS, min(24, room))
+    # Where streams of one GPU stand for devices, the blocks of all of them fit there at once.
+    if drawn.shards > 1 and drawn.source.variant.launch.cluster_size > 1:
+        most = _FEWEST_ROWS
     rows = int(random.integers(1, most + 1))
     return -(-rows // step) * step
 
