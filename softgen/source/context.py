@@ -152,7 +152,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "long_part": part.long_cuda,
         "noun": part.noun,
         "arguments": part.arguments,
-        "of_sink": part.of_element("hooks.sink"),
+        "of_sink": "part_of_sink(hooks.sink)",
     }
 
 

@@ -46,14 +46,6 @@ class Part:
         """Return the numbers of `part`, an expression in C++, as arguments of a call."""
         return ", ".join(f"{part}.{member}" for member in self.members) or part
 
-    def of_element(self, element: str) -> str:
-        """Return the part of one element, in C++; of those with a maximum.
-
-        Its term is no 1: of +inf it is NaN, or +inf where that is kept, and of -inf it is 0.
-        """
-        term = f"exponential({element} - shift_of({element}))"
-        return f"{self.cuda}{{{', '.join([element, term, '0'][: self.numbers])}}}"
-
 
 # The pair (max, sum of exp(x - max)) of arXiv 1805.02867.
 MAX_SUM = Part("max_sum", "MaxSum", "LongMaxSum", "pair", "(max, sum) pairs", -math.inf, ("m", "d"))
