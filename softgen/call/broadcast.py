@@ -72,6 +72,8 @@ class Broadcast:
         if any(step < 0 or step % size for step in steps) or (self.cols > 1 and steps[-1] != size):
             array = library.copy(array)
             steps = library.byte_strides(array)
+        if 0 in shape:  # whose strides say nothing
+            steps = [step * size for step in _steps(shape)]
         place = self._place(name, shape[:-1], [step // size for step in steps[:-1]])
         wanted = min(MAX_PACK_BYTES, natural_alignment(self.dtype, max(1, self.cols)) * size)
         starts = (library.pointer(array), place.stride * size, place.step * size)
@@ -93,8 +95,7 @@ class Broadcast:
         shape = tuple(array.shape)
         self._require_broadcast(name, shape, self.shape, shape)
         array = self.library.contiguous(array)
-        steps = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-        place = self._place(name, shape, steps)
+        place = self._place(name, shape, _steps(shape))
         if place.step == 1 and place.count == 1:
             return (array, 1, place.inner)
         if place.step == 0 and place.stride in (0, 1):
@@ -118,7 +119,8 @@ class Broadcast:
 
     def _place(self, name: str, shape: tuple[int, ...], steps: Sequence[int]) -> Place:
         missing = len(self.shape) - len(shape)
-        place = place_of(((1,) * missing + shape), [0] * missing + [*steps], self.shape)
+        sized, rows = _sized((1,) * missing + shape), _sized(self.shape)
+        place = place_of(sized, [0] * missing + [*steps], rows)
         if place is None:
             raise self._hard(name, shape)
         return place
@@ -128,3 +130,13 @@ class Broadcast:
             f"{name} of shape {shape} is broadcast over rows of shape {self.shape} in more steps "
             "than a kernel takes; expand it to the rows, and make it contiguous"
         )
+
+
+def _sized(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with 2 in place of each 0: what fits no rows is what fits some."""
+    return tuple(length or 2 for length in shape)
+
+
+def _steps(shape: tuple[int, ...]) -> list[int]:
+    """Return the strides of a contiguous array, in elements."""
+    return [math.prod(_sized(shape[axis + 1 :])) for axis in range(len(shape))]

@@ -118,6 +118,9 @@ def run_full(
         outputs = resolve_outputs(library, x, out, shape_only, along.row_shape, views=last)
         rest = other_inputs(library, x, shape_only, inputs[1:], outputs, along.row_shape)
         if 0 in x.shape:
+            for operand, value in zip(shape_only.inputs[1:], rest, strict=True):
+                if operand.extent is Extent.NUMBER:
+                    operand.word(value)  # as a launch would: it refuses what does not fit
             return _of_nothing(library, shape_only, outputs)
         rows = math.prod(x.shape) // along.cols
         found = _placed(library, shape_only, [x, *rest], outputs, last)

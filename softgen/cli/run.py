@@ -199,12 +199,12 @@ def _run(
     report: dict[str, Any] = {"shape": list(values.shape), "function": function.name}
     report |= {"dtype": x_type.value, "out_dtype": y_type.value}
     exponent_error = 0.0
+    names, taken = load_hooks(function, values, x_type, y_type, hooks)
     if cols == 0:
         arrays, accuracy = _of_nothing(function, values, of_rows), Closeness()
         report |= {"variant": None, "strategy": None, "parameters": {}}
         report |= {"device": where.value, "source": None}
     else:
-        names, taken = load_hooks(function, values, x_type, y_type, hooks)
         problem = Problem.of(function, x_type, cols, out_dtype=y_type, hooks=names, layout=layout)
         if isinstance(choice, Variant) and choice.problem.cols == cols:
             if choice.problem.hooks != problem.hooks:

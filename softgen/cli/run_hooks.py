@@ -12,6 +12,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType, ElementType, FloatType, Integer, compute_type
 from softgen.spec.functions.base import Function
+from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 
 if TYPE_CHECKING:
@@ -78,7 +79,10 @@ def load(
         *(function, x, y_type, arguments), library_of=lambda array: (host, array)
     )
     operands = Problem.of(function, x_type, 1, out_dtype=y_type, hooks=names).hook_operands
-    pairs = zip(values, operands, strict=True)
+    pairs = [*zip(values, operands, strict=True)]
+    for value, operand in pairs:
+        if operand.extent is Extent.NUMBER:
+            operand.word(value)  # refuses what does not fit, as a call does
     return names, tuple(encode(value, operand.dtype) for value, operand in pairs)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,9 @@ import numpy.typing as npt
 import pytest
 
 from softgen.call import hooks as module
+from softgen.call.full import run_full
 from softgen.call.hooks import call_hooked, chosen
+from softgen.call.warm import WarmCalls
 from softgen.devices.emulator import run_each
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.source.generate import generate
@@ -17,6 +21,7 @@ from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import bits_of
 from tests.helpers.emulator_helpers import share_programs
+from tests.helpers.numpy_calls import NumpyLibrary
 
 SOFTMAX = Function.of("softmax")
 Array = npt.NDArray[Any]
@@ -283,3 +288,84 @@ def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch)
 def test_what_does_not_fit(hooks: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         chosen(SOFTMAX, X, None, hooks)
+
+
+# Rows that are not there
+
+
+def of_sizes(b: int, h: int, q: int, c: int) -> list[dict[str, Any]]:
+    """Return arguments for rows of shape (b, h, q) of c columns: some fit, most do not."""
+    one = np.float32
+    shapes = [(c,), (q, c), (h, 1, c), (b, h, q, c), (b, 1, 1, c), (b, 1, q, c), (1, 1, 1, c)]
+    shapes += [(q + 2, c), (h, q + 3, c), (1, b, h, q, c), (c + 2,), (q, 1), (1,), ()]
+    of_rows = [(q,), (h, 1), (b, 1, 1), (b, h, q), (b, 1, q), (1, h, q), (), (1, 1, 1)]
+    of_rows += [(q + 2,), (h, q, 1), (b + 2, 1, 1), (1, b, h, q)]
+    found: list[dict[str, Any]] = []
+    for shape in shapes:
+        found += [{"bias": np.ones(shape, kind)} for kind in ("f2", "f4", "i4", "?")]
+        found += [{"mask": np.ones(shape, kind)} for kind in ("?", "f4")]
+    for shape in of_rows:
+        found += [{"lengths": np.ones(shape, kind)} for kind in ("i4", "i8", "f4")]
+        found += [{name: np.ones(shape, one)} for name in ("scale", "sink", "out_scale")]
+        found += [{"scale": np.ones(shape, "f8")}, {"sink": np.ones(shape, "i4")}]
+    found += [{"temperature": 1}, {"softcap": 0}, {"softcap": np.nan}, {"scale": np.inf}]
+    found += [{"causal": 1}, {"causal_offset": 1}, {"causal": True, "causal_offset": 0.5}]
+    found += [{"empty_rows": "0"}, {"dropout": 1.5, "seed": 1}, {"dropout": 0.5}]
+    found += [{"dropout": 0.5, "seed": 2**64}, {"causal": True, "mask": np.ones(c, bool)}]
+    return found
+
+
+def answer(x: Array, axis: int, hooks: dict[str, Any]) -> str:
+    """Return the names of the hooks, or the error, without the sizes in it."""
+    try:
+        names, _ = chosen(SOFTMAX, x, None, hooks, axis=axis)
+    except (InvalidValueError, InvalidTypeError) as error:
+        told = str(error).split("shape")[0]
+        return f"{type(error).__name__}: {re.sub('[0-9]+', 'n', told)}"
+    return " ".join(name.removesuffix("any") for name in names)
+
+
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("empty", [(0,), (1,), (2,), (0, 1), (0, 2), (3,), (1, 3)], ids=str)
+def test_rows_that_are_not_there_are_judged_as_others_are(
+    empty: tuple[int, ...], axis: int
+) -> None:
+    """As of a batch that happens to be empty: the next one would be refused."""
+    whole = [5, 6, 9, 40]  # of which none is broadcast, nor two more than another
+    sizes = [0 if i in empty else size for i, size in enumerate(whole)]
+    refused = 0
+    for full, none in zip(of_sizes(*whole), of_sizes(*sizes), strict=True):
+        if "sink" in full and 3 in empty:  # no column, and so no row that a sink could join
+            continue
+        lies = [whole, sizes]
+        if axis != -1:  # the columns are axis 1, of what has an element a column too
+            lies = [[b, c, h, q] for b, h, q, c in lies]
+            if not {"bias", "mask"}.isdisjoint(full):
+                continue
+        x, y = (np.zeros(each, np.float32) for each in lies)
+        wanted = answer(x, axis, full)
+        assert answer(y, axis, none) == wanted, {n: np.shape(v) for n, v in none.items()}
+        refused += "Error" in wanted
+    assert refused >= 30
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
+@pytest.mark.parametrize("hooks", [{"scale": 1e39}, {"softcap": 1e39}, {"out_scale": -1e39}])
+def test_a_number_that_does_not_fit_is_refused_without_a_launch(
+    shape: tuple[int, int], hooks: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = NumpyLibrary()
+    monkeypatch.setattr("softgen.call.full.library_of", lambda x: (library, x))
+    monkeypatch.setattr("softgen.call.full.on_device", lambda device: nullcontext())
+    monkeypatch.setattr("softgen.call.full.launch_on_fewer", pytest.fail)
+    monkeypatch.setattr("softgen.call.full.kernel_for", pytest.fail)
+    x = np.zeros(shape, np.float32)
+    names, values = chosen(SOFTMAX, x, None, hooks)
+    request = (SOFTMAX, (x, *values), None, -1, None, None, None, None)
+    (name,) = hooks
+    with pytest.raises(InvalidValueError, match=f"{name} must fit float32, got -?1e"):
+        run_full(WarmCalls(pytest.fail), *request, key=None, pdl=True, hooks=names)
+    names, values = chosen(SOFTMAX, x, None, {name: 2.0})
+    request = (SOFTMAX, (x, *values), None, -1, None, None, None, None)
+    found = run_full(WarmCalls(pytest.fail), *request, key=None, pdl=True, hooks=names)
+    assert found.shape == shape

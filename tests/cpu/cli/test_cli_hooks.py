@@ -99,3 +99,45 @@ def test_a_file_that_does_not_fit_is_told_with_its_option(tmp_path: Path) -> Non
     assert told.endswith(f"or an additive mask, 0 and -inf, as --hook bias={additive}")
     told = refused(2, *run, "--function", "softmax_backward", "--operand", "y=nothing.npy")
     assert "--operand y: nothing.npy does not exist" in told
+
+
+@pytest.mark.parametrize("sizes", [("--rows", 3, "--cols", 0), ("--rows", 0, "--cols", 8)])
+@pytest.mark.parametrize(
+    ("hooks", "message"),
+    [
+        (("temperature=1",), "unknown argument 'temperature'"),
+        (("softcap=0",), "softcap must be above 0, got 0"),
+        (("softcap=1e39",), "softcap must fit float32, got 1e+39"),
+        (("scale=1e39",), "scale must fit float32, got 1e+39"),
+        (("dropout=2",), "dropout must be from 0 to 1, got 2.0"),
+        (("dropout=0.5",), "dropout needs seed="),
+        (("seed=1",), "--hook seed= needs --hook dropout=0.1"),
+        (("causal_offset=1",), "causal_offset needs causal=True"),
+        (("causal", "causal"), "each --hook at most once"),
+        (("causal=1",), "causal takes no value"),
+        (("mask={tmp}/none.npy",), "none.npy does not exist"),
+        (("mask={tmp}/wide.npy",), "mask must broadcast to ("),
+        (("bias={tmp}/wide.npy",), "bias must broadcast to ("),
+        (("scale={tmp}/wide.npy",), "scale must broadcast to ("),
+        (("lengths={tmp}/half.npy",), "int64 does not hold all of the float32 values"),
+        (("mask={tmp}/half.npy",), "float32 cannot be a mask"),
+    ],
+)
+def test_run_checks_hooks_where_nothing_is_computed(
+    sizes: tuple[object, ...], hooks: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    np.save(tmp_path / "wide.npy", np.ones((5, 9), bool if "mask" in hooks[0] else np.float32))
+    np.save(tmp_path / "half.npy", np.full(3, 0.5, np.float32))
+    given = [word for each in hooks for word in ("--hook", each.format(tmp=tmp_path))]
+    assert message in refused(2, "run", "--device", "cpu", *sizes, *given)
+
+
+def test_run_of_rows_without_elements_has_the_hooks_results(tmp_path: Path) -> None:
+    lse = tmp_path / "lse.npy"
+    words = ("run", "--device", "cpu", "--rows", 3, "--cols", 0, "--function", "logsumexp")
+    ok(*words, "--hook", "scale=2", "--hook", "causal", "--output", lse)
+    assert np.load(lse).tolist() == [-np.inf] * 3
+    assert "takes no hooks" in refused(
+        *(2, "run", "--device", "cpu", "--rows", 3, "--cols", 0, "--function", "merge"),
+        *("--hook", "scale=2"),
+    )
