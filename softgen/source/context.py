@@ -132,7 +132,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "more_row_parameters": "".join(f"const X* row_{operand.name}, " for operand in more),
         "more_rows": "".join(f", row_{operand.name}" for operand in more),
         "more_values": "".join(f", {operand.name}_values" for operand in more),
-        "more_visited": "".join(f", auto& {operand.name}_values" for operand in more),
+        "more_visited": "".join(f", Values& {operand.name}_values" for operand in more),
         "more_elements": more_elements,
         "more_at": more_at,
         "more_from": "".join(f", from_{operand.name}" for operand in more),

@@ -20,9 +20,6 @@ from softgen.source.whence import whence
 from softgen.spec.arch import Arch
 from softgen.strategies.launch import Launch
 
-# CuPy adds this flag too. Without it NVRTC (not nvcc) takes lambdas in kernels for host code.
-NVRTC_ONLY = ("--device-as-default-execution-space",)
-
 # Leaves out what no kernel here asks for, such as textures: 5 to 14 ms less a compile, and the same
 # machine code. Known of this version and later ones.
 MINIMAL = "--minimal"
@@ -206,7 +203,6 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
         "--ptxas-options=-v",
         f"-I{toolkit_headers()}",
         *source.options,
-        *NVRTC_ONLY,
     )
     program = nvrtc.createProgram(source.text, f"{source.name}.cu", (), ())
     try:

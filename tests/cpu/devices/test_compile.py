@@ -28,17 +28,16 @@ from softgen.devices.gpu import compile as compiling
 from softgen.devices.gpu.compile import Compiled, compile_offline, toolkit_headers
 from softgen.errors import CompileError, MissingDependencyError
 from softgen.source.render import Source, render
-from softgen.spec.arch import DEFAULT_ARCH, KNOWN, Arch, arch_named
+from softgen.spec.arch import KNOWN, Arch, arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
-from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
+from softgen.strategies.variants import Variant, best_guess, candidates
 from tests import spill_grid
 from tests.helpers.single import BOTH
 
-GENERATED = Path(__file__).resolve().parents[3] / "generated"
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
 
@@ -219,21 +218,6 @@ def test_the_machine_code_is_whole(arch: str, monkeypatch: pytest.MonkeyPatch) -
     assert compiling._whole(made.cubin) == made.cubin
     assert compiling._whole(made.cubin[:-1]) == made.cubin
     assert compiling._whole(b"") == b""
-
-
-@pytest.mark.parametrize("file", sorted(GENERATED.glob("*.cu")), ids=lambda file: str(file.stem))
-def test_the_compile_line_of_the_header_is_enough(file: Path) -> None:
-    """Compile with what it says and nothing else, but NVRTC's own switch, and find no warning."""
-    source = Source.of(parse_name(file.stem), file.read_text())
-    (line,) = re.findall(
-        r"^//   compile: nvcc (.*) -arch=(sm_\d+) -c(?:\n//    )? (\w+)\.cu\s",
-        source.text,
-        re.MULTILINE,
-    )
-    assert line[1:] == (DEFAULT_ARCH, source.name)
-    made = compile_offline(replace(source, options=tuple(line[0].split())), arch_named(line[1]))
-    assert made.spill_bytes == 0
-    assert "warning" not in made.log
 
 
 def machine_code(cubin: bytes) -> bytes:

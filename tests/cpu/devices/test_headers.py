@@ -34,7 +34,7 @@ def made_of(source: Source) -> Compiled:
     """Compile a file with what its own header says and nothing else."""
     (line,) = COMPILE.findall(source.text)
     options, arch, name = line
-    assert name == source.name
+    assert (arch, name) == (DEFAULT_ARCH, source.name)
     return compile_offline(replace(source, options=tuple(options.split())), arch_named(arch))
 
 
