@@ -7,6 +7,7 @@ import functools
 import math
 import operator
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -48,14 +49,35 @@ def merge(*pairs: tuple[Any, Any]) -> tuple[Any, Any]:
         np.errstate(all="ignore"),
     ):
         zero = module.zeros_like(first)
-        # Of 0 and -0 a maximum may be either; their sum with 0 is 0.
-        whole = functools.reduce(module.maximum, [m for m, _ in pairs]) + zero
+        maxima = [m for m, _ in pairs]
+        if cupy and first.dtype == np.float32:
+            whole = largest_by_bits(module, maxima)
+        else:
+            # Of 0 and -0 a maximum may be either; their sum with 0 is 0.
+            whole = functools.reduce(module.maximum, maxima) + zero
         # Where all are -inf, exp(-inf - -inf) would be NaN.
         shift = module.where(whole == -math.inf, zero, whole)
         total = functools.reduce(operator.add, [d * module.exp(m - shift) for m, d in pairs])
         spoiled = total - total  # NaN where the sum is NaN or infinite, else 0
         sound = spoiled == 0
         return module.where(sound, whole, spoiled), module.where(sound, total, spoiled)
+
+
+def largest_by_bits(module: Any, arrays: Sequence[Any]) -> Any:
+    """Return the largest of float32 arrays without NaN, element by element; 0 where that is -0.
+
+    Subnormal numbers too, by operations of integers: CuPy compiles its own with -ftz=true, which
+    makes 0 of them.
+    """
+    flip = np.int32(0x7FFFFFFF)
+
+    def swapped(bits: Any) -> Any:  # floats sort like these, and the inverse is the same
+        return module.where(bits < 0, bits ^ flip, bits)
+
+    keys = [swapped(array.view(np.int32)) for array in arrays]
+    largest = functools.reduce(module.maximum, keys)
+    of_minus_zero = -1
+    return swapped(module.where(largest == of_minus_zero, 0, largest)).view(np.float32)
 
 
 def _checked(pairs: tuple[Any, ...]) -> Any:

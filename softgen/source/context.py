@@ -115,6 +115,11 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def weighed(factor: str) -> str:
         return f"hooks.weigh({factor})" if problem.weighs else factor
 
+    def rebased_factor(m: str, whole: str) -> str:
+        if not problem.weighs:
+            return f"factor_of({m}, {whole})"
+        return f"rebased({weighed(f'factor_of({whole}.d)')}, {m}, {whole}.m)"
+
     return {
         "x": first.name,
         "more_inputs": more,
@@ -142,9 +147,10 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "hooks_parameter": ["const Hooks& hooks"] if problem.modifiers else [],
         "hooks_argument": ", hooks" if problem.modifiers else "",
         "weighed": weighed,
+        "rebased_factor": rebased_factor,
         "result": written[0] if written else "",
         "has_maximum": has_maximum,
-        "larger": "larger" if problem.compute_dtype is DType.FLOAT64 else "max",
+        "larger": _larger(problem),
         "of_sum": problem.logs_sum,
         "absent": "negative_infinity()" if has_maximum else "0",
         "part": part.cuda,
@@ -154,6 +160,13 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "arguments": part.arguments,
         "of_sink": "part_of_sink(hooks.sink)",
     }
+
+
+def _larger(problem: Problem) -> str:
+    """Return what gives the larger of two numbers."""
+    if problem.compute_dtype is DType.FLOAT64:
+        return "larger"
+    return "unflushed_max" if problem.keeps_maximum else "max"
 
 
 def _given_names(problem: Problem) -> dict[str, Any]:

@@ -51,10 +51,13 @@ def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
     (x, *others), given = _split(problem, inputs)
     with np.errstate(all="ignore"):
         for hook, values in given:
-            x = _flushed(problem, hook.enter(x.astype(problem.compute_dtype.value), *values))
+            x = _flushed(problem, x) if hook.computes else x
+            x = hook.enter(x.astype(problem.compute_dtype.value), *values).astype(np.float64)
+            x = _flushed(problem, x) if hook.computes else x
         for hook, values in given:
             column = hook.column(len(x), *values)
             if column is not None:
+                others = list(problem.function.beside_a_sink(x.shape[1], *others))
                 x = np.column_stack((x, column))
     return (x, *others)
 
@@ -111,19 +114,6 @@ def exact_results(
                 y = hook.leave(y, *values)
         results[i] = y
     return tuple(results)
-
-
-def growth(problem: Problem, inputs: Sequence[Storage]) -> Float64 | float:
-    """Return by what hooks multiply results on their way out, of each element and 1 at least.
-
-    The arguments are those of `exact_results`. What was 0 before, as -ftz makes it, stays 0.
-    """
-    if not problem.hooks:
-        return 1.0
-    y = np.ones((len(inputs[0]), problem.cols))
-    for hook, values in _split(problem, inputs)[1]:
-        y = hook.leave(y, *values)
-    return np.maximum(np.abs(y), 1.0)
 
 
 def of_empty_row(problem: Problem) -> tuple[float, ...]:

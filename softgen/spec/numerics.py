@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
-from softgen.spec.exact import FLOAT32_TINY, growth, hooked, slack
+from softgen.spec.exact import FLOAT32_TINY, hooked, slack
 from softgen.spec.exact import Float64 as Float64
 from softgen.spec.exact import Storage as Storage
 from softgen.spec.exact import exact_results as exact_results
@@ -214,11 +214,11 @@ def check(
     with np.errstate(all="ignore"):
         sizes = problem.function.magnitudes(*exact_inputs)
     x = exact_inputs[0]
-    off, grown = slack(problem, x), growth(problem, values)
+    off = slack(problem, x)
     top = x.max(axis=1, initial=-np.inf)  # with the sink
     x = x[:, :-1] if problem.sinks else x
     found = [
-        _check(*each, x, top, off, grown, problem, exponent_error)
+        _check(*each, x, top, off, problem, exponent_error)
         for each in zip(problem.results, results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -232,7 +232,6 @@ def _check(
     x: Float64,
     top: Float64,
     off: Float64 | float,
-    grown: Float64 | float,
     problem: Problem,
     exponent_error: float,
 ) -> Accuracy:
@@ -246,8 +245,7 @@ def _check(
         off = off if operand.behind else off[:, 0]
     with np.errstate(all="ignore"):
         if unit == "ulp":
-            least = FLOAT32_TINY * (grown if operand.extent is Extent.ELEMENT else 1)
-            error = _ulp_error(operand, result, got, exact, size, off, least, problem.compute_dtype)
+            error = _ulp_error(operand, result, got, exact, size, off, problem.compute_dtype)
         else:
             more = exponent_error * _below_maximum(x) if exponent_error else 0.0
             error = _relative_error(operand, got, exact, size, more, off)
@@ -345,13 +343,13 @@ def _ulp_error(
     exact: Float64,
     size: Float64 | None,
     off: Float64 | float,
-    least: Float64 | float,
     compute: DType,
 ) -> Float64:
     """Return the distance of 8 or 16-bit results from the correctly rounded ones, in steps.
 
-    float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below `least`, that of
-    float32's smallest normal number (or rounded up to it), may be 0.
+    float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below float32's smallest
+    normal number (or rounded up to it) may be 0. It is the result that may: a hook that multiplies
+    it does so before anything is flushed.
     """
     wanted = _steps(encode(exact, operand.dtype))
     error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)
@@ -360,9 +358,9 @@ def _ulp_error(
     elif size is not None:  # where terms cancel, their own rounding counts, and that of the result
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] * size + 2**-7 * np.abs(exact)
         if compute is DType.FLOAT32:
-            excused |= (got == 0) & (np.abs(exact) < least * (1 + 2**-8))
+            excused |= (got == 0) & (np.abs(exact) < FLOAT32_TINY * (1 + 2**-8))
     elif compute is DType.FLOAT32:
-        excused = (got == 0) & (np.abs(exact) < least * (1 + 2**-8))
+        excused = (got == 0) & (np.abs(exact) < FLOAT32_TINY * (1 + 2**-8))
     else:
         return error
     return np.minimum(error, np.where(excused, 1.0, np.inf))

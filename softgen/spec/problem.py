@@ -268,6 +268,11 @@ class Problem:
         return self.writes_elements and any(operand.name == "loss" for operand in self.results)
 
     @property
+    def keeps_maximum(self) -> bool:
+        """Whether a row's maximum is a result: the number itself, a subnormal one too."""
+        return any(operand.name == "maxima" for operand in self.results)
+
+    @property
     def leaves(self) -> bool:
         """Whether a hook modifies results one by one."""
         return any(hook.leaves for hook in self.modifiers)

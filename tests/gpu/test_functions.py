@@ -10,7 +10,7 @@ import pytest
 import softgen
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, numpy_dtype, other_inputs
+from softgen.spec.numerics import check, decode, encode, numpy_dtype, other_inputs
 from softgen.spec.problem import Problem
 from softgen.verify.regimes import REGIMES
 
@@ -138,6 +138,19 @@ def test_the_tuner_takes_every_function(function: str, cols: int) -> None:
     entry = tune(Problem.of(function, "bfloat16", cols), 512, budget=1.0)
     assert entry.timings
     assert [reason for _, reason in entry.failures if "differ" in reason] == []
+
+
+@pytest.mark.parametrize("dtype", [DType.FLOAT32, DType.BFLOAT16])
+@pytest.mark.parametrize("variant", ["warp", "block", "online", "safe", None])
+def test_a_subnormal_maximum_is_kept(dtype: DType, variant: str | None) -> None:
+    """By kernels and by CuPy's operations, which both are compiled with -ftz=true."""
+    values = np.random.default_rng(3).uniform(-1e-38, 1e-38, (50, 1000))
+    values[::2, :500] = -1
+    x = on_device(encode(values, dtype), dtype)
+    pieces = [softgen.partial(each, variant=variant) for each in (x[:, :496], x[:, 496:])]
+    m, _ = softgen.merge(*pieces)
+    wanted = decode(encode(values, dtype), dtype).max(axis=1).astype(np.float32)
+    assert m.get().tobytes() == wanted.tobytes()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

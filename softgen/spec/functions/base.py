@@ -152,6 +152,10 @@ class Function(abc.ABC):
         """Return inputs beside x that belong to it, for tests and examples: exact, as x is."""
         return ()
 
+    def beside_a_sink(self, cols: int, *others: Any) -> tuple[Any, ...]:
+        """Return the inputs beside x for `reference`, where x has a sink as column `cols`."""
+        return others
+
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
         """Return inputs, by name, that are not random floats where kernels are timed: exact."""
         return {}

@@ -59,6 +59,15 @@ class OfTargets(Function):
         ignored = number_input("ignore_index", Integer.INT64, "long long", accepts, IGNORE_INDEX)
         return row_ids("target", self.ids), ignored
 
+    def beside_a_sink(self, cols: int, *others: Any) -> tuple[Any, ...]:
+        """Return them with a number that is no column where the target is the sink's."""
+        import numpy as np
+
+        target, ignore_index, *rest = others
+        ignored = np.ravel(ignore_index)[0]
+        none = -1 if ignored != -1 else -2
+        return (np.where((target == cols) & (target != ignored), none, target), ignore_index, *rest)
+
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
         """Return columns anywhere in the row, of which none is ignored."""
         import numpy as np

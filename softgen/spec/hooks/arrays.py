@@ -148,3 +148,8 @@ class Mask(Lines):
         import numpy as np
 
         return np.where(self.lines(x, *values), x, x.dtype.type(-np.inf))
+
+    @property
+    def computes(self) -> bool:
+        """It does not: what is shown stays what it is."""
+        return False

@@ -77,6 +77,11 @@ class Hook(abc.ABC):
         return True
 
     @property
+    def computes(self) -> bool:
+        """Whether elements that are shown become other numbers, of which -ftz=true flushes some."""
+        return self.enters
+
+    @property
     def leaves(self) -> bool:
         """Whether it modifies results one by one."""
         return False

@@ -29,6 +29,11 @@ class End(Hook):
         return np.where(shown, x, x.dtype.type(-np.inf))
 
     @property
+    def computes(self) -> bool:
+        """It does not: what is shown stays what it is."""
+        return False
+
+    @property
     def ends(self) -> bool:
         """It does."""
         return True

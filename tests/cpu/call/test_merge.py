@@ -24,6 +24,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import softgen
+from softgen.call.merge import largest_by_bits
 from softgen.devices import emulator
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.source.render import render
@@ -180,6 +181,19 @@ def test_shape_and_dtype_stay(shape: tuple[int, ...], dtype: str) -> None:
     assert (m == 2).all()
     assert (d == 6).all()
     assert m is not one[0]
+
+
+def test_the_largest_by_bits_is_the_largest() -> None:
+    """CuPy's own maximum flushes subnormal numbers, which NumPy's does not."""
+    random = np.random.default_rng(0)
+    special = np.array([0, -0.0, 1e-39, -1e-39, 1e-45, -1e-45, 3e38, -3e38, np.inf, -np.inf])
+    bits = random.integers(0, 2**32, (3, 10_000), np.uint32).view(np.float32)
+    drawn = np.where(np.isnan(bits), np.float32(1), bits)
+    chosen = random.choice(special, (3, 10_000)).astype(np.float32)
+    subnormal = (random.uniform(-1, 1, (3, 10_000)) * 2.0**-126).astype(np.float32)
+    for one in (drawn, chosen, subnormal):
+        wanted = np.maximum(np.maximum(one[0], one[1]), one[2]) + np.float32(0)
+        assert largest_by_bits(np, [*one]).tobytes() == wanted.tobytes()
 
 
 def test_what_is_no_row_of_pairs_is_refused() -> None:

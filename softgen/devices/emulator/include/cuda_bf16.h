@@ -60,10 +60,10 @@ inline __nv_bfloat16 __high2bfloat16(__nv_bfloat162 pair) { return pair.y; }
 inline float __low2float(__nv_bfloat162 pair) { return __bfloat162float(pair.x); }
 inline float __high2float(__nv_bfloat162 pair) { return __bfloat162float(pair.y); }
 
-// The larger of each: a NaN only where both are.
+// The larger of each, a subnormal one too: -ftz=true is for floats. A NaN only where both are.
 inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
-  return __floats2bfloat162_rn(fmaxf(__low2float(a), __low2float(b)),
-                               fmaxf(__high2float(a), __high2float(b)));
+  return __floats2bfloat162_rn(simt::larger_by_bits(__low2float(a), __low2float(b)),
+                               simt::larger_by_bits(__high2float(a), __high2float(b)));
 }
 
 // The larger of each: a NaN where either is.

@@ -102,6 +102,22 @@ inline double __hiloint2double(int hi, int lo) {
   return simt::bit_cast<double>(static_cast<unsigned long long>(static_cast<unsigned>(hi)) << 32 |
                                 static_cast<unsigned>(lo));
 }
+
+namespace simt {
+
+// fmaxf() of subnormal floats too, which -ftz=true has the CPU read as zero.
+inline float larger_by_bits(float a, float b) {
+  const auto in_order = [](float value) {
+    const int bits = __float_as_int(value);
+    return bits < 0 ? bits ^ 0x7fffffff : bits;
+  };
+  if (a != a) return b;
+  if (b != b) return a;
+  return in_order(a) < in_order(b) ? b : a;
+}
+
+}  // namespace simt
+
 inline int __clz(int x) { return x ? __builtin_clz(static_cast<unsigned>(x)) : 32; }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -1,0 +1,59 @@
+"""One variant of each strategy, type and layout of a function, run on rows that a test makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from softgen.devices.emulator import Job, build
+from softgen.errors import EmulationError
+from softgen.source.render import render
+from softgen.spec.numerics import Storage, check
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+from softgen.verify.matrix import matrix
+from softgen.verify.placements import placement_of, rows_for
+
+
+def chosen(function: str, hook: str = "") -> list[Variant]:
+    """Return a variant of each strategy, type, layout and way to hold packs; with `hook`, if given.
+
+    Rows of several devices are left out, and columns of more than 400 rows.
+    """
+    found: dict[object, Variant] = {}
+    for variant in matrix(False, None, None, [function]):
+        problem, strategy = variant.problem, variant.strategy
+        if problem.sharded or problem.function.twin or row_count(problem) > 400:
+            continue
+        if hook and hook not in {each.name for each in problem.hooks}:
+            continue
+        packed = strategy.knobs.get("packed", False)
+        types = (problem.dtype, problem.out_dtype, type(problem.layout), problem.fixed_order)
+        found.setdefault((strategy.name, packed, bool(problem.hooks), *types), variant)
+    return [*found.values()]
+
+
+def row_count(problem: Problem) -> int:
+    """Return how many rows a test has: 9, or whole columns."""
+    step = problem.layout.step
+    return rows_for(problem, -(-9 // step) * step)
+
+
+def objections(
+    variants: Sequence[Variant], inputs_of: Callable[[Problem], Sequence[Storage]]
+) -> list[str]:
+    """Return what is wrong with the results of any variant: one line for each that is wrong."""
+    sources = [render(variant) for variant in variants]
+    jobs = []
+    for source in sources:
+        problem = source.variant.problem
+        x, *others = inputs_of(problem)
+        jobs.append(Job(source, x, tuple(others), placement=placement_of(problem, len(x))))
+    found = []
+    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
+        problem, strategy = job.source.variant.problem, job.source.variant.strategy
+        if isinstance(result, EmulationError):
+            found.append(f"{job.source.name}: {result}")
+            continue
+        accuracy = check(result[0], job.inputs, problem, strategy.exponent_error(problem))
+        found += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
+    return found
