@@ -188,3 +188,55 @@ def test_a_column_may_be_the_number_of_rows_that_are_ignored() -> None:
         assert dx[[1, 3, 4, 6, 8]].any(axis=1).all()
         outcome = check(results, job.inputs, problem)
         assert outcome.ok, f"{job.source.name}: {outcome.message}"
+
+
+EXTREMES: list[tuple[str, str]] = [
+    *(("float32", "warp"), ("float32", "block"), ("bfloat16", "online"), ("float16", "safe")),
+    *(("float64", "warp"), ("float64", "safe")),
+]
+
+
+def test_a_negative_z_loss_of_the_largest_numbers_is_no_nan() -> None:
+    """The loss less z_loss lse^2 is inf - inf where both overflow; their difference may not."""
+    jobs = []
+    for dtype, choice in EXTREMES:
+        variant = variant_of(Problem.of("cross_entropy", dtype, 33), choice)
+        problem, source = variant.problem, render(variant)
+        kind = np.dtype(problem.compute_dtype.value)
+        largest = {"float16": 65504.0, "bfloat16": 3.3895e38}.get(dtype, float(np.finfo(kind).max))
+        x = np.zeros((9, 33))
+        x[0], x[1], x[2, :3], x[3, 1], x[4, 2] = largest, -largest, largest, largest, -largest
+        x[2, 7], x[3, 2], x[5, 0], x[6, 0] = -largest, -largest, largest / 2, -np.inf
+        x[5, 1] = -largest / 2
+        target = np.array([0, 1, 7, 2, 2, 1, 0, 3, 32])
+        least, tiny = float(np.finfo(kind).min), float(np.finfo(kind).tiny)
+        for z_loss in (-1e-4, -1.0, least, -1.5 * tiny, -2.5 * tiny):
+            others = (target, np.asarray(-100), np.asarray(z_loss, kind))
+            jobs.append(Job(source, encode(x, problem.dtype), others))
+    for job, (results, _) in zip(jobs, run(*jobs), strict=True):
+        problem = job.source.variant.problem
+        outcome = check(results, job.inputs, problem)
+        assert outcome.ok, f"{job.source.name}, z_loss {job.inputs[-1]}: {outcome.message}"
+        assert not np.isnan(results[0]).any()
+
+
+def test_a_sink_is_no_class() -> None:
+    """Of the reference, which has it as one more column, as of kernels."""
+    cols = 33
+    target = [0, cols, cols - 1, cols + 1, -1, -100, cols, 5, 7]
+    jobs = []
+    for dtype, choice in (("float32", "warp"), ("bfloat16", "block"), ("float64", "safe")):
+        hooks = [hook for hook in HOOKS if hook.name == "sinkf32"]
+        variant = variant_of(Problem.of("cross_entropy", dtype, cols, hooks=hooks), choice)
+        job = job_of(variant, target)
+        jobs.append(job)
+        for ignored in (-1, cols):
+            id_, _, *others = job.inputs[1:]
+            jobs.append(Job(job.source, job.inputs[0], (id_, np.asarray(ignored), *others)))
+    for job, (results, _) in zip(jobs, run(*jobs), strict=True):
+        problem = job.source.variant.problem
+        outcome = check(results, job.inputs, problem)
+        assert outcome.ok, f"{job.source.name}: {outcome.message}"
+        ignored = np.asarray(target) == job.inputs[2]
+        none = ((np.asarray(target) < 0) | (np.asarray(target) >= cols)) & ~ignored
+        assert np.isnan(results[0]).tolist() == none.tolist()
