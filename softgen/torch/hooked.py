@@ -175,7 +175,7 @@ def gradients_of(
         dropped = threshold_of(rest.get("dropout", 0.0))
         given = rest.get("out_scale")
         weight = kept_scale_of(dropped) * (1.0 if given is None else _of_rows(given, y, axis))
-        dy = torch.where(y == 0, 0, dy * weight)
+        dy = dy * weight * (y != 0)
     dz = softmax_backward(dy, p, axis, dtype=dtype)
     dbias = dsink = dscale = None
     if needs[2]:

@@ -28,7 +28,7 @@ _MASK = 0xFFFFFFFF
 
 @dataclass(frozen=True)
 class Dropout(Leaving):
-    """Set results to 0 with probability threshold / 65536, and multiply the others."""
+    """Multiply results by 0 with probability threshold / 65536, and the others by a number."""
 
     @property
     def name(self) -> str:
@@ -55,13 +55,13 @@ class Dropout(Leaving):
         return (threshold, 2**40 + 12345, 2**33 + 7, kept_scale_of(threshold))
 
     def leave(self, y: Any, *values: Any) -> Any:
-        """Return what is kept, multiplied."""
+        """Return what is kept, multiplied, and 0, or NaN where that was no number."""
         import numpy as np
 
         threshold, seed, offset, scale = values
         bits = bits_of(np.arange(y.size, dtype=np.uint64), int(seed), int(offset))
         kept = bits.reshape(y.shape) >= np.uint64(int(threshold))
-        return np.where(kept, y * scale, y.dtype.type(0))
+        return np.where(kept, y * scale, y * 0)
 
     @property
     def placed(self) -> bool:

@@ -99,3 +99,20 @@ def test_only_what_asks_for_a_gradient_gets_one(asked: str, compiled: bool) -> N
             torch.testing.assert_close(got.grad, right, rtol=1e-10, atol=1e-12)
         else:
             assert got.grad is None
+
+
+def test_dropout_multiplies_by_zero_what_is_no_number() -> None:
+    """Of x forward, of dy backward: as PyTorch's dropout, which hides no NaN."""
+    x, dy = drawn(6, 40), torch.randn(6, 40, dtype=torch.float64)
+    kept = mine.softmax(x.detach(), -1, dropout=0.25, seed=3) != 0
+    with torch.no_grad():
+        x[1, 2] = torch.nan
+    dy[3, int((~kept[3]).nonzero()[0])] = torch.nan
+    dy[4, int(kept[4].nonzero()[0])] = torch.nan
+    y = mine.softmax(x, -1, dropout=0.25, seed=3)
+    wanted = torch.softmax(x, -1) * (kept / 0.75)
+    torch.testing.assert_close(y, wanted, equal_nan=True)
+    (found,) = torch.autograd.grad(y, x, dy)
+    (right,) = torch.autograd.grad(wanted, x, dy)
+    torch.testing.assert_close(found, right, equal_nan=True)
+    assert found.isnan().all(dim=1).tolist() == [False, True, False, True, True, False]
