@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from softgen.call.merge import merge
 from softgen.devices.emulator import Job, Results, build
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
@@ -14,7 +15,6 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import Storage, check, decode, encode, other_inputs
 from softgen.spec.operands import Limit
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.online import Online
@@ -24,6 +24,7 @@ from tests.helpers.emulator_helpers import share_programs
 FUNCTIONS = (
     "cross_entropy",
     "cross_entropy_grad",
+    "cross_entropy_backward",
     "token_log_probs_lse",
     "token_log_probs_entropy",
     "entropy_lse",
@@ -49,9 +50,10 @@ def sources() -> list[Source]:
     for turn, function in enumerate(FUNCTIONS):
         for dtype in HALVES:
             problem = Problem.of(function, dtype, 512)
-            own: list[Strategy] = [PACKED[turn % 2 if dtype is HALVES[0] else 1 - turn % 2]]
-            own.append(Online(8, 1, 64))
-            variants += [Variant(problem, strategy) for strategy in own]
+            variants.append(Variant(problem, Online(8, 1, 64)))
+            if problem.function.reduces:
+                packed = PACKED[(turn + HALVES.index(dtype)) % 2]
+                variants.append(Variant(problem, packed))
         variants.append(Variant(Problem.of(function, DType.FLOAT32, 512), Online(4, 1, 64)))
         variants.append(Variant(Problem.of(function, DType.BFLOAT16, 1), Online(1, 1, 64)))
     return [render(variant) for variant in variants]
@@ -68,14 +70,17 @@ def sure(problem: Problem) -> Storage:
 
 
 def rest_of(problem: Problem, x: Storage) -> tuple[Storage, ...]:
-    """Return the inputs beside x, with the largest element's column in each row."""
+    """Return the inputs beside x: the largest element's column, upstream above 0, no smoothing."""
     inputs = dict(zip((o.name for o in problem.inputs[1:]), other_inputs(x, problem), strict=True))
     largest = decode(x, problem.dtype).argmax(axis=1)
     for name in ("target", "ids"):
         if name in inputs:
             inputs[name] = largest + int(inputs.get("first", 0))
-    if "z_loss" in inputs:
-        inputs["z_loss"] = np.zeros_like(inputs["z_loss"])
+    for name in ("z_loss", "label_smoothing"):
+        if name in inputs:
+            inputs[name] = np.zeros_like(inputs[name])
+    if "upstream" in inputs:
+        inputs["upstream"] = abs(inputs["upstream"])
     return tuple(inputs.values())
 
 
@@ -112,3 +117,15 @@ def test_a_sure_row_passes_no_limit() -> None:
         accuracy = check(found[0], job.inputs, source.variant.problem)
         wrong += [f"{source.name}: {accuracy.message}"] * (not accuracy.ok)
     assert wrong == []
+
+
+def test_merged_pairs_pass_no_limit() -> None:
+    draw = np.random.default_rng(0)
+    pairs = []
+    for _ in range(3):
+        m = (draw.standard_normal(1000) * 100).astype(np.float32)
+        m[draw.random(1000) < 0.2] = -np.inf
+        pairs.append((m, np.where(np.isinf(m), np.float32(0), np.float32(1))))
+    m, d = merge(*pairs)
+    assert (d >= np.isfinite(m)).all()
+    assert (d == 1).any()
