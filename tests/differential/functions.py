@@ -137,7 +137,7 @@ def _pair(row: Row, *, infinite: Any) -> tuple[Wanted, Wanted]:
     m = np.where(row.nan, NAN, np.where(row.infinite, infinite, row.m))
     d = np.where(row.empty, 0, row.d)
     ordinary = ~row.odd
-    low, high = np.where(ordinary, 1.0, -INF), np.where(ordinary, float(row.x.shape[1]), INF)
+    low, high = np.where(ordinary, 1.0, -INF), np.where(ordinary, float(row.z.shape[1]), INF)
     # Of n equal terms a sum that is right to its bound may be a little more than n.
     return Wanted(m, EXACT), Wanted(d, VALUE, above=low, below=high * (1 + 2e-6))
 
