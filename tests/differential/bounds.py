@@ -9,6 +9,7 @@ import numpy as np
 
 from tests.differential.functions import EXACT, INF, LOGARITHM, TERMS, VALUE, Wanted
 from tests.differential.storage import (
+    LARGEST,
     SMALLEST_NORMAL,
     Stored,
     Wide,
@@ -97,6 +98,7 @@ def _bad(got: Wide, stored: Stored, right: Wide, wanted: Wanted, about: About) -
     right_kind = np.where(np.isnan(right), np.isnan(got), near)
     if wanted.also is not None:
         right_kind |= _beside(np.asarray(wanted.also), right) & ((got == INF) | np.isnan(got))
+    right_kind |= (wanted.factor > LARGEST[about.compute]) & ~np.isfinite(got)
     if about.hidden is not None and wanted.measure in (VALUE, LOGARITHM):
         same = got == exact(rounded(right, about.dtype), about.dtype)
         right_kind = np.where(about.hidden & ~np.isnan(right), same, right_kind)

@@ -32,6 +32,7 @@ class Wanted:
         size: of a gradient, the size of what is added up in it.
         also: where +inf is as good as NaN; None for nowhere.
         moves: how far it moves a unit that elements are off; by default `size`.
+        factor: what terms are times at first: where that overflows, what is not finite is right.
         flushed: by how much it is off a unit where an input below 1.18e-38 is taken for 0.
         below: a result is that or less; None for no limit.
         above: the same of more.
@@ -42,6 +43,7 @@ class Wanted:
     size: Any = None
     also: Any = None
     moves: Any = None
+    factor: Any = 0.0
     flushed: Any = 0.0
     below: Any = None
     above: Any = None
@@ -274,7 +276,10 @@ def _cross_entropy_backward(row: Row, given: Inputs) -> Results:
         known = (target >= 0) & (target < x.shape[1])
     dx = np.where((known & np.isfinite(lse))[:, None], dx, NAN)
     size = np.abs(g) * (_size(log_p, p, 90) * (1 + np.abs(of_z)) + rest + (1 - smoothing) * hit)
-    return {"dx": Wanted(np.where(ignored[:, None], 0, dx), TERMS, size=size)}
+    dx = np.where(ignored[:, None], 0, dx)
+    # PyTorch has infinity there, too, and NaN where that is times a p of 0.
+    factor = np.where(ignored[:, None], 0, np.abs(g) * (1 + np.abs(of_z)))
+    return {"dx": Wanted(dx, TERMS, size=size, factor=factor)}
 
 
 def _token_log_probs_backward(row: Row, given: Inputs) -> Results:

@@ -58,19 +58,21 @@ class Entered:
 def entered(x: Wide, hooks: Hooks, compute: str) -> Entered:
     """Return what hooks make of x; `compute` is the type that each of them rounds in."""
     kind = np.dtype(compute)
-    largest, changed = np.zeros(len(x), np.longdouble), False
+    largest, tiny = np.zeros(len(x), np.longdouble), 0.0
+    least = SMALLEST_NORMAL[compute] if compute == "float32" else 0.0
     with np.errstate(all="ignore"):
         here = x.astype(kind)
         if hooks.scale is not None:
-            here = here * _flushed(np.asarray(hooks.scale).astype(kind))
-            changed = True
+            scale = _flushed(np.asarray(hooks.scale).astype(kind))
+            here = here * scale
+            tiny = least * max(1.0, float(np.abs(scale).max()))  # what is flushed before it, too
         if hooks.softcap is not None:
             c = np.asarray(hooks.softcap).astype(kind).astype(np.longdouble)
             here = (c * np.tanh(here.astype(np.longdouble) / c)).astype(kind)
-            largest, changed = _largest(here), True
+            largest, tiny = _largest(here), max(tiny, least)
         if hooks.bias is not None:
             here = here + np.asarray(hooks.bias).astype(kind)
-            changed = True
+            tiny = max(tiny, least)
         if hooks.mask is not None:
             here = np.where(hooks.mask, here, kind.type(-np.inf))
         for end in hooks.ends:
@@ -82,7 +84,6 @@ def entered(x: Wide, hooks: Hooks, compute: str) -> Entered:
     if hooks.softcap is not None:
         step = 2.0**-52 if compute == "float64" else 2.0**-23
         slack = step * np.maximum(largest, _largest(here))
-    tiny = SMALLEST_NORMAL[compute] if changed and compute == "float32" else 0.0
     return Entered(here.astype(np.longdouble), sink, slack, tiny)
 
 
