@@ -53,7 +53,7 @@ def kinds_of_launch() -> list[Variant]:
     """A kernel of the verified ones for each strategy and way to end a row, drawn with a seed."""
     every = matrix(all_variants=False)
     drawn = random.Random(32).sample(every, len(every))
-    kinds = {}
+    kinds: dict[tuple[object, ...], Variant] = {}
     for variant in drawn:
         problem, launch = variant.problem, variant.launch
         function = problem.function
