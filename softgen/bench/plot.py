@@ -131,10 +131,12 @@ def _as_it_is(record: Record) -> Record:
 
     Matplotlib takes what stands between two $ for a formula, and warns of control characters.
     """
-    words = {name: each for name, each in vars(record).items() if type(each) is str}
-    return replace(
-        record, **{name: printable(each).replace("$", r"\$") for name, each in words.items()}
-    )
+    words: dict[str, Any] = {
+        name: printable(each).replace("$", r"\$")
+        for name, each in vars(record).items()
+        if type(each) is str
+    }
+    return replace(record, **words)
 
 
 def _draw_panel(panel: Panel, axis: Any, looks: dict[str, Look]) -> None:

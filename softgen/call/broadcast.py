@@ -73,7 +73,7 @@ class Broadcast:
             array = library.copy(array)
             steps = library.byte_strides(array)
         if 0 in shape:  # whose strides say nothing
-            steps = [step * size for step in _steps(shape)]
+            steps = tuple(step * size for step in _steps(shape))
         place = self._place(name, shape[:-1], [step // size for step in steps[:-1]])
         wanted = min(MAX_PACK_BYTES, natural_alignment(self.dtype, max(1, self.cols)) * size)
         starts = (library.pointer(array), place.stride * size, place.step * size)

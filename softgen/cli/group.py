@@ -148,8 +148,9 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "format_message") and isinstance(getattr(error, "message", None), str):
-            error.message = printable(error.message, keep="\n")
+        usage: Any = error  # click's class, or that of a copy inside Typer
+        if hasattr(usage, "format_message") and isinstance(usage.message, str):
+            usage.message = printable(usage.message, keep="\n")
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,8 @@ def test_folders_of_kernels(tmp_path: Path) -> None:
     (folder / name).write_text(f"// {EVIL}\n")
     quiet(cli(*one))
     quiet(cli(*one, "--check"))
-    for broken in ({f"x{EVIL}.cu": {}}, {name: EVIL}):
+    entries: list[dict[str, Any]] = [{f"x{EVIL}.cu": {}}, {name: EVIL}]
+    for broken in entries:
         (folder / "manifest.json").write_text(json.dumps({**document, "files": broken}))
         quiet(cli(*one))
         quiet(cli(*one, "--check"))

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from softgen.errors import InvalidValueError
-from softgen.source import emit, manifest
+from softgen.source import manifest
 from softgen.source.emit import write
 from softgen.source.manifest import MANIFEST, ONE_KERNEL
 from softgen.source.render import Source
@@ -202,7 +202,7 @@ def test_where_only_files_are_locked_there_is_one_for_it(
         return found
 
     monkeypatch.setattr(fcntl, "flock", of_files)
-    monkeypatch.setattr(emit.manifest, "read", together)
+    monkeypatch.setattr(manifest, "read", together)
     threads = [
         threading.Thread(target=write, args=(tmp_path, [source], ONE_KERNEL))
         for source in (SAFE, ONLINE)
