@@ -187,7 +187,7 @@ def test_an_empty_cache_makes_no_table(tmp_path: Path) -> None:
 
 def test_files_that_cannot_be_are_told_apart(tmp_path: Path) -> None:
     missing = tmp_path / "no" / "x.json"
-    assert f"there is no folder {missing.parent}" in refused(
+    assert f"{missing} is in a folder that does not exist" in refused(
         group.USAGE, "cache", "export", missing
     )
     assert "there is no such file" in refused(group.USAGE, "cache", "import", missing)
