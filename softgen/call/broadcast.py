@@ -50,23 +50,21 @@ class Broadcast:
         return array
 
     def lines(self, name: str, array: Any, kind: str) -> tuple[Any, ...]:
-        """Return the hook of an array with an element a column, and what it takes.
+        """Return the hook of an array that is broadcast over x, and what it takes.
 
-        The hook is `kind`, or the one for what does not lie in whole packs of 16 bytes.
+        The hook is `kind`, or the one for what does not lie in whole packs of 16 bytes. Kernels
+        load an element a column: an array with one for all columns is copied into that many.
         """
         library, size = self.library, self.library.element_type(array).itemsize
         given, whole = tuple(array.shape), (*self.shape, self.cols)
         if self.axis != -1:
             array, whole = self._moved(array), self.whole
         shape = tuple(array.shape)
-        if self.cols != 1 and (not shape or shape[-1] == 1):
-            advice = "lengths= hides whole rows" if name == "mask" else "it would move no result"
-            raise InvalidValueError(
-                f"{name} must have an element a column, got shape {given}: a number a row is no "
-                f"{name} ({advice})"
-            )
-        self._require_broadcast(name, shape[:-1] if shape else (), whole, given)
-        if shape and shape[-1] != self.cols:
+        if shape[-1:] in ((), (1,)):
+            shape = (*shape[:-1], self.cols)
+            array = library.broadcast(array, shape)
+        self._require_broadcast(name, shape[:-1], whole, given)
+        if shape[-1] != self.cols:
             raise self._misfit(name, given, whole)
         steps = library.byte_strides(array)
         if any(step < 0 or step % size for step in steps) or (self.cols > 1 and steps[-1] != size):

@@ -100,6 +100,10 @@ class CupyLibrary:
         """Return a view of x with its axes in that order."""
         return x.transpose(order)
 
+    def broadcast(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return a view of x, broadcast to that shape."""
+        return self.cupy.broadcast_to(x, shape)
+
     def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
         """Return `size` bytes for work on the current stream, which has that handle."""
         with on_device(device):

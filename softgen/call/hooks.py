@@ -33,8 +33,8 @@ class HookValues(TypedDict, total=False):
     Attributes:
         scale: a finite number, or an array of the type of the arithmetic, broadcast over the rows.
         softcap: a finite number above 0.
-        bias: an array of floats, broadcast over x; its last axis is that of x.
-        mask: an array of booleans, broadcast over x; its last axis is that of x.
+        bias: an array of floats, broadcast over x.
+        mask: an array of booleans, broadcast over x.
         lengths: an array of int32 or int64, broadcast over the rows.
         causal: whether a row ends behind its position.
         causal_offset: columns that position 0 sees beside one; by default columns - queries.

@@ -77,6 +77,9 @@ class Library(Protocol):
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""
 
+    def broadcast(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return a view of x, broadcast to that shape."""
+
     def assign(self, target: Any, source: Any) -> None:
         """Copy `source` into `target` on the caller's stream."""
 

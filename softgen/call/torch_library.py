@@ -112,6 +112,10 @@ class TorchLibrary:
         """Return a view of x with its axes in that order."""
         return x.permute(*order)
 
+    def broadcast(self, x: Any, shape: tuple[int, ...]) -> Any:
+        """Return a view of x, broadcast to that shape."""
+        return x.expand(shape)
+
     def scratch(self, size: int, device: int, stream: int) -> tuple[Any, int]:
         """Return `size` bytes for work on the current stream, which has that handle."""
         memory = self.torch.empty(

@@ -48,7 +48,12 @@ class _Host:
         return x
 
     def copy(self, x: NDArray[Any]) -> NDArray[Any]:
-        return x
+        return x.copy(order="C")
+
+    def broadcast(self, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        import numpy as np
+
+        return np.broadcast_to(x, shape)
 
 
 def load(

@@ -109,6 +109,26 @@ def test_hooks_give_what_pytorch_gives(name: str, dtype: str, library: str) -> N
         assert (off <= STEPS[dtype] * wanted + 1e-7).all(), float(off.max())
 
 
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+@pytest.mark.parametrize("axis", [-1, 1])
+@pytest.mark.parametrize("shape", [(HEADS, QUERIES, 1), (BATCH, 1, 1, 1), (1,), ()])
+def test_a_bias_of_rows_moves_lse(shape: tuple[int, ...], axis: int, library: str) -> None:
+    x, rows = made(*SHAPE), made(*shape, seed=6) * 8
+    wanted = torch.logsumexp(x.double() + rows.double(), -1)
+    x = x.movedim(-1, axis).contiguous()
+    rows = moved(rows) if axis == 1 else rows
+    if library == "cupy":
+        cupy = pytest.importorskip("cupy")
+        calls = [
+            torch.from_dlpack(softgen.logsumexp(cupy.from_dlpack(x), axis, bias=each))
+            for each in [cupy.from_dlpack(rows)] * 3
+        ]
+    else:
+        calls = [softgen.logsumexp(x, axis, bias=rows) for _ in range(3)]  # the later are warm
+    for lse in calls:
+        torch.testing.assert_close(lse.double(), wanted, rtol=4e-6, atol=4e-6)
+
+
 def moved(each: Any) -> Any:
     """Return a bias or a mask of (batch, head, query, key) as of (batch, key, head, query)."""
     return each.reshape((1,) * (4 - each.dim()) + tuple(each.shape)).movedim(-1, 1)

@@ -20,6 +20,7 @@ from softgen.source.generate import generate
 from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import bits_of
+from softgen.spec.numerics import check
 from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.numpy_calls import NumpyLibrary
 
@@ -55,6 +56,9 @@ class Host:
     def permuted(self, x: Array, order: list[int]) -> Array:
         return x.transpose(order)
 
+    def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
+        return np.broadcast_to(x, shape)
+
 
 HOST = Host()
 
@@ -81,13 +85,16 @@ def aligned(shape: tuple[int, ...], dtype: str = "float32", off: int = 0) -> Arr
     return memory[start + off :][:size].reshape(shape)
 
 
-def call(x: Array, axis: int = -1, **hooks: Any) -> Array:
-    """Return softmax of `x` by the emulator, as the call chooses hooks and values."""
-    names, values = chosen(SOFTMAX, x, None, hooks, axis=axis)
+def call(x: Array, axis: int = -1, function: str = "softmax", **hooks: Any) -> Array:
+    """Return softmax of `x` by the emulator, as the call chooses hooks and values.
+
+    Of a function with one number a row, return these; its results are held to their bound.
+    """
+    names, values = chosen(Function.of(function), x, None, hooks, axis=axis)
     inner = int(np.prod(x.shape[axis + 1 :])) if axis != -1 else 1
     variant = "block" if axis == -1 else ("columns", "strips")[len(names) % 2]
     cols = x.shape[axis]
-    source = generate("softmax", x.dtype, cols, inner=inner, variant=variant, hooks=names)
+    source = generate(function, x.dtype, cols, inner=inner, variant=variant, hooks=names)
     operands = source.variant.problem.hook_operands
     given = []
     for operand, value in zip(operands, values, strict=True):
@@ -95,8 +102,11 @@ def call(x: Array, axis: int = -1, **hooks: Any) -> Array:
             value = value.base  # the emulator takes whole arrays: the slices here start at 0
         given.append(np.asarray(value, operand.dtype.value))
     last = np.ascontiguousarray(np.moveaxis(x, axis, -1))
-    rows = run_each(source, last.reshape(-1, cols), others=tuple(given))[0]
-    return np.moveaxis(rows.reshape(last.shape), -1, axis)
+    rows = run_each(source, last.reshape(-1, cols), others=tuple(given))
+    assert check(rows, (last.reshape(-1, cols), *given), source.variant.problem).ok
+    if rows[0].ndim == 1:
+        return rows[0].reshape(last.shape[:-1])
+    return np.moveaxis(rows[0].reshape(last.shape), -1, axis)
 
 
 def softmax(x: Array) -> Array:
@@ -187,6 +197,39 @@ def test_a_row_finds_its_element_by_few_numbers() -> None:
         chosen(SOFTMAX, X, None, {"scale": np.full((2, 1, 4), half)})
 
 
+@pytest.mark.parametrize(
+    ("axis", "shapes"),
+    [
+        (-1, [(2, 3, 4, 1), (3, 1, 1), (4, 1), (2, 1, 1, 1), (1, 1), (1,), ()]),
+        (1, [(2, 1, 3, 4), (1, 3, 1), (3, 4), (2, 1, 1, 1), (1, 1, 1, 1), (4,), (1,), ()]),
+        (2, [(2, 3, 1, 4), (3, 1, 1), (1, 4), (4,), ()]),
+    ],
+)
+def test_an_array_with_one_element_a_row(axis: int, shapes: list[tuple[int, ...]]) -> None:
+    """A bias of a number a row, or of fewer, moves lse and not softmax; a mask hides rows."""
+    random = np.random.default_rng(8)
+    x = np.ascontiguousarray(np.moveaxis(X, -1, axis))
+    for shape, dtype in zip(shapes, ("float32", "float64", "float16") * 3, strict=False):
+        bias = np.asarray(random.standard_normal(shape) * 8).astype(dtype)
+        mask = np.asarray(random.random(shape) < 0.5)
+        biased = np.moveaxis(x.astype(np.float64) + bias.astype(np.float32), axis, -1)
+        lse = np.log(np.exp(biased).sum(-1))
+        found = call(x, axis, "logsumexp", bias=bias)
+        np.testing.assert_allclose(found, lse, 1e-6, 1e-6, err_msg=f"{shape}")
+        y = np.moveaxis(call(x, axis, bias=bias), axis, -1)
+        np.testing.assert_allclose(y, softmax(X), 1e-5, err_msg=f"{shape}")
+        shown = np.moveaxis(np.broadcast_to(mask, x.shape), axis, -1)
+        y = np.moveaxis(call(x, axis, mask=mask, empty_rows="zero"), axis, -1)
+        np.testing.assert_allclose(y, np.where(shown, softmax(X), 0), 3e-6, err_msg=f"{shape}")
+
+
+def test_an_element_a_row_where_there_are_no_columns() -> None:
+    x = np.zeros((4, 0), np.float32)
+    for shape in ((4, 1), (4, 0), (1,), ()):
+        (_, (bias, *_)) = chosen(SOFTMAX, x, None, {"bias": np.ones(shape, np.float32)})
+        assert bias.size == 0
+
+
 def test_arguments_along_another_axis() -> None:
     """As along the last one of the array with that axis last: axis 1 of (2, 40, 3, 4)."""
     random = np.random.default_rng(7)
@@ -225,7 +268,7 @@ def test_arguments_along_another_axis() -> None:
 def test_what_does_not_fit_another_axis() -> None:
     for hooks, message in (
         ({"bias": np.ones((5, 1), np.float32)}, r"broadcast to \(2, 3, 4, 40\), got shape \(5"),
-        ({"mask": np.ones((1, 40), bool)}, r"an element a column, got shape \(1, 40\)"),
+        ({"mask": np.ones((3, 40), bool)}, r"mask must broadcast to \(2, 3, 4, 40\), got shape"),
         ({"sink": np.ones((4, 40), np.float32)}, r"sink must broadcast to \(2, 3, 40\), got shape"),
     ):
         with pytest.raises(InvalidValueError, match=message):
@@ -265,14 +308,18 @@ def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch)
         ({"softcap": 0}, InvalidValueError, "softcap must be above 0, got 0"),
         ({"softcap": True}, InvalidTypeError, "softcap must be a number, got True"),
         ({"mask": np.ones(40, np.float32)}, InvalidTypeError, r"additive mask of floats is bias="),
-        ({"mask": np.ones((4, 1), bool)}, InvalidValueError, "lengths= hides whole rows"),
+        (
+            {"mask": np.ones((5, 1), bool)},
+            InvalidValueError,
+            r"mask must broadcast to .* shape \(5",
+        ),
         (
             {"mask": np.ones(39, bool)},
             InvalidValueError,
             r"broadcast to \(2, 3, 4, 40\), got shape",
         ),
         ({"bias": np.ones((5, 40))}, InvalidValueError, r"bias must broadcast to .* got shape \(5"),
-        ({"bias": np.ones((4, 1))}, InvalidValueError, "it would move no result"),
+        ({"bias": np.ones((2, 1, 3, 4, 1))}, InvalidValueError, "bias must broadcast to"),
         ({"lengths": np.ones(4)}, InvalidTypeError, "int32 or int64, got float64"),
         ({"lengths": 7}, InvalidTypeError, "got int"),
         ({"lengths": np.ones(3, int)}, InvalidValueError, r"broadcast to \(2, 3, 4\), got"),

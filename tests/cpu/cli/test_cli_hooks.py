@@ -60,6 +60,21 @@ def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
     np.testing.assert_allclose(np.load(result), wanted, 3e-6)
 
 
+@pytest.mark.usefixtures("host_built")
+@pytest.mark.parametrize("shape", [(2, 3, 1), (3, 1), (1,), ()])
+def test_run_takes_a_bias_with_one_element_a_row(shape: tuple[int, ...], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
+    bias = np.asarray(np.random.default_rng(1).standard_normal(shape) * 8, np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "bias.npy", bias)
+    ok(
+        *("run", "--function", "logsumexp", "--input", tmp_path / "x.npy", "--device", "cpu"),
+        *("--output", tmp_path / "lse.npy", "--hook", f"bias={tmp_path / 'bias.npy'}"),
+    )
+    wanted = np.log(np.exp(x.astype(np.float64) + bias).sum(-1))
+    np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), wanted, 1e-6, 1e-6)
+
+
 def test_run_refuses_what_no_call_takes() -> None:
     for given, message in (
         ("tempo=2", "unknown argument 'tempo'"),

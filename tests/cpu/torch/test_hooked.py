@@ -15,7 +15,7 @@ KEYS, CAP = 5, 4.0
 
 
 def drawn(*shape: int) -> Any:
-    return (torch.randn(*shape, dtype=torch.float64) * 2).requires_grad_()
+    return (torch.randn(shape, dtype=torch.float64) * 2).requires_grad_()
 
 
 def theirs(x: Any, dim: int, scale: Any, bias: Any, sink: Any, mask: Any) -> Any:
@@ -53,6 +53,30 @@ def test_values_and_gradients_along_any_dimension(dim: int, compiled: bool) -> N
     found = torch.autograd.grad(y, (x, *given), dy)
     for got, right in zip(found, torch.autograd.grad(wanted, (x, *given), dy), strict=True):
         torch.testing.assert_close(got, right, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dim", [0, -1])
+@pytest.mark.parametrize("shape", [(4, 1), (1, 5), (1, 1), (1,), ()])
+def test_a_bias_with_one_element_a_row(shape: tuple[int, ...], dim: int, compiled: bool) -> None:
+    """Beside a sink it moves the result, and has a gradient: that of PyTorch's sum."""
+    torch._dynamo.reset()  # one code compiles 8 times
+    torch.manual_seed(3)
+    x, bias, sink = drawn(4, 5), drawn(*shape), drawn()
+    dy = torch.randn(4, 5, dtype=torch.float64)
+
+    def ours(x: Any, bias: Any, sink: Any) -> Any:
+        return mine.softmax(x, dim, bias=bias, sink=sink)
+
+    run = torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours
+    z = torch.cat((x + bias, sink.expand((1, 5) if dim == 0 else (4, 1))), dim)
+    wanted = torch.softmax(z, dim).narrow(dim, 0, x.shape[dim])
+    y = run(x, bias, sink)
+    torch.testing.assert_close(y, wanted, rtol=1e-12, atol=1e-14)
+    given = (x, bias, sink)
+    found, right = (torch.autograd.grad(each, given, dy) for each in (y, wanted))
+    for got, expected in zip(found, right, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_causal_and_dropout_along_the_first_dimension() -> None:
