@@ -51,9 +51,11 @@ def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
     (x, *others), given = _split(problem, inputs)
     with np.errstate(all="ignore"):
         for hook, values in given:
-            x = _flushed(problem, x) if hook.computes else x
-            x = hook.enter(x.astype(problem.compute_dtype.value), *values).astype(np.float64)
-            x = _flushed(problem, x) if hook.computes else x
+            if hook.computes:  # what one before has not rounded is rounded now
+                x = _flushed(problem, x.astype(problem.compute_dtype.value))
+                x = _flushed(problem, hook.enter(x, *values))
+            else:
+                x = hook.enter(x, *values)
         for hook, values in given:
             column = hook.column(len(x), *values)
             if column is not None:
@@ -79,12 +81,11 @@ def _split(
     return list(inputs[:at]), found
 
 
-def _flushed(problem: Problem, values: Storage) -> Float64:
-    """Return values of the arithmetic as float64, where -ftz=true makes 0 of the smallest."""
-    wide = values.astype(np.float64)
+def _flushed(problem: Problem, values: Storage) -> Storage:
+    """Return values of the arithmetic where -ftz=true makes 0 of the smallest."""
     if problem.compute_dtype is DType.FLOAT32:
-        wide = np.where(np.abs(wide) < FLOAT32_TINY, 0.0, wide)
-    return wide
+        return np.where(np.abs(values) < FLOAT32_TINY, values.dtype.type(0), values)
+    return values
 
 
 def exact_results(
@@ -127,9 +128,10 @@ def of_empty_row(problem: Problem) -> tuple[float, ...]:
 def slack(problem: Problem, x: Float64) -> Float64 | float:
     """Return by how much the elements of each row may be off, as a column; 0 where none may.
 
-    That is a hook's own error: `Hook.steps`, of the largest element that is finite.
+    That is a hook's own error: `Hook.steps`, of the largest element that is finite. A result goes
+    by differences of elements.
     """
-    steps = sum(hook.steps for hook in problem.hooks)
+    steps = sum(hook.steps(problem.compute_dtype) for hook in problem.hooks)
     if not steps or not x.size:
         return 0.0
     last = 2.0**-52 if problem.compute_dtype is DType.FLOAT64 else 2.0**-23

@@ -111,9 +111,11 @@ class Hook(abc.ABC):
         """Whether it has an array of lines, which rows may share."""
         return False
 
-    @property
-    def steps(self) -> float:
-        """The error beside one rounding, in steps of 2^-23 (float64: 2^-52) of the largest |x|."""
+    def steps(self, compute: DType) -> float:
+        """Return how far off the difference of two elements may be that it makes, where inexact.
+
+        In steps of 2^-23 (float64: 2^-52) of the largest |x|.
+        """
         return 0.0
 
     @property
