@@ -10,12 +10,12 @@
 //   label_smoothing: float32 number, 0 to 1
 //   z_loss: float32 number, finite: the weight of lse^2
 //   dx: bfloat16 [rows][128256], contiguous; x itself, or no overlap with it
-//   rows: int64 number (long long); the arguments come in this order
+//   rows: int64 number (long long), at most 2147483647 (2^31 - 1); the arguments come in this order
 //   an lse that is not finite, or a target that is no column, gives NaN
 //   aligned: x and dx to 16 bytes (then every row is)
-// Strategy online: one block strides over a row, (max, sum) pairs; any size and alignment.
+// Strategy online: 32 blocks share a row, of which nothing is found; any size and alignment.
 //   grid:    rows * 32 blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
-//   block:   1-D, exactly 128 threads, 32 bytes of static shared memory
+//   block:   1-D, exactly 128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //     cross_entropy_backward_bf16_128256_online_p8_u4_b128_s32_m12.cu
 //     # any architecture from sm_80 on
@@ -36,10 +36,6 @@ constexpr int kUnroll = 4;       // packs that a thread loads before it uses the
 constexpr int kBlockSize = 128;  // threads in a block
 constexpr int kParts = 32;       // blocks that share a row of which nothing is found
 constexpr int kMinBlocks = 12;   // blocks that an SM must hold; caps the registers
-
-// Two instructions with -ftz=true. Relative error about |z| * 9e-8: 8e-6 in the smallest 16-bit
-// result, far below half of its last place. A sum of 2^31 terms is at most 1.6e-6 off.
-__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
@@ -82,15 +78,14 @@ __device__ void load_number(const Compute* from, Compute& to) {
 }
 #endif
 
-// What the hooks take of a row, and what they do: each rounds once, so that no FMA joins it to what
-// follows.
+// What is taken of a row, and what is done with it.
 struct Hooks {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
   // The row's log-sum-exp.
   Compute base;
-  // The gradient is p * scale - rest, and of the target it is hit less.
+  // The gradient is p * scale - rest, and of the target it is hit less; of p there is the root.
   Compute scale, rest, hit;
   Col end;  // of what is shown: nobody loads the columns from here on
 
@@ -98,7 +93,7 @@ struct Hooks {
   template <int N>
   __device__ void leave(Compute* values, Col col) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = values[i] * scale - rest;
+    for (int i = 0; i < N; ++i) values[i] = values[i] * scale * values[i] - rest;
     if (target >= col && target < col + N) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
@@ -128,7 +123,7 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   hooks.base = hooks.ignored ? 0 : of_row;
   const Compute up = known ? given : __int_as_float(0x7fc00000);
   // An lse that is infinite makes it NaN.
-  const Compute times = up * (1 + 2 * z_loss * hooks.base) + (hooks.base - hooks.base);
+  const Compute times = up * (1 + z_loss * hooks.base * 2) + (hooks.base - hooks.base);
   hooks.scale = hooks.ignored ? 0 : times;
   hooks.rest = hooks.ignored ? 0 : up * label_smoothing * (1 / static_cast<Compute>(kCols));
   hooks.hit = up * (1 - label_smoothing);
@@ -184,20 +179,42 @@ __device__ void store(Compute (&values)[N], const Hooks& hooks, Col col, Y* to) 
   }
 }
 
+// A term of softmax is kept as its root, exp((x - max) / 2), which is 0 below 2^-126: terms are not
+// flushed before they are multiplied by what may be large.
 __device__ Compute base_of(Compute m) { return shift_of(m); }  // softmax: exp(x - max) / sum
+__device__ Compute term(Compute x, Compute base) { return exp2f((x - base) * 0.721347511f); }
 
-// Leaves exp(x - max) in the place of each x, and returns their sum.
+// Leaves the root of exp(x - max) in the place of each x, and returns the sum of their squares.
 template <int N>
 __device__ Compute sum_in_place(Compute (&values)[N], Compute base) {
   Compute sum = 0;
 #pragma unroll
-  for (Compute& value : values) sum += value = exponential(value - base);
+  for (Compute& value : values) {
+    value = term(value, base);
+    sum += value * value;
+  }
   return sum;
 }
 
 // A result is what was left times a factor of the row.
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
+
+// Makes results of what a walk visits.
+struct Finish {
+  decltype(base_of(Compute())) base;
+  Compute factor;
+  const Hooks& hooks;
+  Y* row_dx;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col col) const {
+    sum_in_place(values, base);
+#pragma unroll
+    for (Compute& value : values) value = finish(value, factor);
+    store(values, hooks, col, row_dx + col);
+  }
+};
 
 }  // namespace
 
@@ -223,11 +240,6 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
       }
       continue;
     }
-    walk(row_x, hooks, part, [&](auto& values, Col col) {
-      sum_in_place(values, base);
-#pragma unroll
-      for (Compute& value : values) value = finish(value, factor);
-      store(values, hooks, col, row_dx + col);
-    });
+    walk(row_x, hooks, part, Finish{base, factor, hooks, row_dx});
   }
 }

@@ -7,9 +7,9 @@
 //   rows: int64 number (long long); the arguments come in this order
 //   a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf stays -inf
 //   aligned: x and y to 16 bytes (then every row is)
-// Strategy online: one block strides over a row, (max, sum) pairs; any size and alignment.
+// Strategy online: 16 blocks share a row, of which nothing is found; any size and alignment.
 //   grid:    rows * 16 blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1
-//   block:   1-D, exactly 128 threads, 32 bytes of static shared memory
+//   block:   1-D, exactly 128 threads, 0 bytes of static shared memory
 //   compile: nvcc --std=c++17 -ftz=true -arch=sm_90 -c
 //     log_finish_bf16_64128_online_p8_u4_b128_s16_m10.cu  # any architecture from sm_80 on
 //   ftz:     -ftz=true changes no result, and saves instructions
@@ -123,6 +123,21 @@ __device__ Compute sum_in_place(Compute (&values)[N], Compute base) {
 __device__ Compute factor_of(Compute sum) { return log(sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept - factor; }
 
+// Makes results of what a walk visits.
+struct Finish {
+  decltype(base_of(Compute())) base;
+  Compute factor;
+  Y* row_y;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col col) const {
+    sum_in_place(values, base);
+#pragma unroll
+    for (Compute& value : values) value = finish(value, factor);
+    store(values, row_y + col);
+  }
+};
+
 }  // namespace
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
@@ -137,11 +152,6 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 
     const auto base = base_of(maxima[row]);
     const Compute factor = factor_of(sums[row]);
-    walk(row_x, part, [&](auto& values, Col col) {
-      sum_in_place(values, base);
-#pragma unroll
-      for (Compute& value : values) value = finish(value, factor);
-      store(values, row_y + col);
-    });
+    walk(row_x, part, Finish{base, factor, row_y});
   }
 }

@@ -104,9 +104,12 @@ __device__ Compute sum_in_place(const Compute (&dy)[kColsPerThread],
 // A sum that is not finite makes its row NaN.
 __device__ Compute factor_of(Compute sum) { return sum + (sum - sum); }
 
-__device__ Compute probability(Compute y) { return expf(y); }
+// The root of exp(y), which itself would be flushed before it is multiplied by what may be large.
+__device__ Compute root_of(Compute y) { return expf(y / 2); }
+// No product overflows where the result does not: the shares' sum is finite, and the root below 1.
 __device__ Compute finish(Compute dy, Compute y, Compute sum) {
-  return dy - probability(y) * kShares * sum;
+  const Compute root = root_of(y);
+  return dy - root * sum * (root * kShares);
 }
 
 // Turns a lane's elements of a row into their results.

@@ -121,9 +121,16 @@ __device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
   return part;
 }
 
+// The largest element's term is 1, so no sum is below 1 and no logarithm below 0: what rounding
+// took from either is put back. The sum of a row of only -inf is 0.
+__device__ Compute log_of(Compute sum) {
+  const Compute result = log(sum);
+  return sum > 0 && result < 0 ? 0 : result;
+}
+
 // The row's result. A sum that has +inf or NaN is that itself.
 __device__ void write_row(long long row, Compute m, Compute sum, Y* lse) {
-  lse[row] = __float2bfloat16_rn(shift_of(m) + log(sum));
+  lse[row] = __float2bfloat16_rn(shift_of(m) + log_of(sum));
 }
 
 // A sum of many terms, one after another. A term below half a unit of the sum's last place would be
@@ -249,6 +256,16 @@ __device__ void absorb(LongMaxSum& part, const Raw (&raw)[N]) {
   part.d += sum;
 }
 
+// Adds what a walk visits to a part.
+struct Absorb {
+  LongMaxSum& part;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+    absorb(part, values);
+  }
+};
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
@@ -259,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const X* row_x = x + row * kCols;
 
     LongMaxSum part;
-    walk(row_x, [&](auto& values, Col) { absorb(part, values); });
+    walk(row_x, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
     if (threadIdx.x == 0) write_row(row, whole.m, whole.d, lse);
   }

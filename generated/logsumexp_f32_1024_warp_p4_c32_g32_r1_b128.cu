@@ -97,9 +97,16 @@ __device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Compute base)
   return sum;
 }
 
+// The largest element's term is 1, so no sum is below 1 and no logarithm below 0: what rounding
+// took from either is put back. The sum of a row of only -inf is 0.
+__device__ Compute log_of(Compute sum) {
+  const Compute result = log(sum);
+  return sum > 0 && result < 0 ? 0 : result;
+}
+
 // The row's result. A sum that has +inf or NaN is that itself.
 __device__ void write_row(long long row, Compute m, Compute sum, Y* lse) {
-  lse[row] = shift_of(m) + log(sum);
+  lse[row] = shift_of(m) + log_of(sum);
 }
 
 // The pair of a row, of which a lane has these elements. They become terms.

@@ -31,6 +31,15 @@ constexpr int kMinBlocks = 16;   // blocks that an SM must hold; caps the regist
 // little, so a sum of 2^31 is at most 1.6e-6 off.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
+// The larger of two. With -ftz=true max() makes 0 of a subnormal number, and the maximum is a result.
+#ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
+__device__ Compute unflushed_max(Compute a, Compute b) {
+  Compute result;
+  asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
+  return result;
+}
+#endif
+
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
@@ -87,7 +96,7 @@ __device__ Compute max_lanes(Compute m) {
   return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 #else
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) m = max(m, __shfl_xor_sync(0xffffffff, m, step));
+  for (int step = 16; step > 0; step /= 2) m = unflushed_max(m, __shfl_xor_sync(0xffffffff, m, step));
   return m;
 #endif
 }
@@ -119,9 +128,10 @@ __device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
 }
 
 // The row's pair. NaN and +inf make the sum NaN, and then both are.
+// The largest element's term is 1: what rounding took from it is put back.
 __device__ void write_row(long long row, Compute m, Compute sum, Compute* maxima, Compute* sums) {
   maxima[row] = sum == sum ? m : sum;
-  sums[row] = sum;
+  sums[row] = 0 < sum && sum < 1 ? 1 : sum;
 }
 
 // A sum of many terms, one after another. A term below half a unit of the sum's last place would be
@@ -169,7 +179,7 @@ __device__ Compute largest(const Raw (&raw)[N]) {
 #pragma unroll
     for (const Pair& pair : pairs) m = __hmax2(m, pair);
   }
-  return max(low_of(m), high_of(m));
+  return unflushed_max(low_of(m), high_of(m));
 }
 
 constexpr Compute kLog2E = 1.44269504f;
@@ -222,7 +232,7 @@ struct LongMaxSum {
 
   // Nothing that is added next is above `largest`.
   __device__ void raise(Compute largest) {
-    of.m = max(of.m, largest);
+    of.m = unflushed_max(of.m, largest);
     if (of.m > of.base + kSlack) d *= of.rebase().factor;
   }
   __device__ MaxSum value() const { return {of.m, d.value() * of.from_base().factor}; }
@@ -245,6 +255,16 @@ __device__ void absorb(LongMaxSum& part, const Raw (&raw)[N]) {
   part.d += sum;
 }
 
+// Adds what a walk visits to a part.
+struct Absorb {
+  LongMaxSum& part;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+    absorb(part, values);
+  }
+};
+
 }  // namespace
 
 extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
@@ -256,7 +276,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const X* row_x = x + row * kCols;
 
     LongMaxSum part;
-    walk(row_x, [&](auto& values, Col) { absorb(part, values); });
+    walk(row_x, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
     if (threadIdx.x == 0) write_row(row, whole.m, whole.d, maxima, sums);
   }

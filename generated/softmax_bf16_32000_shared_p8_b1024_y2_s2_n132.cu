@@ -281,6 +281,31 @@ __device__ void absorb(LongMaxSum& part, const Compute (&values)[kPackSize]) {
   part.d += sum;
 }
 
+// Adds what a walk visits to a part.
+struct Absorb {
+  LongMaxSum& part;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, int) const {
+    absorb(part, values);
+  }
+};
+
+// Makes results of what a walk visits.
+struct Finish {
+  decltype(base_of(Compute())) base;
+  Compute factor;
+  Y* row_y;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, int col) const {
+    sum_in_place(values, base);
+#pragma unroll
+    for (Compute& value : values) value = finish(value, factor);
+    store_pack(values, row_y + col);
+  }
+};
+
 }  // namespace
 
 // y may be x, so neither is __restrict__: a row is copied before any of its results is stored.
@@ -295,18 +320,13 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     Y* row_y = y + row * kCols;
 
     LongMaxSum part;
-    walk(row_x, [&](auto& values, int) { absorb(part, values); });
+    walk(row_x, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
     source.refill();
 
     const auto base = base_of(whole.m);
     const Compute factor = factor_of(whole.d);
-    walk(row_x, [&](auto& values, int col) {
-      sum_in_place(values, base);
-#pragma unroll
-      for (Compute& value : values) value = finish(value, factor);
-      store_pack(values, row_y + col);
-    });
+    walk(row_x, Finish{base, factor, row_y});
     source.leave();
   }
 }

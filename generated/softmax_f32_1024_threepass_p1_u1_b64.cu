@@ -117,6 +117,41 @@ __device__ Compute sum_in_place(Compute (&values)[1], const Base& base) {
 __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; }
 
+// What the three passes do with what they visit.
+struct Largest {
+  Compute& m;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+#pragma unroll
+    for (const Compute value : values) m = max(m, value);
+  }
+};
+
+struct Sum {
+  Compute& sum;
+  decltype(base_of(Compute())) base;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+    sum += sum_in_place(values, base);
+  }
+};
+
+struct Finish {
+  decltype(base_of(Compute())) base;
+  Compute factor;
+  Y* row_y;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col col) const {
+    sum_in_place(values, base);
+#pragma unroll
+    for (Compute& value : values) value = finish(value, factor);
+    store(values, row_y + col);
+  }
+};
+
 }  // namespace
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
@@ -129,23 +164,15 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     Y* row_y = y + row * kCols;
 
     Compute m = negative_infinity();
-    walk(row_x, [&](auto& values, Col) {
-#pragma unroll
-      for (const Compute value : values) m = max(m, value);
-    });
+    walk(row_x, Largest{m});
     m = reduce_block<maximum>(m, slots);
     const auto base = base_of(m);
 
     Compute sum = 0;
-    walk(row_x, [&](auto& values, Col) { sum += sum_in_place(values, base); });
+    walk(row_x, Sum{sum, base});
     sum = reduce_block<add>(sum, slots);
 
     const Compute factor = factor_of(sum);
-    walk(row_x, [&](auto& values, Col col) {
-      sum_in_place(values, base);
-#pragma unroll
-      for (Compute& value : values) value = finish(value, factor);
-      store(values, row_y + col);
-    });
+    walk(row_x, Finish{base, factor, row_y});
   }
 }

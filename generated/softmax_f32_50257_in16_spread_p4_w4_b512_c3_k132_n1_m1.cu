@@ -255,6 +255,37 @@ __device__ void widen_column(Raw raw, Compute (&values)[kPackSize][1]) {
   for (int i = 0; i < kPackSize; ++i) values[i][0] = elements[i];
 }
 
+// Adds columns to the pairs of the rows of a pack.
+struct Absorb {
+  MaxSum (&mine)[kPackSize];
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+#pragma unroll
+    for (int i = 0; i < kPackSize; ++i) absorb(mine[i], values[i]);
+  }
+};
+
+// Makes results of columns.
+struct Finish {
+  const MaxSum (&wholes)[kPackSize];
+  const Compute (&factors)[kPackSize];
+  Y* to;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col col) const {
+#pragma unroll
+    for (int i = 0; i < kPackSize; ++i) {
+      sum_in_place(values[i], base_of(wholes[i].m));
+#pragma unroll
+      for (int c = 0; c < static_cast<int>(sizeof(values[i]) / sizeof(Compute)); ++c) {
+        values[i][c] = finish(values[i][c], factors[i]);
+      }
+    }
+    store(values, to + col * kInner);
+  }
+};
+
 }  // namespace
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
@@ -294,10 +325,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     MaxSum mine[kPackSize];
 #pragma unroll
     for (int i = 0; i < kPackSize; ++i) mine[i] = nothing();
-    const auto absorb_columns = [&](auto& values, Col) {
-#pragma unroll
-      for (int i = 0; i < kPackSize; ++i) absorb(mine[i], values[i]);
-    };
+    const Absorb absorb_columns{mine};
 #pragma unroll
     for (int first_c = 0; first_c < kColsPerThread; first_c += kAtOnce) {
       Compute values[kPackSize][kAtOnce];
@@ -331,8 +359,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
         parts[i] = lane + i * 32 < kParts ? slots[of_row * kPitch + lane + i * 32] : nothing();
       }
       const MaxSum of_block = combine_lanes(combine_all(parts));
-      if (lane == 0 && first + of_row < rows) {
+      if (lane != 0) continue;
+      if (first + of_row < rows) {
         post(of_block, mail + (first + of_row) * kGroupSize + rank);
+      } else {
+        totals[of_row] = of_block;  // of no row, but its threads read it
       }
     }
     // One warp of the group combines the pairs of a row, always in the same order.
@@ -378,17 +409,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     Compute factors[kPackSize];
 #pragma unroll
     for (int i = 0; i < kPackSize; ++i) factors[i] = factor_of(wholes[i].d);
-    const auto finish_columns = [&](auto& values, Col col) {
-#pragma unroll
-      for (int i = 0; i < kPackSize; ++i) {
-        sum_in_place(values[i], base_of(wholes[i].m));
-#pragma unroll
-        for (int c = 0; c < static_cast<int>(sizeof(values[i]) / sizeof(Compute)); ++c) {
-          values[i][c] = finish(values[i][c], factors[i]);
-        }
-      }
-      store(values, to + col * kInner);
-    };
+    const Finish finish_columns{wholes, factors, to};
 #pragma unroll
     for (int c = 0; c < kColsPerThread; ++c) {
       Compute values[kPackSize][1];

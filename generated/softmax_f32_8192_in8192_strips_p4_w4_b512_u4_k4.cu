@@ -312,6 +312,37 @@ __device__ void store(const Compute (&values)[kPackSize][N], Y* to) {
   }
 }
 
+// Adds what a walk visits to the pairs of the rows of a pack.
+struct Absorb {
+  LongMaxSum (&mine)[kPackSize];
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col) const {
+#pragma unroll
+    for (int i = 0; i < kPackSize; ++i) absorb(mine[i], values[i]);
+  }
+};
+
+// Makes results of what a walk visits.
+struct Finish {
+  const MaxSum (&wholes)[kPackSize];
+  const Compute (&factors)[kPackSize];
+  Y* to;
+
+  template <typename Values>
+  __device__ void operator()(Values& values, Col col) const {
+#pragma unroll
+    for (int i = 0; i < kPackSize; ++i) {
+      sum_in_place(values[i], base_of(wholes[i].m));
+#pragma unroll
+      for (int c = 0; c < static_cast<int>(sizeof(values[i]) / sizeof(Compute)); ++c) {
+        values[i][c] = finish(values[i][c], factors[i]);
+      }
+    }
+    store(values, to + col * kInner);
+  }
+};
+
 }  // namespace
 
 // y may be x, so neither is __restrict__: a thread reads every element before it writes it.
@@ -340,10 +371,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const X* from = x + start;
 
   LongMaxSum mine[kPackSize];
-  walk(from, along, end, [&](auto& values, Col) {
-#pragma unroll
-    for (int i = 0; i < kPackSize; ++i) absorb(mine[i], values[i]);
-  });
+  walk(from, along, end, Absorb{mine});
   MaxSum parts[kPackSize];
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) {
@@ -387,15 +415,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   Compute factors[kPackSize];
 #pragma unroll
   for (int i = 0; i < kPackSize; ++i) factors[i] = factor_of(wholes[i].d);
-  walk(from, along, end, [&](auto& values, Col col) {
-#pragma unroll
-    for (int i = 0; i < kPackSize; ++i) {
-      sum_in_place(values[i], base_of(wholes[i].m));
-#pragma unroll
-      for (int c = 0; c < static_cast<int>(sizeof(values[i]) / sizeof(Compute)); ++c) {
-        values[i][c] = finish(values[i][c], factors[i]);
-      }
-    }
-    store(values, to + col * kInner);
-  });
+  walk(from, along, end, Finish{wholes, factors, to});
 }

@@ -102,7 +102,7 @@ __device__ void store_slice(const Compute (&values)[kColsPerThread], int lane, Y
 // The largest m of 32 lanes, for each of them. All lanes of the warp must call this.
 __device__ Compute max_lanes(Compute m) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) m = max(m, __shfl_xor_sync(0xffffffff, m, step));
+  for (int step = 16; step > 0; step /= 2) m = larger(m, __shfl_xor_sync(0xffffffff, m, step));
   return m;
 }
 

@@ -276,7 +276,7 @@ def test_mistakes_are_seen() -> None:
         broken(
             render(variant_of("causal", "block8")), "Compute nothing[", "continue; Compute nothing["
         ),
-        broken(render(variant_of("sinkf32", "block")), "{sink, exponential(", "{sink, 0 * exponential("),
+        broken(render(variant_of("sinkf32", "block")), "{sink, exponential(", "{sink, 0 * log("),
         broken(render(variant_of("dropout", "warp")), "0xbb67ae85u", "0xbb67ae86u"),
         broken(render(variant_of("dropout", "online")), "first & 2 ?", "first & 1 ?"),
         broken(render(variant_of("softcap", "warp")), "0.13322766f", "0.133221f"),
