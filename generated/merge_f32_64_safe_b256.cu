@@ -27,9 +27,9 @@ constexpr int kBlockSize = 256;  // threads in a block
 // little, so a sum of 2^31 is at most 1.6e-6 off.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// The larger of two. With -ftz=true max() makes 0 of a subnormal number, and the maximum is a result.
+// The larger of two, which is a result: with -ftz=true max() makes 0 of a subnormal number.
 #ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
-__device__ Compute unflushed_max(Compute a, Compute b) {
+__device__ Compute exact_max(Compute a, Compute b) {
   Compute result;
   asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
@@ -64,7 +64,7 @@ __device__ Compute max_lanes(Compute m) {
   return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 #else
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) m = unflushed_max(m, __shfl_xor_sync(0xffffffff, m, step));
+  for (int step = 16; step > 0; step /= 2) m = exact_max(m, __shfl_xor_sync(0xffffffff, m, step));
   return m;
 #endif
 }
@@ -123,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
 
     Compute m = negative_infinity();
     for (Col col = threadIdx.x; col < kCols; col += kBlockSize) {
-      m = unflushed_max(m, row_ms[col]);
+      m = exact_max(m, row_ms[col]);
     }
     m = reduce_block<max_lanes>(m, slots, negative_infinity());
     const auto base = base_of(m);

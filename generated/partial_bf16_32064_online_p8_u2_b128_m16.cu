@@ -31,9 +31,9 @@ constexpr int kMinBlocks = 16;   // blocks that an SM must hold; caps the regist
 // little, so a sum of 2^31 is at most 1.6e-6 off.
 __device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
 
-// The larger of two. With -ftz=true max() makes 0 of a subnormal number, and the maximum is a result.
+// The larger of two, which is a result: with -ftz=true max() makes 0 of a subnormal number.
 #ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
-__device__ Compute unflushed_max(Compute a, Compute b) {
+__device__ Compute exact_max(Compute a, Compute b) {
   Compute result;
   asm("max.f32 %0, %1, %2;" : "=f"(result) : "f"(a), "f"(b));
   return result;
@@ -96,7 +96,7 @@ __device__ Compute max_lanes(Compute m) {
   return __int_as_float(top < 0 ? top ^ 0x7fffffff : top);
 #else
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) m = unflushed_max(m, __shfl_xor_sync(0xffffffff, m, step));
+  for (int step = 16; step > 0; step /= 2) m = exact_max(m, __shfl_xor_sync(0xffffffff, m, step));
   return m;
 #endif
 }
@@ -179,7 +179,7 @@ __device__ Compute largest(const Raw (&raw)[N]) {
 #pragma unroll
     for (const Pair& pair : pairs) m = __hmax2(m, pair);
   }
-  return unflushed_max(low_of(m), high_of(m));
+  return exact_max(low_of(m), high_of(m));
 }
 
 constexpr Compute kLog2E = 1.44269504f;
@@ -232,7 +232,7 @@ struct LongMaxSum {
 
   // Nothing that is added next is above `largest`.
   __device__ void raise(Compute largest) {
-    of.m = unflushed_max(of.m, largest);
+    of.m = exact_max(of.m, largest);
     if (of.m > of.base + kSlack) d *= of.rebase().factor;
   }
   __device__ MaxSum value() const { return {of.m, d.value() * of.from_base().factor}; }

@@ -92,7 +92,7 @@ def call_hooked(
 # Arguments that ask for the place of no element, so that a kernel of any axis has them.
 OF_ANY_AXIS = ("scale", "out_scale", "empty_rows")
 
-# float32 arithmetic takes a number below it for 0, times which the -inf of what is not there is NaN.
+# float32 arithmetic makes 0 of a number below it, and 0 times -inf, as absent elements are, is NaN.
 LEAST_SCALE = 2.0**-126
 
 

@@ -166,7 +166,7 @@ def _larger(problem: Problem) -> str:
     """Return what gives the larger of two numbers."""
     if problem.compute_dtype is DType.FLOAT64:
         return "larger"
-    return "unflushed_max" if problem.keeps_maximum else "max"
+    return "exact_max" if problem.keeps_maximum else "max"
 
 
 def _given_names(problem: Problem) -> dict[str, Any]:

@@ -34,7 +34,7 @@ class Softcap(Hook):
         return (10.0,)
 
     def enter(self, x: Any, *values: Any) -> Any:
-        """Return c tanh(x / c) in a wider type: what is inexact is held against the exact number."""
+        """Return c tanh(x / c) in a wider type: a kernel is held against the exact number."""
         import numpy as np
 
         (c,) = (np.asarray(value, np.longdouble) for value in values)

@@ -1,4 +1,4 @@
-"""softcap of numbers far from 0, where a relative error of an element is a large one of a result."""
+"""softcap of numbers far from 0: a small error of an element is a large one of a result."""
 
 from __future__ import annotations
 

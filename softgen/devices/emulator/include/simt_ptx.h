@@ -61,7 +61,7 @@ inline unsigned long long product(unsigned a, unsigned b) {
 }
 inline float unflushed_exp2(float x) { return exp2f(x); }
 inline float quotient(float a, float b) { return a / b; }
-inline float unflushed_max(float a, float b) { return simt::larger_by_bits(a, b); }
+inline float exact_max(float a, float b) { return simt::larger_by_bits(a, b); }
 
 inline unsigned short two_to_e4m3(float low, float high) {
   return static_cast<unsigned short>(simt::round_to_8_bits<3>(low, 0x7e) |
