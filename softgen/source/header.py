@@ -62,12 +62,12 @@ def flush_rule(problem: Problem) -> str:
     """Return what -ftz=true does to a kernel, in words.
 
     It is for float32 alone. log_softmax has no result between 0 and the last place of its
-    logarithm, which a number a row may be. No float16 is so small that it could be flushed, and
-    float64's narrowing to bfloat16 does not flush.
+    logarithm, which a number a row may be. A maximum that is a result is kept. No float16 is so
+    small that it could be flushed, and float64's narrowing to bfloat16 does not flush.
     """
     single = problem.compute_dtype is DType.FLOAT32
     flushing = (DType.FLOAT32, DType.BFLOAT16) if single else (DType.FLOAT32,)
-    flushed = any(
+    flushed = not problem.keeps_maximum and any(
         operand.dtype in flushing
         and (operand.measure in (Measure.VALUE, Measure.TERMS) or operand in problem.row_results)
         for operand in problem.results
