@@ -14,7 +14,6 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks.places import MOST_ROWS
 from softgen.spec.layouts import LABEL, Columns, Layout
 from softgen.spec.problem import Problem
 from softgen.strategies.base import (
@@ -49,6 +48,8 @@ class Variant:
         if self.strategy.pdl:
             shape = dataclasses.replace(shape, dependent=True)
         if any(hook.by_row for hook in self.problem.modifiers):
+            from softgen.spec.hooks.places import MOST_ROWS  # which calls without hooks spare
+
             shape = dataclasses.replace(shape, most_rows=MOST_ROWS)
         return shape
 

@@ -11,22 +11,12 @@ from types import ModuleType
 from softgen.errors import FunctionError
 from softgen.faults import told
 from softgen.spec.dtypes import DType
+from softgen.spec.functions import SHIPPED
 from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Operand
 
 PACKAGE = __name__.rpartition(".")[0]
 FOLDER = Path(__file__).parent
-
-# The modules that come with softgen. Their errors are softgen's bugs, which nothing rewords.
-SHIPPED = frozenset(
-    (
-        *("base", "exhibit", "faults", "of_logarithms"),
-        *("cross_entropy", "cross_entropy_backward", "entropy", "entropy_backward"),
-        *("finish", "log_finish", "log_softmax", "logsumexp", "logsumexp_backward"),
-        *("merge", "merge_losses", "partial", "partial_target", "softmax", "softmax_backward"),
-        *("token_log_probs", "token_log_probs_backward"),
-    )
-)
 
 
 def is_own(function: Function) -> bool:

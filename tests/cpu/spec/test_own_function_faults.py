@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from softgen.errors import FunctionError
-from softgen.spec.functions.faults import SHIPPED
+from softgen.spec.functions import SHIPPED
 from tests.helpers.cli_helpers import copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
