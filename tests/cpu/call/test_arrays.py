@@ -354,6 +354,9 @@ class FakeLibrary:
     def permuted(self, x: Array, order: Sequence[int]) -> Array:
         raise AssertionError("resolve_output moves no axis")
 
+    def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
+        raise AssertionError("resolve_output broadcasts nothing")
+
     def assign(self, target: Array, source: Array) -> None:
         target.filled_from = source
 

@@ -61,7 +61,7 @@ def test_run_takes_the_arguments_of_a_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("host_built")
-@pytest.mark.parametrize("shape", [(2, 3, 1), (3, 1), (1,), ()])
+@pytest.mark.parametrize("shape", [(3, 1), ()])
 def test_run_takes_a_bias_with_one_element_a_row(shape: tuple[int, ...], tmp_path: Path) -> None:
     x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
     bias = np.asarray(np.random.default_rng(1).standard_normal(shape) * 8, np.float32)

@@ -45,22 +45,23 @@ THEIRS = SimpleNamespace(
 )
 
 
-# Another library's operators, with a gradient each: one of one result, one of two.
-@torch.library.custom_op("tests_of_softgen::tripled", mutates_args=())
-def tripled(x: torch.Tensor) -> torch.Tensor:
-    return x * 3
+def _operator(name: str, schema: str, run: Callable[..., Any]) -> Any:
+    """Return an operator of another library."""
+    return torch.library.custom_op(f"beside_softgen::{name}", run, mutates_args=(), schema=schema)
 
 
-@torch.library.custom_op("tests_of_softgen::parted", mutates_args=())
-def parted(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return x.clamp(min=0), x.clamp(max=0)
-
-
-@torch.library.custom_op("tests_of_softgen::parted_backward", mutates_args=())
-def parted_backward(x: torch.Tensor, above: torch.Tensor, below: torch.Tensor) -> torch.Tensor:
+def _parted_backward(x: Any, above: Any, below: Any) -> Any:
     return torch.where(x > 0, above, below)
 
 
+# With a gradient each: one of one result, one of two.
+tripled = _operator("tripled", "(Tensor x) -> Tensor", lambda x: x * 3)
+parted = _operator(
+    "parted", "(Tensor x) -> (Tensor, Tensor)", lambda x: (x.clamp(min=0), x.clamp(max=0))
+)
+parted_backward = _operator(
+    "parted_backward", "(Tensor x, Tensor above, Tensor below) -> Tensor", _parted_backward
+)
 tripled.register_fake(torch.empty_like)
 parted.register_fake(lambda x: (torch.empty_like(x), torch.empty_like(x)))
 parted_backward.register_fake(lambda x, above, below: torch.empty_like(x))
