@@ -31,7 +31,7 @@ from tests.differential.rows import Entered, Hooks, entered
 from tests.differential.storage import Stored, exact, rounded
 
 INPUTS = 8  # of a kernel
-LAUNCHES = 4  # of a kernel of shards, one after another
+LAUNCHES = 8  # of a kernel of shards, one after another
 
 # Functions that are drawn more than once in a round of all.
 _OFTEN = {
