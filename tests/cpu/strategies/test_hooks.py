@@ -212,7 +212,7 @@ def test_named_regimes() -> None:
 def test_a_sink_that_is_infinite_or_nan_counts_as_an_element_would() -> None:
     """Of +inf and NaN softmax and entropy are NaN, and lse is what the sink is."""
     sink = (np.array([0.5, np.inf, np.nan, -np.inf]), 1, 4)
-    sources = []
+    sources: list[Source] = []
     for function in ("softmax_lse", "logsumexp", "entropy", "partial"):
         for cols, layout in ((300, ""), (20000, ""), (100, "in16")):
             problem = Problem.of(function, "float32", cols, hooks=["sinkf32"], layout=layout)
