@@ -42,6 +42,7 @@ TARGET_REGISTERS = 8
 WRITER_REGISTERS = 16
 ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
 LOG_REGISTERS = 8  # of the log of a row's sum
+ROOT_REGISTERS = 5  # of float32 terms with a target: in 32 registers 8 to 28 bytes were spilled
 MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
 MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
@@ -126,7 +127,9 @@ class Online(Strategy):
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
-        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm
+        own_terms = problem.leaves and problem.function.shifts and problem.dtype is DType.FLOAT32
+        roots = ROOT_REGISTERS if own_terms and self.unroll <= 2 else 0
+        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm + roots
 
     def overrun(self, problem: Problem) -> int:
         """Return the columns of all parts, and as many again: the last may begin behind the row."""
