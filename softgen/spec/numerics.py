@@ -213,12 +213,10 @@ def check(
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         sizes = problem.function.magnitudes(*exact_inputs)
-    x = exact_inputs[0]
+    x = exact_inputs[0]  # with the sink
     off = slack(problem, x)
-    top = x.max(axis=1, initial=-np.inf)  # with the sink
-    x = x[:, :-1] if problem.sinks else x
     found = [
-        _check(*each, x, top, off, problem, exponent_error)
+        _check(*each, x, off, problem, exponent_error)
         for each in zip(problem.results, results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -229,12 +227,12 @@ def _check(
     result: Storage,
     exact: Float64,
     size: Float64 | None,
-    x: Float64,
-    top: Float64,
+    with_sink: Float64,
     off: Float64 | float,
     problem: Problem,
     exponent_error: float,
 ) -> Accuracy:
+    x = with_sink[:, :-1] if problem.sinks else with_sink
     unit = unit_of(operand.float_type)
     bound = _ULPS if unit == "ulp" else _BOUND[operand.float_type]
     if result.size == 0:
@@ -255,10 +253,11 @@ def _check(
     error[np.isnan(exact) & np.isnan(got)] = 0
     if operand.name == "lse" and len(problem.results) > 1:
         # Beside other results it goes by the maximum, which may leave NaN out.
-        error[np.isnan(exact) & np.isposinf(got) & np.isposinf(x).any(axis=1)] = 0
+        error[np.isnan(exact) & np.isposinf(got) & np.isposinf(with_sink).any(axis=1)] = 0
     if operand.extent is Extent.ELEMENT and operand.measure is not Measure.TERMS:
         exactly = np.isneginf(x) & ~np.isnan(exact)
         error[exactly] = np.where(got[exactly] == rounded[exactly], 0, np.inf)
+    top = with_sink.max(axis=1, initial=-np.inf)
     passed = _passes_limit(operand, got, exact, top, off, problem)
     error[passed] = np.inf
     worst_at = int(np.argmax(error))

@@ -261,7 +261,7 @@ def hard_targets(rows: int, cols: int) -> Any:
 def targets_of(x: Any) -> Any:
     """Return hard targets, and in each fourth row the largest column: the least that a loss is."""
     target = hard_targets(*x.shape)
-    target[3::4] = x[3::4].argmax(axis=1)
+    target[3::4] = x[3::4].argmax(axis=1).tolist()  # x may be CuPy's
     return target
 
 

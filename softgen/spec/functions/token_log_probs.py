@@ -167,7 +167,7 @@ class TokenLogProbs(OfIds):
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return ids of all kinds: in each fourth row the largest column, for one."""
         ids = self.some_ids(*x.shape)
-        ids.reshape(len(x), -1)[3::4, 0] = x[3::4].argmax(axis=1)
+        ids.reshape(len(x), -1)[3::4, 0] = x[3::4].argmax(axis=1).tolist()  # x may be CuPy's
         return (ids,)
 
 
