@@ -8,7 +8,7 @@
 //   sums: float32 [rows], contiguous
 //   logits: float32 [rows], contiguous
 //   rows: int64 number (long long); the arguments come in this order
-//   NaN makes m and d NaN, +inf d alone, both either; logit is +inf for targets elsewhere
+//   NaN makes m, d NaN, +inf d alone, both either; logit is +inf of targets elsewhere
 //   aligned: x to 16 bytes (then every row is)
 // Strategy online: one block strides over a row, (max, sum) pairs; any size and alignment.
 //   grid:    rows blocks, or fewer: blocks stride over the rows; 1-D, rows >= 1

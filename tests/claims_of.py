@@ -518,7 +518,6 @@ SINGLES: dict[str, tuple[str, ...]] = {
     ),
     "docs/pytorch.md": (
         "whose dispatch takes about {dispatch} us",
-        "which takes {past_dispatch} us less a call",
         "A gradient that is registered in Python takes {python_gradient} us of each call",
         "Tracking adds {tracking} us",
         "takes {no_question} us more than PyTorch's softmax and gradient",

@@ -36,7 +36,7 @@ class PartialTarget(OfTargets):
     @property
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "NaN makes m and d NaN, +inf d alone, both either; logit is +inf for targets elsewhere"
+        return "NaN makes m, d NaN, +inf d alone, both either; logit is +inf of targets elsewhere"
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
