@@ -199,7 +199,7 @@ def _run(
     report: dict[str, Any] = {"shape": list(values.shape), "function": function.name}
     report |= {"dtype": x_type.value, "out_dtype": y_type.value}
     exponent_error = 0.0
-    names, taken = load_hooks(function, values, x_type, y_type, hooks)
+    names, taken = load_hooks(function, values, axis, x_type, y_type, hooks)
     if cols == 0:
         arrays, accuracy = _of_nothing(function, values, of_rows), Closeness()
         report |= {"variant": None, "strategy": None, "parameters": {}}

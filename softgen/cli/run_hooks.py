@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,8 @@ from softgen.spec.problem import Problem
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-ARRAYS = ("scale", "bias", "mask", "lengths", "sink")
+NUMBERS_TOO = ("scale", "out_scale")
+ARRAYS = (*NUMBERS_TOO, "bias", "mask", "lengths", "sink")
 
 
 class _Host:
@@ -50,6 +52,9 @@ class _Host:
     def copy(self, x: NDArray[Any]) -> NDArray[Any]:
         return x.copy(order="C")
 
+    def permuted(self, x: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
+        return x.transpose(order)
+
     def broadcast(self, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
         import numpy as np
 
@@ -57,13 +62,19 @@ class _Host:
 
 
 def load(
-    function: Function, x: NDArray[Any], x_type: DType, y_type: FloatType, given: list[str]
+    function: Function,
+    x: NDArray[Any],
+    axis: int,
+    x_type: DType,
+    y_type: FloatType,
+    given: list[str],
 ) -> tuple[tuple[str, ...], tuple[NDArray[Any], ...]]:
     """Return the names of a kernel's hooks, and what they take in storage form.
 
     Args:
         function: what is computed.
         x: the input, of its own shape.
+        axis: of x, along which rows lie, from 0 on.
         x_type: what it is computed in.
         y_type: of the result.
         given: NAME=NUMBER, NAME=FILE.npy, or causal: the arguments of a call.
@@ -81,7 +92,9 @@ def load(
             raise InvalidValueError(f"--hook {name}= needs --hook dropout=0.1")
     host = cast(Library, _Host(x, x_type))
     names, values = chosen(
-        *(function, x, y_type, arguments), library_of=lambda array: (host, array)
+        *(function, x, y_type, arguments),
+        library_of=lambda array: (host, array),
+        axis=-1 if axis == x.ndim - 1 else axis,
     )
     operands = Problem.of(function, x_type, 1, out_dtype=y_type, hooks=names).hook_operands
     pairs = [*zip(values, operands, strict=True)]
@@ -117,14 +130,14 @@ def _argument(text: str, compute: str) -> tuple[str, Any]:
             from softgen.spec.numerics import encode
 
             return name, encode(array, Integer.INT64)
-        return name, array.astype(compute) if name == "scale" else array
-    for kind in (int, float) if name == "scale" or name not in ARRAYS else ():
+        return name, array.astype(compute) if name in NUMBERS_TOO else array
+    for kind in (int, float) if name in NUMBERS_TOO or name not in ARRAYS else ():
         try:
             return name, kind(value)
         except ValueError:
             continue
     if name in ARRAYS:
-        also = f", or a number, as {name}=0.5" if name == "scale" else ""
+        also = f", or a number, as {name}=0.5" if name in NUMBERS_TOO else ""
         raise InvalidValueError(f"--hook {text}: {name} is a .npy file, as {name}=values.npy{also}")
     example = "0.1" if name == "dropout" else "2"
     raise InvalidValueError(f"--hook {text}: {name} is a number, as {name}={example}")

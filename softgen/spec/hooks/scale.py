@@ -50,7 +50,7 @@ class Scale(Hook):
 
     def enter(self, x: Any, *values: Any) -> Any:
         """Return the products."""
-        return x * values[0]
+        return x * _factor(x, values[0])
 
     @property
     def placed(self) -> bool:
@@ -90,12 +90,21 @@ class RowScale(Hook):
 
     def enter(self, x: Any, *values: Any) -> Any:
         """Return the products."""
-        return x * row_values(x, *values)
+        return x * _factor(x, row_values(x, *values))
 
     @property
     def by_row(self) -> bool:
         """A number a row."""
         return True
+
+
+def _factor(x: Any, scale: Any) -> Any:
+    """Return what the arithmetic of x takes a scale for: 0 where -ftz=true makes that of it."""
+    import numpy as np
+
+    if x.dtype != np.float32:
+        return scale
+    return np.where(np.abs(scale) < np.finfo(np.float32).tiny, np.float32(0), scale)
 
 
 @dataclass(frozen=True)

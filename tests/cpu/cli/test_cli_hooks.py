@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -75,10 +76,85 @@ def test_run_takes_a_bias_with_one_element_a_row(shape: tuple[int, ...], tmp_pat
     np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), wanted, 1e-6, 1e-6)
 
 
+AXIS = (4, 50, 6)  # x, along whose axis 1 rows lie
+
+
+def _softmax(x: Any) -> Any:
+    terms = np.exp(x - x.max(1, keepdims=True))
+    return terms / terms.sum(1, keepdims=True)
+
+
+@pytest.mark.usefixtures("host_built")
+@pytest.mark.parametrize("variant", ["columns", "strips", "safe"])
+def test_hooks_along_an_axis_are_those_of_its_rows(variant: str, tmp_path: Path) -> None:
+    """Against NumPy alone: the command's own check takes what the kernel took."""
+    random = np.random.default_rng(5)
+    x = random.standard_normal(AXIS).astype(np.float32)
+    biases = [random.standard_normal(shape) * 3 for shape in (AXIS, (50, 1), (4, 1, 6))]
+    mask = random.random(AXIS) < 0.7
+    lengths, sink = random.integers(1, 51, 6), random.standard_normal((4, 6))
+    wide, columns = x.astype(np.float64), np.arange(50)[:, None]
+    beside = np.concatenate([wide, sink.astype(np.float32)[:, None]], axis=1)
+    cases: list[tuple[list[str], dict[str, Any], Any]] = [
+        *((["bias"], {"bias": b.astype(np.float32)}, _softmax(wide + b)) for b in biases),
+        (["mask"], {"mask": mask}, _softmax(np.where(mask, wide, -np.inf))),
+        (["sink"], {"sink": sink.astype(np.float32)}, _softmax(beside)[:, :50]),
+    ]
+    if variant == "safe":  # which takes ends of rows too
+        shown = columns < lengths
+        cases.append((["lengths"], {"lengths": lengths}, _softmax(np.where(shown, wide, -np.inf))))
+        shown = columns <= np.arange(6) + 44
+        cases.append((["causal"], {}, _softmax(np.where(shown, wide, -np.inf))))
+    np.save(tmp_path / "x.npy", x)
+    for hooks, arrays, wanted in cases:
+        for name, array in arrays.items():
+            np.save(tmp_path / f"{name}.npy", array)
+        given = [f"{h}={tmp_path / h}.npy" if h in arrays else h for h in hooks]
+        ok(
+            *("run", "--input", tmp_path / "x.npy", "--inner", 6, "--device", "cpu"),
+            *("--variant", variant, "--output", tmp_path / "y.npy"),
+            *(word for hook in given for word in ("--hook", hook)),
+        )
+        np.testing.assert_allclose(
+            np.load(tmp_path / "y.npy"), wanted, 3e-6, 1e-30, err_msg=f"{variant} {hooks}"
+        )
+
+
+@pytest.mark.usefixtures("host_built")
+def test_a_scale_that_is_taken_for_0_makes_nan_of_infinity_as_0_does(tmp_path: Path) -> None:
+    x = np.ones((2, 4), np.float32)
+    x[0, 1] = -np.inf
+    np.save(tmp_path / "x.npy", x)
+    for scale in ("0", "1e-40", "-1e-40"):
+        ok(
+            *("run", "--input", tmp_path / "x.npy", "--device", "cpu"),
+            *("--output", tmp_path / "y.npy", "--hook", f"scale={scale}"),
+        )
+        y = np.load(tmp_path / "y.npy")
+        assert np.isnan(y[0]).all(), scale
+        assert y[1].tolist() == [0.25] * 4, scale
+
+
+@pytest.mark.usefixtures("host_built")
+def test_an_out_scale_may_be_one_of_rows(tmp_path: Path) -> None:
+    x = np.random.default_rng(6).standard_normal((3, 40)).astype(np.float32)
+    scales = np.array([2, -0.5, 0])
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "s.npy", scales)
+    ok(
+        *("run", "--input", tmp_path / "x.npy", "--device", "cpu", "--output", tmp_path / "y.npy"),
+        *("--hook", f"out_scale={tmp_path / 's.npy'}"),
+    )
+    terms = np.exp(x.astype(np.float64))
+    wanted = terms / terms.sum(1, keepdims=True) * scales[:, None]
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), wanted, 3e-6)
+
+
 def test_run_refuses_what_no_call_takes() -> None:
     for given, message in (
         ("tempo=2", "unknown argument 'tempo'"),
         ("scale=two", "scale is a .npy file, as scale=values.npy, or a number, as scale=0.5"),
+        ("out_scale=two", "out_scale is a .npy file, as out_scale=values.npy, or a number"),
         ("dropout=much", "dropout is a number, as dropout=0.1"),
         ("mask=3", "mask is a .npy file, as mask=values.npy"),
         ("softcap", "softcap is a number, as softcap=2"),
