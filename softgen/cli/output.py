@@ -143,6 +143,5 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
 
 def document(value: Any) -> None:
     """Print the one JSON document of a command on stdout."""
-    text = json.dumps(value, indent=2, allow_nan=False)  # which leaves DEL, of all below 128, as is
-    sys.stdout.write(text.replace("\x7f", "\\u007f") + "\n")
+    sys.stdout.write(json.dumps(value, indent=2, allow_nan=False) + "\n")
     sys.stdout.flush()

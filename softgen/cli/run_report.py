@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from softgen.cli import output
@@ -39,12 +40,13 @@ def keep_source(variant: Variant, arch: Arch) -> str | None:
     path = folders.directory() / "sources" / f"{source.name}.cu"
     try:
         folders.made("sources")  # nobody else may have put a link there
-        if os.path.lexists(path) and not owned.is_source(path):
+        text = source.text.encode()
+        if os.path.lexists(path) and not owned.is_source(path) and not _holds(path, text):
             output.warn(
                 f"{path} was edited, or is not softgen's; the source is not kept. Move or delete it"
             )
             return None
-        write_whole(path, owned.sealed(source.text.encode()), private=True)
+        write_whole(path, owned.sealed(text), private=True)
     except OSError as error:
         output.warn(
             f"the cache folder {path.parent} cannot be written ({error.strerror or error}); the "
@@ -52,6 +54,16 @@ def keep_source(variant: Variant, arch: Arch) -> str | None:
         )
         return None
     return str(path)
+
+
+def _holds(path: Path, text: bytes) -> bool:
+    """Whether a file is that text, as an earlier version kept it."""
+    from softgen.disk.files import read_regular
+
+    try:
+        return read_regular(path) == text
+    except OSError:
+        return False
 
 
 def spell_error(report: dict[str, Any]) -> str:

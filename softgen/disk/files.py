@@ -65,7 +65,7 @@ def _replace(
                 file.flush()
                 os.fsync(file.fileno())
         if like is not None:
-            with contextlib.suppress(PermissionError):
+            with contextlib.suppress(OSError):  # EPERM, or EINVAL of an owner without a number here
                 os.chown(temporary, like.st_uid, like.st_gid)
         if not private:  # mkstemp gives 0600
             os.chmod(temporary, stat.S_IMODE(like.st_mode) if like else 0o666 & ~_umask())

@@ -50,8 +50,7 @@ def write(path: Path, data: bytes) -> None:
         else:
             _write_into(path, state, data)
     except OSError as error:
-        error.filename, error.filename2 = str(path), None
-        raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def is_replaced(path: Path) -> bool:

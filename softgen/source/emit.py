@@ -106,7 +106,7 @@ def _write(folder: Path, sources: Sequence[Source], of: str, alone: bool) -> Rep
     for name in [*wanted.texts, *wanted.stale]:
         _refuse_odd_file(folder / name)
     there = _digests(folder, wanted.entries, previous)
-    listed = (folder / MANIFEST).read_text() if previous else None
+    listed = (folder / MANIFEST).read_text() if (folder / MANIFEST).exists() else None
     if alone:
         _delete_unfinished(folder, {MANIFEST, *previous, *wanted.entries})
 

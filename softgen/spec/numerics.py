@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -217,9 +217,23 @@ def check(
     off = slack(problem, x)
     found = [
         _check(*each, x, off, problem, exponent_error)
-        for each in zip(problem.results, results, exact, sizes, strict=True)
+        for each in zip(_limited(problem, values), results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
+
+
+def _limited(problem: Problem, values: Sequence[Storage]) -> tuple[Operand, ...]:
+    """Return the results with the limits that they have for such inputs.
+
+    A z_loss below 0 is taken from a loss, which may then be 0 or less by any rounding.
+    """
+    given = zip(problem.inputs, values, strict=True)
+    if not any(operand.name == "z_loss" and bool(np.any(value < 0)) for operand, value in given):
+        return problem.results
+    return tuple(
+        replace(operand, limit=Limit.NONE) if operand.limit is Limit.AT_LEAST_ZERO else operand
+        for operand in problem.results
+    )
 
 
 def _check(

@@ -34,7 +34,6 @@ class About:
         compute: the type of all arithmetic.
         slack: by how much elements of each row may be off, shape (rows,).
         tiny: a maximum that is smaller may be 0.
-        grown: what results are times on their way out, at least 1.
         hidden: elements that are -inf, of a result with an element a column; else None.
         below_max: max - x of elements, where the kernel rounds a fused exponent; else None.
     """
@@ -43,7 +42,6 @@ class About:
     compute: str
     slack: Wide
     tiny: float = 0.0
-    grown: Any = 1.0
     hidden: Any = None
     below_max: Any = None
 
@@ -87,7 +85,7 @@ def _bad(got: Wide, stored: Stored, right: Wide, wanted: Wanted, about: About) -
         low, high = steps(right - off, about.dtype), steps(right + off, about.dtype)
         near = (number >= low - 1) & (number <= high + 1)
         if about.compute == "float32":
-            least = SMALLEST_NORMAL["float32"] * about.grown * (1 + 2**-8)
+            least = SMALLEST_NORMAL["float32"] * (1 + 2**-8)
             near |= (got == 0) & (np.abs(right) < least)
     else:
         near = np.abs(got - right) <= off
@@ -119,11 +117,11 @@ def _off(right: Wide, wanted: Wanted, about: About) -> Any:
     if wanted.measure == EXACT:
         return slack + about.tiny
     if wanted.measure == VALUE:
-        floor = np.maximum(size, FLOOR[kind] * np.asarray(about.grown, np.longdouble))
+        floor = np.maximum(size, FLOOR[kind])
         if small:
             return slack * size
         if kind == "float64":
-            return floor * (BOUND[kind] * (1 + np.abs(np.log(floor / about.grown)) / 90) + slack)
+            return floor * (BOUND[kind] * (1 + np.abs(np.log(floor)) / 90) + slack)
         step = BOUND[kind] + slack
         if about.below_max is not None:
             step = step + ONEFLOW * np.minimum(about.below_max, -np.log(FLOOR[kind]))

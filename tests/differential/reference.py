@@ -9,7 +9,7 @@ import numpy as np
 
 from tests.differential.bounds import About, objection
 from tests.differential.functions import INF, LOGARITHM, Results, Row, results_of
-from tests.differential.rows import Entered, Hooks, entered, grown, left
+from tests.differential.rows import Entered, Hooks, entered, left
 from tests.differential.storage import Stored, Wide
 
 
@@ -53,7 +53,6 @@ def objections(
         about = About(dtype, compute, rows.slack, rows.tiny)
         if name == "y":
             about.hidden = rows.x == -INF
-            about.grown = grown(hooks)
             if fused:
                 with np.errstate(all="ignore"):
                     below = rows.x.max(axis=1, keepdims=True) - rows.x

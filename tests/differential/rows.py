@@ -112,13 +112,3 @@ def left(y: Wide, hooks: Hooks) -> Wide:
             # As PyTorch's: NaN times the 0 of what is dropped is NaN.
             y = np.where(stays, y * np.longdouble(times), y * 0)
     return y
-
-
-def grown(hooks: Hooks) -> Any:
-    """Return what results are times on their way out, 1 at least."""
-    times: Any = 1.0
-    if hooks.out_scale is not None:
-        times = np.abs(np.asarray(hooks.out_scale, np.longdouble))
-    if hooks.dropout is not None:
-        times = times * np.longdouble(hooks.dropout[3])
-    return np.maximum(times, 1.0)

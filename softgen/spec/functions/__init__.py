@@ -53,8 +53,15 @@ def function_named(name: str) -> Function | None:
                 if function.name == name:
                     return function
             named = getattr(module, "function_of", None)  # of those that are too many to list
-            if named is not None and (function := named(name)) is not None:
-                return cast("Function", function)
+            try:
+                if named is not None and (function := named(name)) is not None:
+                    return cast("Function", function)
+            except AUTHORS as error:
+                if stem in SHIPPED:
+                    raise
+                from softgen.spec.functions.faults import module_fault
+
+                raise module_fault(stem, error) from error
     found = {function.name: function for function in all_functions()}.get(name)
     if found is None:
         for left_out in (_discover()[1].get(stem) for stem in stems):

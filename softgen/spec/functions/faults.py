@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Container
@@ -10,7 +11,7 @@ from types import ModuleType
 
 from softgen.errors import FunctionError
 from softgen.faults import told
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions import SHIPPED
 from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Operand
@@ -79,9 +80,8 @@ def objection(module: ModuleType, taken: Container[str]) -> str:
         for attribute in dir(type(function)):
             if isinstance(getattr(type(function), attribute), property):
                 getattr(function, attribute)
-        for kind in DType:
-            compute = DType.FLOAT64 if kind is DType.FLOAT64 else DType.FLOAT32
-            operands = function.operands(kind, kind, compute)
+        for kind, out in itertools.product(DType, DType):
+            operands = function.operands(kind, out, compute_type(kind, out))
             if not all(isinstance(operand, Operand) for operand in operands) or not any(
                 operand.extent is Extent.ELEMENT and not operand.result for operand in operands
             ):

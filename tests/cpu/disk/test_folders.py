@@ -292,11 +292,15 @@ def test_a_source_that_was_edited_is_neither_deleted_nor_replaced(
     assert path.read_text() == text
 
 
-def test_a_source_that_an_earlier_version_kept_is_softgens(own_cache: Path) -> None:
+def test_a_source_that_an_earlier_version_kept_is_not_deleted(own_cache: Path) -> None:
+    """It has no seal: it is sealed where it is as today's, and is the user's where it is not."""
     path = folders.made("sources") / f"{SOURCE.name}.cu"
-    older = SOURCE.text.replace("kBlockSize", "kThreads")
-    path.write_text(older)
+    path.write_text(SOURCE.text)
+    assert cache.clear() == cache.Cleared(NONE, {})
     assert keep_source(SOURCE.variant, SM_90) == str(path)
-    assert path.read_text().startswith(SOURCE.text)
-    path.write_text(older)
-    assert cache.clear().deleted["sources"] == 1
+    assert path.read_bytes() == owned.sealed(SOURCE.text.encode())
+    for edited in (SOURCE.text.replace("kBlockSize", "kThreads"), SOURCE.text + "// my own work\n"):
+        path.write_text(edited)
+        assert keep_source(SOURCE.variant, SM_90) is None
+        assert cache.clear() == cache.Cleared(NONE, {})
+        assert path.read_text() == edited

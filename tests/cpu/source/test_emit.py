@@ -349,3 +349,10 @@ def test_a_failed_write_leaves_the_old_file_and_no_litter(
         write(folder, [ONLINE, SAFE])
     assert files(folder) == [SAFE_FILE, "manifest.json", ONLINE_FILE]
     assert (folder / SAFE_FILE).read_text() == "old\n"
+
+
+def test_nothing_over_a_manifest_of_nothing_writes_nothing(tmp_path: Path) -> None:
+    assert write(tmp_path, []).written == ("manifest.json",)
+    again = write(tmp_path, [])
+    assert again.written == ()
+    assert again.unchanged == ("manifest.json",)

@@ -299,6 +299,22 @@ def test_limits_leave_out_rows_whose_exact_results_pass_them() -> None:
     assert numerics.check((loss, lse), inputs, problem).ok
 
 
+def test_a_loss_less_a_z_loss_may_be_below_0() -> None:
+    """Its terms cancel: what rounding leaves has either sign."""
+    problem = Problem.of("cross_entropy", "float32", 2)
+    x = np.array([[1.0, 0.0]], np.float32)
+    lse = np.float32(np.log(np.exp(1.0) + 1))
+    for z_loss, ok in ((np.float32(-(lse - 1) / lse**2), True), (np.float32(0), False)):
+        inputs = (x, np.array([0]), np.array(-100), np.array(z_loss))
+        loss = np.array([-1e-7], np.float32) if ok else np.array([lse - 1], np.float32)
+        results = (loss, np.array([lse], np.float32))
+        assert numerics.check(results, inputs, problem).ok
+        below = (np.array([-1e-7], np.float32), results[1])
+        assert numerics.check(below, inputs, problem).ok is ok
+        too_low = (loss, np.array([0.5], np.float32))
+        assert not numerics.check(too_low, inputs, problem).ok
+
+
 def test_what_overflows_the_result_is_its_infinity() -> None:
     big = float(np.finfo(np.float32).max)
     x = np.array([[big, -big]], np.float32)

@@ -65,6 +65,11 @@ MODULE_FAULTS = [
     ('return "lme = log(mean(exp(x)))"', 'return "lme" / 2', "TypeError"),
     ('return "logmeanexp"', "return self.title", "AttributeError: .*'title'"),
     ('row_result("lme", out_dtype, "Y", Measure.LOGARITHM)', "x", "NameError: .*'x'"),
+    (  # of pairs of types alone
+        'row_result("lme", out_dtype, "Y", Measure.LOGARITHM)',
+        'row_result("lme", {dtype: dtype}[out_dtype], "Y", Measure.LOGARITHM)',
+        "KeyError",
+    ),
     ("def operands(self, dtype", "def operand(self, dtype", "TypeError: .*abstract"),
     ("return True", "raise SystemExit(1)", "SystemExit: 1"),
 ]
@@ -99,6 +104,16 @@ def test_a_broken_module_is_left_out(
         told = subprocess.run(words, cwd=checkout, capture_output=True, text=True, check=False)
         assert "Traceback" in told.stderr or "SystemExit" in message
     assert (advice is not None) == (not in_use), listed.stderr
+
+
+def test_a_function_of_many_names_that_raises_is_told(checkout: Path) -> None:
+    path = checkout / "softgen/spec/functions/logmeanexp.py"
+    path.write_text(path.read_text() + "\n\ndef function_of(name):\n    raise SystemExit(0)\n")
+    named = softgen(checkout, "show", "--function", "logmeanexp_x", "--cols", 8)
+    assert named.returncode == 1
+    where = f"{path}, line {len(path.read_text().splitlines())}: SystemExit: 0"
+    assert where in " ".join(named.stderr.split())
+    assert softgen(checkout, "show", "--function", "logmeanexp", "--cols", 8).returncode == 0
 
 
 @pytest.mark.usefixtures("host_built")
