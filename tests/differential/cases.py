@@ -304,10 +304,11 @@ def _offsets(random: Random, problem: Problem) -> tuple[int, int]:
     if random.random() < 0.5 and problem.alignment >= natural:
         return 0, 0
     unit = problem.alignment
-    return tuple(  # type: ignore[return-value]
+    x, results = (
         unit * int(random.integers(max(1, kind.max_pack // unit)))
         for kind in (problem.dtype, problem.out_dtype)
     )
+    return x, results
 
 
 def labels(drawn: Kernel) -> Mapping[str, list[str]]:
