@@ -16,6 +16,7 @@ from softgen.cli.run_compute import compute
 from softgen.cli.run_input import Files, Request, axis_before, save_npy
 from softgen.cli.run_report import describe, print_report
 from softgen.errors import InvalidValueError
+from softgen.faults import AUTHORS
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import MOST_INNER, layout_behind
@@ -189,6 +190,7 @@ def _run(
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
     from softgen.cli.run_hooks import load as load_hooks
+    from softgen.source.render import raise_added_fault
     from softgen.spec import numerics
 
     y_type = out_dtype or x_type
@@ -220,7 +222,11 @@ def _run(
         inputs = (x, *files.load_inputs(problem.bare, x, random), *taken)
         made = compute(where, problem, inputs, choice, emulating)
         exponent_error = made.variant.strategy.exponent_error(problem)
-        accuracy = measure(problem, inputs, made.results, exponent_error)
+        try:
+            accuracy = measure(problem, inputs, made.results, exponent_error)
+        except AUTHORS as error:
+            raise_added_fault(made.variant, error)
+            raise
         arrays = [
             _for_people(
                 numerics.in_memory(numerics.decode(each, operand.dtype), operand, problem),

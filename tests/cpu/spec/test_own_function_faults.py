@@ -117,6 +117,28 @@ def test_a_function_of_many_names_that_raises_is_told(checkout: Path) -> None:
 
 
 @pytest.mark.usefixtures("host_built")
+@pytest.mark.parametrize(
+    ("line", "instead", "message"),
+    [
+        ("(x,) = inputs", "(x, z) = inputs", "ValueError: not enough values"),
+        ("(x,) = inputs", "raise SystemExit(0)", "SystemExit: 0"),
+        ("return (log_sum_exp(x)", "return 7, (log_sum_exp(x)", "function logmeanexp: IndexError"),
+    ],
+)
+def test_run_names_the_line_of_a_broken_reference(
+    line: str, instead: str, message: str, checkout: Path
+) -> None:
+    path = checkout / "softgen/spec/functions/logmeanexp.py"
+    number = break_line(path, line, instead)
+    words = ("run", "--function", "logmeanexp", "--rows", 2, "--cols", 8, "--device", "cpu")
+    ended = softgen(checkout, *words)
+    assert ended.returncode == 1
+    where = message if "function" in message else f"{path}, line {number}: {message}"
+    assert where in " ".join(ended.stderr.split())
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.usefixtures("host_built")
 def test_a_broken_module_leaves_verification_alone(checkout: Path) -> None:
     break_line(
         checkout / "softgen/spec/functions/logmeanexp.py", "FUNCTIONS = (LogMeanExp(),)", "1 / 0"
