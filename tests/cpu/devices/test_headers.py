@@ -132,3 +132,16 @@ def test_capped_settings_do_not_spill(arch: str) -> None:
     assert chosen
     spills = {v.name: compile_offline(render(v), KNOWN[arch]).spill_bytes for v in chosen.values()}
     assert not any(spills.values()), spills
+
+
+def test_capped_gradients_from_a_given_lse_do_not_spill() -> None:
+    """Of float32 rows with a target, two packs at a time: the roots of terms need registers too."""
+    problem = Problem.of("cross_entropy_backward", "float32", 128256)
+    capped = [
+        variant
+        for variant in candidates(problem, 8192, H200, "online")
+        if variant.strategy.knobs["min_blocks"] > 1 and variant.strategy.knobs["unroll"] == 2
+    ]
+    assert {variant.strategy.knobs["pack_size"] for variant in capped} >= {2, 4}
+    spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in capped}
+    assert not any(spills.values()), spills
