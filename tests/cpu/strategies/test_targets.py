@@ -220,6 +220,25 @@ def test_a_negative_z_loss_of_the_largest_numbers_is_no_nan() -> None:
         assert not np.isnan(results[0]).any()
 
 
+def test_a_large_z_loss_of_an_lse_of_0_is_no_nan() -> None:
+    """Twice a weight above half of the largest number overflows, and inf times 0 is NaN."""
+    jobs = []
+    for dtype, choice in (("float32", "warp"), ("bfloat16", "online"), ("float16", "safe")):
+        problem = Problem.of("cross_entropy_backward", dtype, 33)
+        job = job_of(variant_of(problem, choice))
+        inputs = list(job.inputs)
+        names = [operand.name for operand in problem.inputs]
+        inputs[names.index("lse")] = np.zeros_like(inputs[names.index("lse")])
+        for z_loss in (0.75, -0.75, 1.0, -1.0):
+            weight = np.float32(z_loss) * np.finfo(np.float32).max
+            inputs[names.index("z_loss")] = np.asarray(weight, np.float32)
+            jobs.append(replace(job, others=tuple(inputs[1:])))
+    for job, (results, _) in zip(jobs, run(*jobs), strict=True):
+        problem = job.source.variant.problem
+        outcome = check(results, job.inputs, problem)
+        assert outcome.ok, f"{job.source.name}: {outcome.message}"
+
+
 def test_a_sink_is_no_class() -> None:
     """Of the reference, which has it as one more column, as of kernels."""
     cols = 33
