@@ -7,10 +7,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softgen.spec.arch import arch_named
 from softgen.spec.numerics import Storage, decode, encode, other_inputs
 from softgen.spec.problem import Problem
+from softgen.strategies.select import select
 from tests.helpers.chosen import chosen, objections, row_count
 from tests.helpers.emulator_helpers import share_programs
+
+H200 = arch_named("sm_90")
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +51,27 @@ def test_the_maximum_is_that_of_the_row(function: str) -> None:
     assert len({variant.strategy.name for variant in variants}) >= 4
     assert len({variant.problem.dtype for variant in variants}) == 4
     assert objections(variants, inputs_of) == []
+
+
+PACKED = (  # best guesses have none
+    ("partial", 5000, "block_p8_c40_g128_b128_m1_pk"),
+    ("partial_target", 5000, "block_p8_c40_g128_b128_m1_pk"),
+    ("partial_target", 8192, "cluster_p8_c32_b128_k2_m10_pk"),
+)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_the_maximum_of_elements_that_stay_packed_is_that_of_the_row(dtype: str) -> None:
+    variants = [select(Problem.of(name, dtype, cols), 9, H200, of) for name, cols, of in PACKED]
+    assert all(variant.strategy.knobs["packed"] for variant in variants)
+    assert objections(variants, inputs_of) == []
+
+
+def test_the_maximum_is_that_of_the_row_where_a_lane_combines_parts() -> None:
+    """A cluster of 64 warps, of whose parts each lane has two; either may be the larger."""
+    problem = Problem.of("partial", "float32", 33000)
+    variant = select(problem, 9, H200, "cluster_p4_c20_b128_k16_m1")
+    assert objections([variant], inputs_of) == []
 
 
 def test_the_rows_have_subnormal_maxima() -> None:
