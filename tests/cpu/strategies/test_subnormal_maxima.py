@@ -63,6 +63,8 @@ PACKED = (  # best guesses have none
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_the_maximum_of_elements_that_stay_packed_is_that_of_the_row(dtype: str) -> None:
     variants = [select(Problem.of(name, dtype, cols), 9, H200, of) for name, cols, of in PACKED]
+    realigned = Problem.of("partial", dtype, 5001, fixed_order=True)  # sums widened elements
+    variants.append(select(realigned, 9, H200, PACKED[0][-1]))
     assert all(variant.strategy.knobs["packed"] for variant in variants)
     assert objections(variants, inputs_of) == []
 
