@@ -13,12 +13,7 @@ from softgen.call.library import Library, library_of
 from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import (
-    DType,
-    Integer,
-    compute_type,
-    result_type,
-)
+from softgen.spec.dtypes import FLOAT32_TINY, DType, Integer, compute_type, result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.spec.hooks.places import MOST_ROWS
@@ -92,15 +87,12 @@ def call_hooked(
 # Arguments that ask for the place of no element, so that a kernel of any axis has them.
 OF_ANY_AXIS = ("scale", "out_scale", "empty_rows")
 
-# float32 arithmetic makes 0 of a number below it, and 0 times -inf, as absent elements are, is NaN.
-LEAST_SCALE = 2.0**-126
-
 
 def _of_any_axis(hooks: Mapping[str, Any]) -> bool:
-    """Whether they are numbers for all rows, and a scale of them is LEAST_SCALE or more."""
+    """Whether they are numbers for all rows, and a scale of them is FLOAT32_TINY or more."""
     given = {name: value for name, value in hooks.items() if value is not None}
     scale, out_scale = given.get("scale", 1), given.get("out_scale", 1)
-    numbers = is_number(scale) and is_number(out_scale) and scale >= LEAST_SCALE
+    numbers = is_number(scale) and is_number(out_scale) and scale >= FLOAT32_TINY
     return given.keys() <= set(OF_ANY_AXIS) and numbers
 
 
@@ -178,7 +170,8 @@ class _Finder:
             return
         if is_number(given):
             value = finite("scale", given)
-            self._add("scale" if value >= LEAST_SCALE else "scaleany", value)
+            # Arithmetic may make 0 of a smaller one, and 0 times the -inf of absent elements is NaN.
+            self._add("scale" if value >= FLOAT32_TINY else "scaleany", value)
         else:
             array = self.x.array("scale", given, (self.compute,), "a number or an array of")
             self._add("scalerow", *self.x.by_row("scale", array))

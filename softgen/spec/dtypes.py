@@ -10,6 +10,9 @@ from softgen.names import likely
 # The widest load or store of one thread (LDG.128 / STG.128) moves this many bytes.
 MAX_PACK_BYTES = 16
 
+# float32's smallest normal number: -ftz=true has float32 arithmetic make 0 of smaller ones.
+FLOAT32_TINY = 2.0**-126
+
 
 class FloatType(str, Enum):
     """What an element may be: a DType, or of a result a Float8."""

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import FLOAT32_TINY, DType
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
 from softgen.spec.operands import Extent, Measure
@@ -16,8 +16,6 @@ from softgen.spec.problem import Problem
 
 Storage = npt.NDArray[Any]
 Float64 = npt.NDArray[np.float64]
-
-FLOAT32_TINY = float(np.finfo(np.float32).tiny)
 
 
 def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple[Float64, ...]:

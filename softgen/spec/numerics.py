@@ -16,11 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
-from softgen.spec.exact import FLOAT32_TINY, hooked, slack
+from softgen.spec.dtypes import FLOAT32_TINY, DType, ElementType, Float8, FloatType, Integer
 from softgen.spec.exact import Float64 as Float64
 from softgen.spec.exact import Storage as Storage
 from softgen.spec.exact import exact_results as exact_results
+from softgen.spec.exact import hooked, slack
 from softgen.spec.exact import of_empty_row as of_empty_row
 from softgen.spec.exact import reference as reference
 from softgen.spec.operands import Extent, Limit, Measure, Operand

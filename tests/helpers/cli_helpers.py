@@ -78,3 +78,12 @@ def copy_package(folder: Path) -> Path:
         unfinished = shutil.ignore_patterns("*.pyc.*")
         shutil.copytree(ROOT / part, folder / part, ignore=unfinished)
     return folder
+
+
+def break_line(path: Path, line: str, instead: str) -> int:
+    """Replace the first line with `line` in it and return its number."""
+    lines = path.read_text().splitlines()
+    number = next(number for number, text in enumerate(lines) if line in text)
+    lines[number] = lines[number].replace(line, instead)
+    path.write_text("\n".join(lines) + "\n")
+    return number + 1

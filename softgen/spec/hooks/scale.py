@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import FLOAT32_TINY, DType
 from softgen.spec.hooks.base import Hook, Leaving
 from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.operands import Extent, Operand
@@ -104,7 +104,7 @@ def _factor(x: Any, scale: Any) -> Any:
 
     if x.dtype != np.float32:
         return scale
-    return np.where(np.abs(scale) < np.finfo(np.float32).tiny, np.float32(0), scale)
+    return np.where(np.abs(scale) < FLOAT32_TINY, np.float32(0), scale)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pytest
 
 from softgen.errors import FunctionError
 from softgen.spec.functions import SHIPPED
-from tests.helpers.cli_helpers import copy_package
+from tests.helpers.cli_helpers import break_line, copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,15 +45,6 @@ def softgen(checkout: Path, *words: object) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
-
-
-def break_line(path: Path, line: str, instead: str) -> int:
-    """Replace the first line with `line` in it and return its number."""
-    lines = path.read_text().splitlines()
-    number = next(number for number, text in enumerate(lines) if line in text)
-    lines[number] = lines[number].replace(line, instead)
-    path.write_text("\n".join(lines) + "\n")
-    return number + 1
 
 
 MODULE_FAULTS = [

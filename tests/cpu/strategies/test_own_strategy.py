@@ -15,7 +15,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.faults import SHIPPED
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
-from tests.helpers.cli_helpers import copy_package
+from tests.helpers.cli_helpers import break_line, copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -45,15 +45,6 @@ def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, *words], cwd=checkout, capture_output=True, text=True, check=False
     )
-
-
-def break_line(path: Path, line: str, instead: str) -> int:
-    """Replace the first line with `line` in it and return its number."""
-    lines = path.read_text().splitlines()
-    number = next(number for number, text in enumerate(lines) if line in text)
-    lines[number] = lines[number].replace(line, instead)
-    path.write_text("\n".join(lines) + "\n")
-    return number + 1
 
 
 MODULE_FAULTS = [
