@@ -170,7 +170,7 @@ class _Finder:
             return
         if is_number(given):
             value = finite("scale", given)
-            # Arithmetic may make 0 of a smaller one, and 0 times the -inf of absent elements is NaN.
+            # Arithmetic may make 0 of a smaller one, and 0 times -inf of absent elements is NaN.
             self._add("scale" if value >= FLOAT32_TINY else "scaleany", value)
         else:
             array = self.x.array("scale", given, (self.compute,), "a number or an array of")
