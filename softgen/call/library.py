@@ -11,7 +11,7 @@ from softgen.call.cupy_library import CupyLibrary
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
 from softgen.devices.gpu.device import require_device
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8, FloatType
 from softgen.spec.operands import Extent, Operand
 
@@ -133,20 +133,13 @@ def _torch_library() -> TorchLibrary:
 def library_of(x: Any) -> tuple[Library, Any]:
     """Return the library of `x`, and x or (for the protocols) a CuPy array over its memory.
 
-    Raises InvalidTypeError for anything that is not on a GPU, and NotSupportedError for a tensor
-    that asks for a gradient, which softgen would silently drop.
+    Raises InvalidTypeError for anything that is not on a GPU, and what `require_launchable` does.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        if not x.is_cuda:
-            raise InvalidTypeError(
-                f"got a tensor on {x.device}; softgen takes {ACCEPTED}. Move it with x.cuda()"
-            )
-        if x.requires_grad and torch.is_grad_enabled():
-            raise NotSupportedError(
-                "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
-                "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
-            )
+        from softgen.call.eager import require_launchable  # which imports PyTorch
+
+        require_launchable(x)
         return _torch_library(), x
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):

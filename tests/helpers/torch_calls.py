@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call import full, hooks, means
+from softgen.call import full, means
+from softgen.call import library as call_library
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm import WarmCalls
-from softgen.errors import NotSupportedError
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import exact_results
 from softgen.spec.layouts import Strided
@@ -172,25 +172,24 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     """Let softgen's calls take CPU tensors, and return what happens to kernels."""
     import torch
 
+    from softgen.call import eager
+
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
     library, world = CpuLibrary(), World()
-
-    def library_of(x: Any) -> tuple[Any, Any]:
-        assert isinstance(x, torch.Tensor), type(x)
-        if x.requires_grad and torch.is_grad_enabled():
-            raise NotSupportedError("got a tensor that requires grad")
-        return library, x
 
     driver = SimpleNamespace(ctxGetCurrent=lambda: CONTEXT)
     device = SimpleNamespace(cuda=SimpleNamespace(driver=driver, runtime=SimpleNamespace()))
     driver_of: Callable[[], Any] = lambda: device  # noqa: E731
     device.cuda.runtime.streamIsCapturing = lambda stream: False
     for name, module in list(sys.modules.items()):
-        if name.startswith(("softgen.call.", "softgen.torch.")):
-            for attribute, mine in (("library_of", library_of), ("require_device", driver_of)):
-                if hasattr(module, attribute):
-                    monkeypatch.setattr(module, attribute, mine)
-    monkeypatch.setattr(hooks.chosen, "__defaults__", (library_of,))
+        if name.startswith(("softgen.call.", "softgen.torch.")) and hasattr(
+            module, "require_device"
+        ):
+            monkeypatch.setattr(module, "require_device", driver_of)
+    monkeypatch.setattr(call_library, "_torch_library", lambda: library)
+    monkeypatch.setattr(eager, "DEVICE", "cpu")
+    keys = ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
+    monkeypatch.setattr(eager, "SERVED", eager._set_of(*keys))
     for each in (full, means):
         monkeypatch.setattr(each, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(means, "launch_of", world.small_launch_of)

@@ -19,7 +19,7 @@ from softgen.call.library import library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_output
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import Find, Full, Run
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.problem import Problem, natural_alignment
@@ -228,25 +228,13 @@ def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
         _dynamo=SimpleNamespace(guards=guards),
     )
     monkeypatch.setitem(sys.modules, "torch", module)
+    # Of PyTorch's own tensors are the tests of tests/cpu/torch/test_eager.py.
+    eager = SimpleNamespace(require_launchable=lambda x: None)
+    monkeypatch.setitem(sys.modules, "softgen.call.eager", eager)
     monkeypatch.setattr(libraries, "require_device", lambda: None)
     libraries._torch_library.cache_clear()
     monkeypatch.setattr(libraries, "_torch_library", TorchLibrary)
     return module
-
-
-def test_tensors_on_the_cpu_say_how_to_move_them(torch: ModuleType) -> None:
-    with pytest.raises(InvalidTypeError, match=r"^got a tensor on cpu; .*Move it with x\.cuda\(\)"):
-        library_of(FakeTensor("cpu"))
-
-
-def test_tensors_that_want_a_gradient_are_refused_where_one_would_be_recorded(
-    torch: Any,
-) -> None:
-    x = FakeTensor(requires_grad=True)
-    with pytest.raises(NotSupportedError, match=r"no_grad\(\), or pass x\.detach\(\)"):
-        library_of(x)
-    torch.is_grad_enabled = lambda: False
-    assert library_of(x)[1] is x
 
 
 def test_what_softgen_asks_of_tensors(torch: ModuleType) -> None:

@@ -1,0 +1,95 @@
+"""Which tensors a kernel may be launched on: those whose memory is theirs, while nobody records.
+
+PyTorch says by dispatch keys what a tensor is and what goes on around a call: a mode (FakeTensor,
+make_fx), a transform of torch.func, a trace, a lazy negation. This is the one place that asks. It
+imports PyTorch, so that only code that has a tensor imports it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch.autograd import forward_ad
+
+from softgen.errors import InvalidTypeError, NotSupportedError
+
+KINDS = (torch.Tensor, torch.nn.Parameter)
+
+_included = torch._C._dispatch_tls_local_include_set
+_excluded = torch._C._dispatch_tls_local_exclude_set
+_keys_of = torch._C._dispatch_keys
+_takes_tangents = torch._C._is_fwd_grad_enabled
+
+
+def _set_of(*names: str) -> int:
+    """Return the bits of dispatch keys."""
+    bits = 0
+    for name in names:
+        bits |= DispatchKeySet(getattr(DispatchKey, name)).raw_repr()
+    return bits
+
+
+# What a thread includes in all calls while nothing goes on.
+_IDLE = _set_of("BackendSelect", "ADInplaceOrView")
+# Where kernels run, and the keys of a dense tensor there.
+DEVICE = "cuda"
+SERVED = _set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
+
+
+def is_eager(*tensors: Any) -> bool:
+    """Whether kernels may be launched on these tensors right now; torch.compile is asked apart.
+
+    They are when each is exactly a torch.Tensor or a Parameter, dense and on a GPU, without a lazy
+    negation, and no mode, transform, trace or level of forward-mode AD is under way. Otherwise a
+    registered operator has to be called, of which PyTorch knows what it returns.
+    """
+    return is_idle() and all(
+        type(each) in KINDS and not _keys_of(each).raw_repr() & ~SERVED for each in tensors
+    )
+
+
+def is_idle() -> bool:
+    """Whether no mode, transform, trace or level of forward-mode AD is under way."""
+    here = (_included() - _excluded()).raw_repr() & ~_IDLE
+    return not here and not (forward_ad._current_level >= 0 and _takes_tangents())
+
+
+def require_launchable(x: Any) -> None:
+    """Raise unless a kernel may be launched on a tensor, also one of a subclass, and on no copy.
+
+    InvalidTypeError for one on another device, or that is not dense; NotSupportedError for one that
+    has no memory of its own or asks for a gradient, which would be dropped, and while something is
+    recorded or transformed.
+    """
+    kind = f"{type(x).__module__}.{type(x).__qualname__}"
+    keys = _keys_of(x)
+    if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
+        raise NotSupportedError(
+            f"got a {kind}, whose memory no kernel can see; softgen.torch has functions for it, or "
+            "pass the tensor inside (of a DTensor x.to_local())"
+        )
+    if x.layout is not torch.strided:
+        raise InvalidTypeError(f"got a tensor of layout {x.layout}; pass x.to_dense()")
+    if x.device.type != DEVICE:
+        raise InvalidTypeError(
+            f"got a tensor on {x.device}; softgen takes tensors on a CUDA device. Move it with "
+            "x.cuda()"
+        )
+    if not is_idle():
+        raise NotSupportedError(
+            "this call is recorded or transformed (a mode, a trace, torch.func, forward-mode AD), "
+            "and a kernel that is launched here would go unseen; softgen.torch has functions that "
+            "PyTorch can see"
+        )
+    if keys.raw_repr() & ~SERVED:
+        raise NotSupportedError(
+            "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
+            "memory); pass x.resolve_neg(), or x.clone()"
+        )
+    if x.requires_grad and torch.is_grad_enabled():
+        raise NotSupportedError(
+            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
+            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
+        )
