@@ -73,6 +73,13 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(found)) if ndim else ()
 
 
+def axis_of(axis: Any, dim: int | tuple[int, ...]) -> int | tuple[int, ...]:
+    """Return `dim`, which a caller gave in place of `axis`."""
+    if axis != -1 and axis != dim:
+        raise InvalidValueError(f"axis={axis!r} and dim={dim!r} differ; give one of them")
+    return dim
+
+
 def is_plain(axis: Any) -> bool:
     """Whether `axis` is what its equals are: True equals 1, and is refused."""
     if axis is None or type(axis) is int:

@@ -1,22 +1,11 @@
-"""CuPy arrays, and the code of a warm call on one."""
+"""CuPy arrays."""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from softgen.call.axes import is_plain
-from softgen.call.warm_run import (
-    ALIGNMENT_MASK,
-    LAST_LEGACY_STREAM,
-    Find,
-    Full,
-    Run,
-    known,
-    look_up,
-    never,
-)
+from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
@@ -35,7 +24,25 @@ class CupyLibrary:
         self.cupy = require_device()
         self.array_type = self.cupy.ndarray
         self._current_stream = self.cupy.cuda.get_current_stream
-        self.address: Callable[[Any], int] = operator.attrgetter("data.ptr")
+        self.code = Code(
+            address="{}.data.ptr",
+            facts="{0}.shape, {0}.dtype, {0}.data.device_id, {0}._c_contiguous or {0}.strides",
+            served="all_are(kind, ({},)) and (out is None or type(out) is kind)",
+            # It belongs to the thread; ptr is that of the per-thread default, if in use.
+            stream="current_stream(entry.device).ptr",
+            make="{0} = new(kind)\n{0}._init(*make_{0})",
+            written="",
+            compares="",
+            mallocs_in_capture=True,
+            uses={
+                "kind": self.array_type,
+                "all_are": _all_are,
+                "current_stream": self._current_stream,
+                # cupy.ndarray's own __new__, which hands its arguments on for the sake of
+                # subclasses, takes 0.6 us more.
+                "new": self.array_type.__mro__[1].__new__,
+            },
+        )
 
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
@@ -65,22 +72,6 @@ class CupyLibrary:
     def is_contiguous(self, x: Any) -> bool:
         """Whether the elements are in C order without gaps."""
         return bool(x.flags.c_contiguous)
-
-    def view_key(self, arrays: Sequence[Any]) -> Hashable | None:
-        """Return what a launch depends on where an array is not contiguous, or None."""
-        kind = self.array_type
-        found = [each for each in arrays if type(each) is kind]
-        if all(each._c_contiguous for each in found) or not known(arrays, kind):
-            return None
-        return tuple(
-            (
-                *(each.shape, each.strides, each.dtype, each.data.device_id),
-                each.data.ptr & ALIGNMENT_MASK,
-            )
-            if type(each) is kind
-            else type(each)
-            for each in arrays
-        )
 
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""
@@ -120,194 +111,30 @@ class CupyLibrary:
         pointer: int = self._current_stream(device).ptr
         return pointer
 
-    def warm_run(self, find: Find, full: Full) -> Run:
-        """Return the code of a warm call on a cupy.ndarray."""
-        return cupy_run(self.array_type, self._current_stream, find, full)
-
-    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
-        """Return what a run makes results with, an element type, and the dtype."""
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Any:
+        """Return the arguments of `_init` for such a result."""
         element = numpy_dtype(dtype)
-        # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes.
-        return (element if dtype is DType.BFLOAT16 else element.type), element
+        # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes, and
+        # parses the order unless it is None.
+        return shape, (element if dtype is DType.BFLOAT16 else element.type), None, None, None
 
-    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
-        """Return what makes an uninitialised array on the current device."""
-        kind, scalar = self.array_type, self.result_maker(shape, dtype)[0]
-        new = _new_of(kind)
-
-        def make() -> Any:
-            made = new(kind)
-            made._init(shape, scalar, None, None, None)
-            return made
-
-        return make
+    def made(self, maker: Any) -> Any:
+        """Return a new array."""
+        array = self.code.uses["new"](self.array_type)
+        array._init(*maker)
+        return array
 
     def fill(self, x: Any, value: float) -> None:
         """Set every element on the caller's stream."""
         x.fill(value)
 
-    def alike(self, x: Any) -> Callable[[Any], bool]:
-        """Return `never`: CuPy has no such comparison."""
-        return never
+    def written(self, x: Any) -> None:
+        """Do nothing: nobody asks."""
 
-    def like(self, x: Any) -> Callable[[Any], bool]:
-        """Return what tells whether anything is a contiguous array of x's shape, dtype, device."""
-        kind, shape, element, device = self.array_type, x.shape, x.dtype, x.data.device_id
-
-        def check(other: Any) -> bool:
-            return (
-                type(other) is kind
-                and other.shape == shape
-                and other.dtype is element
-                and other.data.device_id == device
-                and other._c_contiguous
-            )
-
-        return check
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., bool]:
+        """Return what refuses all: CuPy has no such comparison."""
+        return lambda *others: False
 
 
-def _new_of(kind: Any) -> Any:
-    """Return what makes an array without memory, for `_init`.
-
-    cupy.ndarray's own __new__, which hands its arguments on for the sake of subclasses, takes 0.6
-    us more.
-    """
-    return kind.__mro__[1].__new__
-
-
-def cupy_run(kind: Any, current_stream: Callable[[int], Any], find: Find, full: Full) -> Run:
-    """Return the run for CuPy arrays.
-
-    Args:
-        kind: cupy.ndarray.
-        current_stream: returns the calling thread's stream on a device.
-        find: returns what is known of a key. What makes a result is the element type.
-        full: the full path.
-    """
-    cuda = require_device().cuda
-    current_context, is_capturing = cuda.driver.ctxGetCurrent, cuda.runtime.streamIsCapturing
-    new = _new_of(kind)
-    look = look_up
-    # The key of the last request, and the entry.
-    nothing: tuple[Any, ...] = (None,) * 12
-    last = nothing
-
-    def run(
-        x: Any,
-        out: Any,
-        axis: Any,
-        dtype: Any,
-        tune: Any,
-        variant: Any,
-        batch_invariant: Any,
-        rest: Any = (),
-    ) -> Any:
-        nonlocal last
-        memory, shape, key = x.data, x.shape, None
-        x_pointer, device = memory.ptr, memory.device_id
-        if out is None:
-            y_pointer, alignments = 0, x_pointer & ALIGNMENT_MASK
-        elif type(out) is kind and out.data.device_id == device:
-            y_pointer = out.data.ptr
-            alignments = 16 + (x_pointer & 15) * 16 + (y_pointer & 15)
-        else:
-            return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, None)
-        element, mode, invariant = x.dtype, look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
-        (
-            was_shape,
-            was_element,
-            was_device,
-            was_alignments,
-            was_axis,
-            was_dtype,
-            was_tune,
-            was_variant,
-            was_batch_invariant,
-            was_mode,
-            was_invariant,
-            entry,
-        ) = last
-        if not (
-            shape == was_shape
-            and element is was_element
-            and device == was_device
-            and alignments == was_alignments
-            and axis is was_axis
-            and dtype is was_dtype
-            and tune is was_tune
-            and variant is was_variant
-            and batch_invariant is was_batch_invariant
-            and mode is was_mode
-            and invariant is was_invariant
-        ):
-            options = (axis, dtype, tune, variant, batch_invariant, mode, invariant)
-            key = (shape, element, device, alignments, *options)
-            try:
-                entry = find(key)
-            except TypeError:  # an option that has no hash
-                entry = key = None
-            # True and 1.0 equal the axis 1, and are refused.
-            if entry is not None and (type(axis) is int or is_plain(axis)):
-                last = (shape, element, device, alignments, *options, entry)
-            else:
-                entry = None
-        if entry is not None and x._c_contiguous:
-            (
-                context,
-                _,
-                take,
-                put_back,
-                make,
-                prepare,
-                place,
-                y_shape,
-                scalar,
-                wanted,
-                _,
-                _,
-            ) = entry
-            if current_context() == context:
-                # The stream of the thread and the device; ptr is that of the per-thread default.
-                stream, y, fits = current_stream(device).ptr, out, False
-                if out is not None:
-                    y_dtype, x_bytes, y_bytes = wanted
-                    fits = (
-                        out.shape == y_shape
-                        and out.dtype is y_dtype
-                        and out._c_contiguous
-                        and (
-                            x_pointer + x_bytes <= y_pointer
-                            or y_pointer + y_bytes <= x_pointer
-                            or (x_pointer == y_pointer and x_bytes == y_bytes and shape == y_shape)
-                        )
-                    )
-                # An allocation may call cudaMalloc, which breaks a capture.
-                elif stream <= LAST_LEGACY_STREAM or not is_capturing(stream):
-                    y = new(kind)
-                    # Without "C" to be parsed, and with a scalar type: 0.2 us less.
-                    y._init(y_shape, scalar, None, None, None)
-                    y_pointer = y.data.ptr
-                    fits = not y_pointer & ALIGNMENT_MASK
-                if fits:
-                    try:
-                        mine = take()
-                    except IndexError:
-                        mine = make()
-                    values, go, _, _ = mine
-                    values[0] = x_pointer
-                    values[place] = y_pointer
-                    values[-3] = stream  # launcher.STREAM, whose look would take 0.02 us
-                    if prepare is not None:
-                        y = prepare(mine, stream, y, rest)
-                        if y is None:  # other inputs: the next call asks by its key
-                            last = nothing
-                            return full(
-                                x, out, axis, dtype, tune, variant, batch_invariant, rest, key
-                            )
-                    if go():  # the driver refused; the full path finds out why
-                        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
-                    put_back(mine)
-                    return y
-        return full(x, out, axis, dtype, tune, variant, batch_invariant, rest, key)
-
-    return run
+def _all_are(kind: type, arrays: Sequence[Any]) -> bool:
+    return all(type(each) is kind for each in arrays)

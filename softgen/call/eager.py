@@ -56,6 +56,13 @@ def is_idle() -> bool:
     return not here and not (forward_ad._current_level >= 0 and _takes_tangents())
 
 
+def is_launchable(out: Any, *inputs: Any) -> bool:
+    """Whether a kernel may read these tensors, and write to `out` or None, without a gradient."""
+    if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+        return False
+    return is_eager(*inputs) if out is None else is_eager(out, *inputs)
+
+
 def require_launchable(x: Any) -> None:
     """Raise unless a kernel may be launched on a tensor, also one of a subclass, and on no copy.
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.api import axis_of
-from softgen.call.full import calls_of
-from softgen.call.hooks import call_hooked
 from softgen.call.ids import ids_of, scale_of
 from softgen.call.library import library_of
+from softgen.call.options import AxisOptions, HookedOptions, Options, call, checked
 from softgen.errors import InvalidValueError
 
 if TYPE_CHECKING:
-    from softgen.strategies.select import Choice
+    from typing_extensions import Unpack
 
 
 def softmax_backward(
@@ -22,11 +20,7 @@ def softmax_backward(
     *,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
-    dim: int | tuple[int, ...] | None = None,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """Return dx = y (dy - sum(dy y)): the gradient with respect to x, where y = softmax(x).
 
@@ -36,19 +30,13 @@ def softmax_backward(
         axis: along which y was computed, as in `softmax`.
         dtype: dtype of dx; dy's by default. Where softmax had a `dtype`, give that of its x.
         out: where to write: dy itself, or another array of dx's shape, dtype and device.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
-        dim: PyTorch's name of `axis`.
+        options: as in `softmax`, without hooks.
 
     A row whose sum is not finite gives NaN. Raises what `softmax` raises, and InvalidValueError or
     InvalidTypeError for a y that does not belong to dy.
     """
-    if dim is not None:
-        axis = axis_of(axis, dim)
-    calls = calls_of("softmax_backward", pdl)
-    return calls[type(dy)](dy, out, axis, dtype, tune, variant, batch_invariant, (y,))
+    request = ("softmax_backward", dy, options, AxisOptions)
+    return call(*request, axis=axis, dtype=dtype, out=out, others=(y,))
 
 
 def log_softmax_backward(
@@ -58,21 +46,15 @@ def log_softmax_backward(
     *,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
-    dim: int | tuple[int, ...] | None = None,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """Return dx = dy - exp(y) sum(dy): the gradient with respect to x, where y = log_softmax(x).
 
     The arguments are those of `softmax_backward`. Where y is -inf dx is dy. A row with dy that is
     not finite gives NaN.
     """
-    if dim is not None:
-        axis = axis_of(axis, dim)
-    calls = calls_of("log_softmax_backward", pdl)
-    return calls[type(dy)](dy, out, axis, dtype, tune, variant, batch_invariant, (y,))
+    request = ("log_softmax_backward", dy, options, AxisOptions)
+    return call(*request, axis=axis, dtype=dtype, out=out, others=(y,))
 
 
 def logsumexp_backward(
@@ -83,11 +65,7 @@ def logsumexp_backward(
     *,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
-    dim: int | tuple[int, ...] | None = None,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """Return dx = exp(x - lse) * upstream: the gradient with respect to x of lse = logsumexp(x).
 
@@ -100,20 +78,14 @@ def logsumexp_backward(
         axis: as in `softmax`; any other than the last costs a copy of x.
         dtype: dtype of dx; x's by default.
         out: where to write: x itself, or another array of dx's shape, dtype and device.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
-        dim: PyTorch's name of `axis`.
+        options: as in `softmax`, without hooks.
 
     x is read once, and dx written. Raises what `softmax` raises, and InvalidValueError or
     InvalidTypeError for an lse or an upstream that does not belong to x.
     """
-    if dim is not None:
-        axis = axis_of(axis, dim)
-    calls = calls_of("logsumexp_backward", pdl)
     rows = (lse, _contiguous(upstream))
-    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rows)
+    request = ("logsumexp_backward", x, options, AxisOptions)
+    return call(*request, axis=axis, dtype=dtype, out=out, others=rows)
 
 
 def entropy_backward(
@@ -125,22 +97,16 @@ def entropy_backward(
     *,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
-    dim: int | tuple[int, ...] | None = None,
+    **options: Unpack[AxisOptions],
 ) -> Any:
     """Return dx = -p (log p + H) * upstream, where log p = x - lse and H = entropy(x).
 
     The arguments are those of `logsumexp_backward`. `softgen.entropy` returns H and lse with
     dtype="float32" and return_lse=True. Where x is -inf dx is 0; a row whose H is NaN gives NaN.
     """
-    if dim is not None:
-        axis = axis_of(axis, dim)
-    calls = calls_of("entropy_backward", pdl)
     rows = (lse, entropy, _contiguous(upstream))
-    return calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rows)
+    request = ("entropy_backward", x, options, AxisOptions)
+    return call(*request, axis=axis, dtype=dtype, out=out, others=rows)
 
 
 def token_log_probs_backward(
@@ -154,10 +120,7 @@ def token_log_probs_backward(
     temperature: Any = None,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
+    **options: Unpack[Options],
 ) -> Any:
     """Return the gradient with respect to x of token_log_probs(x, ids), and of the entropies.
 
@@ -174,10 +137,7 @@ def token_log_probs_backward(
         temperature: as in `token_log_probs`.
         dtype: dtype of dx; x's by default.
         out: where to write: x itself, or another array of dx's shape, dtype and device.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
+        options: as in `softmax`, without dim and hooks.
 
     An id that is no column makes its row NaN, unless its upstream is 0. Raises what `softmax`
     raises, and InvalidValueError or InvalidTypeError for an array that does not belong to x.
@@ -194,10 +154,8 @@ def token_log_probs_backward(
     name = f"token_log_probs_backward{beside}{given.suffix}"
     rows: tuple[Any, ...] = (given.array, lse, _contiguous(given.flat(upstream)))
     rows = rows if entropy is None else (*rows, entropy, _contiguous(entropy_upstream))
-    request = (x, out, -1, dtype, tune, variant, batch_invariant)
-    if hooks:
-        return call_hooked(name, *request, pdl, hooks, rows)
-    return calls_of(name, pdl)[type(x)](*request, rows)
+    asked = {**checked(options, Options), **hooks}
+    return call(name, x, asked, HookedOptions, dtype=dtype, out=out, others=rows)
 
 
 def _contiguous(upstream: Any) -> Any:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import Any
 
 from softgen.call.axes import axes_of
 from softgen.call.broadcast import Broadcast
-from softgen.call.full import calls_of
 from softgen.call.library import Library, library_of
+from softgen.call.options import HookOptions
 from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
@@ -18,70 +18,15 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.spec.hooks.places import MOST_ROWS
 
-if TYPE_CHECKING:
-    from softgen.strategies.select import Choice
+NAMES = tuple(HookOptions.__annotations__)
 
 
-class HookValues(TypedDict, total=False):
-    """The arguments of a call that are hooks; docs/hooks.md says what they do.
-
-    Attributes:
-        scale: a finite number, or an array of the type of the arithmetic, broadcast over the rows.
-        softcap: a finite number above 0.
-        bias: an array of floats, broadcast over x.
-        mask: an array of booleans, broadcast over x.
-        lengths: an array of int32 or int64, broadcast over the rows.
-        causal: whether a row ends behind its position.
-        causal_offset: columns that position 0 sees beside one; by default columns - queries.
-        sink: an array of floats, broadcast over the rows, as (heads, 1) over (batch, head, query).
-        empty_rows: "nan", or "zero" for 0 in rows of nothing but -inf.
-        out_scale: a finite number, or an array of the type of the arithmetic, broadcast over the
-            rows.
-        dropout: the probability of an element to be dropped, from 0 to 1, to the nearest 1 / 65536.
-        seed: of dropout, 64 bits.
-        seed_offset: of dropout, 64 bits; by default 0.
-    """
-
-    scale: Any
-    softcap: float | None
-    bias: Any
-    mask: Any
-    lengths: Any
-    causal: bool
-    causal_offset: int | None
-    sink: Any
-    empty_rows: str
-    out_scale: Any
-    dropout: float
-    seed: int | None
-    seed_offset: int
-
-
-NAMES = tuple(HookValues.__annotations__)
-
-
-def call_hooked(
-    function: str,
-    x: Any,
-    out: Any,
-    axis: Any,
-    dtype: object,
-    tune: str | None,
-    choice: Choice,
-    batch_invariant: bool | None,
-    pdl: bool,
-    hooks: Mapping[str, Any],
-    others: tuple[Any, ...] = (),
-) -> Any:
-    """Return the result of a call with hooks; the other arguments are those of `api.softmax`.
-
-    `others` are the function's inputs beside x.
-    """
+def hooked(
+    function: str, x: Any, axis: Any, dtype: object, hooks: Mapping[str, Any]
+) -> tuple[tuple[str, ...], tuple[Any, ...]]:
+    """Return what `chosen` does, of a call along any axis."""
     along = -1 if _of_any_axis(hooks) else the_axis(library_of(x)[1].ndim, axis)
-    names, values = chosen(Function.of(function), x, dtype, hooks, axis=along)
-    calls = calls_of(function, pdl, names)
-    values = (*others, *values)
-    return calls[type(x)](x, out, axis, dtype, tune, choice, batch_invariant, values)
+    return chosen(Function.of(function), x, dtype, hooks, axis=along)
 
 
 # Arguments that ask for the place of no element, so that a kernel of any axis has them.
@@ -122,7 +67,7 @@ def chosen(
         function: what is computed.
         x: as in `api.softmax`.
         dtype: as in `api.softmax`.
-        hooks: as `HookValues`.
+        hooks: as `HookOptions`.
         library_of: returns the library of an array, and the array as that has it.
         axis: whose rows are meant: -1, or from 0 on.
 

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from softgen.call.full import finished, keeps, other_inputs, require_room, words_of
+from softgen.call.dispatch import finished, launched, other_inputs, require_room, words_of
+from softgen.call.kernels import is_captured
 from softgen.call.library import Library, library_of, usable_alignment
 from softgen.call.outputs import Output, resolve_outputs
-from softgen.call.views import contiguous, numbers_of, placed
-from softgen.call.warm import WarmCalls
-from softgen.call.warm_run import is_captured
+from softgen.call.runner import Calls
+from softgen.call.views import Placed, contiguous, placed
 from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
 from softgen.source.render import Source
 from softgen.spec.layouts import MOST_OUTER, Strided
-from softgen.spec.placement import Placement
+from softgen.spec.operands import Operand
 from softgen.spec.problem import natural_alignment
 from softgen.strategies.variants import Variant
+
+
+class KernelCalls(Calls):
+    """The calls of a kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        super().__init__()
+        self.kernel = kernel
+
+    @property
+    def operands(self) -> Sequence[Operand]:
+        """What a call is given and makes."""
+        return self.kernel.variant.problem.given
+
+    def dispatch(self, request: tuple[Any, ...] | None, x: Any, out: Any, *asked: Any) -> Any:
+        """Return the result of a call that has no entry; see `Kernel.dispatch`."""
+        return self.kernel.dispatch(request, x, out, *asked)
 
 
 @dataclass(frozen=True)
@@ -36,7 +53,7 @@ class Kernel:
 
     loaded: LoadedKernel
     pdl: bool = True
-    _warm: WarmCalls = field(init=False, repr=False, compare=False)
+    _calls: KernelCalls = field(init=False, repr=False, compare=False)
     _others: int = field(init=False, repr=False, compare=False)
 
     @property
@@ -65,7 +82,7 @@ class Kernel:
         return self.loaded.local_bytes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_warm", WarmCalls(self._full))
+        object.__setattr__(self, "_calls", KernelCalls(self))
         object.__setattr__(self, "_others", len(self.variant.problem.inputs) - 1)
 
     def __call__(self, x: Any, *arrays: Any, out: Any = None) -> Any:
@@ -89,7 +106,7 @@ class Kernel:
             if len(arrays) != others + 1 or out is not None:
                 raise self._wrong_number(1 + len(arrays), out)
             arrays, out = arrays[:others], arrays[others]
-        return self._warm[type(x)](x, out, -1, None, None, None, None, arrays)
+        return self._calls[type(x)](x, out, -1, None, None, None, None, arrays)
 
     def _wrong_number(self, given: int, out: Any) -> InvalidTypeError:
         problem = self.variant.problem
@@ -101,64 +118,49 @@ class Kernel:
             f"called with {_arrays(given)}{beside}. Call kernel({inputs}), or kernel({inputs}, out)"
         )
 
-    def _full(self, x: Any, out: Any, *request: Any) -> Any:
-        *_, rest, key = request
+    def dispatch(self, request: tuple[Any, ...] | None, x: Any, out: Any, *asked: Any) -> Any:
+        """Return the result of a call that has no entry, and keep one under `request`.
+
+        The arguments are those of `Calls.dispatch`; no option counts, as the choice is made.
+        """
+        given, rest = x, asked[-1]
         library, x = library_of(x)
         self._check(library, x)
-        with on_device(self.device):
-            return self._on_its_device(library, x, rest, out, key)
-
-    def _on_its_device(
-        self, library: Library, x: Any, rest: Sequence[Any], out: Any, key: Hashable
-    ) -> Any:
         problem = self.variant.problem
-        stream = library.stream(self.device)
-        require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
         views = isinstance(problem.layout, Strided)
-        row_shape = problem.layout.row_shape(tuple(x.shape))
-        outputs = resolve_outputs(library, x, out, problem, row_shape, views=views)
-        others = other_inputs(library, x, problem, rest, outputs, row_shape)
-        rows = math.prod(x.shape) // problem.cols
-        if rows == 0:
-            return finished(library, outputs)
-        placement = self._placed(library, (x, *others), outputs) if views else None
-        if not views:
-            others = contiguous(library, problem, others)
-        natural = natural_alignment(problem.dtype, problem.cols, problem.layout)
-        words = words_of(library, problem, (x, *others), outputs)
-        strides = placement.strides if placement else ()
-        alignment = usable_alignment(natural, problem.given, words, strides)
-        if alignment < problem.alignment:
-            raise InvalidValueError(
-                f"the plan needs rows that start on {problem.alignment} elements; these start on "
-                f"{alignment}. Plan with alignment={alignment}{self._or_call(', or call {}')}"
-            )
-        fixed = numbers_of(problem, placement, rows)
-        words += fixed.values()
-        launch = self.loaded.launcher(rows, library, pdl=self.pdl, fixed=fixed)
-        try:
-            launch(words, stream)
-        except LaunchError as error:
-            fewer = self.loaded.fitting_launcher(rows, stream, library, pdl=self.pdl)
-            if fewer is None:
-                raise LaunchError(
-                    f"{self.variant.name} needs more SMs at once than its stream has ({error}); "
-                    f"plan with another variant{self._or_call(', or call {}, which takes one')}"
-                ) from error
-            fewer(words, stream)
-        else:
-            if all(map(operator.is_, others, rest)) and keeps(problem, key):
-                self._warm.remember(
-                    key, library, problem.operands, x, out, outputs[0], launch, others, outputs[1:]
-                )
-        return finished(library, outputs)
+        with on_device(self.device):
+            stream = library.stream(self.device)
+            require_room(library.mallocs_in_capture and is_captured(stream), out, problem)
+            row_shape = problem.layout.row_shape(tuple(x.shape))
+            outputs = resolve_outputs(library, x, out, problem, row_shape, views=views)
+            others = other_inputs(library, x, problem, rest, outputs, row_shape)
+            rows = math.prod(x.shape) // problem.cols
+            if rows == 0:
+                return finished(library, outputs)
+            found = self._placed(library, [x, *others], outputs)
+            self._require_alignment(library, found)
 
-    def _placed(
-        self, library: Library, inputs: Sequence[Any], outputs: list[Output]
-    ) -> Placement | None:
+            def fewer(error: LaunchError) -> Launcher:
+                launch = self.loaded.fitting_launcher(rows, stream, library, pdl=self.pdl)
+                if launch is None:
+                    raise LaunchError(
+                        f"{self.variant.name} needs more SMs at once than its stream has "
+                        f"({error}); plan with another variant"
+                        + self._or_call(", or call {}, which takes one")
+                    ) from error
+                return launch
+
+            return launched(
+                *(self._calls, request, library, self.loaded, problem, rows, found),
+                *((given, *rest), out, fewer, self.pdl),
+            )
+
+    def _placed(self, library: Library, inputs: list[Any], outputs: list[Output]) -> Placed:
         """Return where rows lie; raise InvalidValueError where that is not in the plan."""
         problem = self.variant.problem
-        assert isinstance(problem.layout, Strided)
+        if not isinstance(problem.layout, Strided):
+            others = contiguous(library, problem, inputs[1:])
+            return Placed([inputs[0], *others], outputs, None, problem.layout)
         found = placed(library, problem, inputs, outputs, problem.layout.outer)
         if found is None:
             raise InvalidValueError(
@@ -170,7 +172,20 @@ class Kernel:
                 )
                 + f". Plan with strided up to {MOST_OUTER}{self._or_call(', or call {}')}"
             )
-        return found.placement
+        return found
+
+    def _require_alignment(self, library: Library, found: Placed) -> None:
+        """Raise InvalidValueError unless rows start where the plan needs it."""
+        problem = self.variant.problem
+        natural = natural_alignment(problem.dtype, problem.cols, problem.layout)
+        strides = found.placement.strides if found.placement else ()
+        words = words_of(library, problem, found)
+        alignment = usable_alignment(natural, problem.given, words, strides)
+        if alignment < problem.alignment:
+            raise InvalidValueError(
+                f"the plan needs rows that start on {problem.alignment} elements; these start on "
+                f"{alignment}. Plan with alignment={alignment}{self._or_call(', or call {}')}"
+            )
 
     def _check(self, library: Library, x: Any) -> None:
         problem = self.variant.problem

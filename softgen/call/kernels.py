@@ -8,9 +8,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import Library
-from softgen.call.warm_run import is_captured
 from softgen.devices.gpu.compile import compile_source
-from softgen.devices.gpu.device import arch_of
+from softgen.devices.gpu.device import arch_of, require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import (
@@ -106,6 +105,11 @@ def serves_views(
         both = [kernel_for(p, rows, device, mode, None, library) for p in (problem, contiguous)]
         return both[0].variant.strategy == both[1].variant.strategy
     return True
+
+
+def is_captured(stream: int) -> bool:
+    """Whether the stream of that handle is being captured into a CUDA graph."""
+    return bool(require_device().cuda.runtime.streamIsCapturing(stream))
 
 
 def _compiled(variant: Variant, rows: int, device: int) -> LoadedKernel:

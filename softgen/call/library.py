@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from softgen.call.cupy_library import CupyLibrary
-from softgen.call.torch_library import TorchLibrary
-from softgen.call.warm_run import Find, Full, Run
+from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8, FloatType
@@ -27,18 +25,14 @@ class Library(Protocol):
     Attributes:
         mallocs_in_capture: whether `empty` may call cudaMalloc while a stream is captured, which
             breaks the capture. PyTorch takes memory from a pool of the graph's own instead.
-        array_type: the library's own class of arrays.
+        code: how a generated run asks for what it needs.
     """
 
     mallocs_in_capture: bool
-    array_type: type
+    code: Code
 
     def pointer(self, x: Any) -> int:
         """Return the device address of the first element."""
-
-    @property
-    def address(self) -> Callable[[Any], int]:
-        """What returns the device address of the first element, without a frame of Python."""
 
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
@@ -57,13 +51,6 @@ class Library(Protocol):
 
     def is_contiguous(self, x: Any) -> bool:
         """Whether the elements are in C order without gaps."""
-
-    def view_key(self, arrays: Sequence[Any]) -> Hashable | None:
-        """Return all that a launch depends on of its arrays but their addresses, or None.
-
-        None if all are contiguous, and for what only the full path takes. What is no array, such as
-        None and numbers, does not count.
-        """
 
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""
@@ -93,41 +80,49 @@ class Library(Protocol):
     def stream(self, device: int) -> int:
         """Return the handle of the caller's current stream on the device."""
 
-    def warm_run(self, find: Find, full: Full) -> Run:
-        """Return the code of a warm call on an `array_type`."""
+    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Any:
+        """Return what `Code.make` makes an uninitialised array with, on the current device."""
 
-    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
-        """Return what a run makes results of that shape with, and their dtype."""
-
-    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
-        """Return what makes an uninitialised array on the current device."""
+    def made(self, maker: Any) -> Any:
+        """Return what `Code.make` makes with it."""
 
     def fill(self, x: Any, value: float) -> None:
         """Set every element on the caller's stream."""
 
-    def alike(self, x: Any) -> Callable[[Any], bool]:
-        """Return what tells whether an array is one for which the same launch is right.
+    def written(self, x: Any) -> None:
+        """Say that a kernel has written to the caller's array."""
 
-        It compares shape, strides, dtype, device and gradient, in less time than to ask for them.
-        """
+    def alike(self, arrays: Sequence[Any]) -> Callable[..., bool]:
+        """Return what tells whether arrays are like these, in less time than to ask for facts.
 
-    def like(self, x: Any) -> Callable[[Any], bool]:
-        """Return what tells whether anything is an array of x's kind: a launch may take it for x.
-
-        x is contiguous, and so has the other to be. Unlike `alike` it always tells.
+        They are of the same class, shape, strides, dtype and device, and a launch may take them.
         """
 
 
 @functools.cache
-def _cupy_library() -> CupyLibrary:
+def _cupy_library() -> Any:
     """Return CuPy, whose arrays the protocols become too."""
+    from softgen.call.cupy_library import CupyLibrary
+
     return CupyLibrary()
 
 
 @functools.cache
-def _torch_library() -> TorchLibrary:
+def _torch_library() -> Library:
+    from softgen.call.torch_library import TorchLibrary  # which imports PyTorch
+
     require_device()  # launches go through CuPy also for tensors
     return TorchLibrary()
+
+
+def own_library_of(x: Any) -> Library | None:
+    """Return the library whose own class of arrays x is of, if a kernel may be launched on it."""
+    torch, cupy = sys.modules.get("torch"), sys.modules.get("cupy")
+    if torch is not None and isinstance(x, torch.Tensor):
+        from softgen.call.eager import is_eager
+
+        return _torch_library() if is_eager(x) else None
+    return _cupy_library() if cupy is not None and type(x) is cupy.ndarray else None
 
 
 def library_of(x: Any) -> tuple[Library, Any]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.full import calls_of
-from softgen.call.hooks import chosen
 from softgen.call.library import library_of
+from softgen.call.options import NO_OPTIONS, HookedOptions, Options, call
 from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
 from softgen.spec.dtypes import Integer, compute_type
-from softgen.spec.functions.base import Function
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from softgen.call.hooks import HookValues
-    from softgen.strategies.select import Choice
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -37,11 +33,7 @@ def cross_entropy(
     z_loss: float = 0.0,
     return_lse: bool = False,
     checked: bool = False,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
-    **hooks: Unpack[HookValues],
+    **options: Unpack[HookedOptions],
 ) -> Any:
     """Return the cross entropy of rows of logits with class indices; x is read once.
 
@@ -64,12 +56,8 @@ def cross_entropy(
         return_lse: whether to return lse of each row beside the loss, as the gradient needs it.
         checked: raise InvalidValueError for a target that is no class. It waits for the GPU.
             Without it, such a loss is NaN, and so is what is reduced of it.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
-        hooks: scale, softcap, bias, mask, lengths and causal, of `softmax`, and sink. Label
-            smoothing takes none.
+        options: tune, variant, batch_invariant, pdl, scale, softcap, bias, mask, lengths, causal
+            and sink, as in `softmax`. Label smoothing takes no hooks.
 
     Returns:
         The loss in float32, or float64 if x is: an array of no axes, or one of the rows' shape;
@@ -84,9 +72,7 @@ def cross_entropy(
     loss, lse = losses_of_rows(
         *(x, target, ignore_index, label_smoothing, z_loss),
         checked=checked,
-        options=(tune, variant, batch_invariant),
-        pdl=pdl,
-        hooks=hooks,
+        options=options,
     )
     target = library_of(target)[1]
     loss = reduced(loss, target, ignore_index, reduction, weight, int(x.shape[-1]))
@@ -111,28 +97,22 @@ def losses_of_rows(
     z_loss: float,
     *,
     checked: bool = False,
-    options: tuple[Any, ...] = (None, None, None),
-    pdl: bool = True,
-    hooks: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] = NO_OPTIONS,
 ) -> tuple[Any, Any]:
     """Return the loss of each row, without weights, and lse.
 
-    The arguments are those of `cross_entropy`; `options` are tune, variant and batch_invariant.
+    The arguments are those of `cross_entropy`.
     """
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
+    hooks = options.keys() - Options.__annotations__
     if hooks and smoothing:
-        raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(hooks)}")
+        raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(sorted(hooks))}")
     ignored = whole("ignore_index", ignore_index)
     name, array, target = _of_target("cross_entropy", x, target)
     if checked:
         _require_classes(target, int(array.shape[-1]), ignored)
-    names: tuple[str, ...] = ()
-    values: tuple[Any, ...] = ()
-    if hooks:
-        names, values = chosen(Function.of(name), x, None, hooks)
-    calls = calls_of(name, pdl, names)
-    rest = (target, ignored, z_loss, *values)
-    loss, lse = calls[type(x)](x, None, -1, None, *options, rest)
+    rest = (target, ignored, z_loss)
+    loss, lse = call(name, x, options, HookedOptions, others=rest)
     if smoothing:
         plain = loss - z_loss * lse * lse if z_loss else loss
         loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
@@ -184,10 +164,7 @@ def cross_entropy_grad(
     ignore_index: int = IGNORE_INDEX,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
+    **options: Unpack[Options],
 ) -> tuple[Any, Any, Any]:
     """Return the gradient of cross entropy with its loss: x is read once and dx written once.
 
@@ -201,10 +178,7 @@ def cross_entropy_grad(
         ignore_index: as in `cross_entropy`; dx is 0 in such a row.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
+        options: as in `softmax`, without dim and hooks.
 
     Returns:
         dx = upstream (softmax(x) - [column is target]); the loss of each row, which is not times
@@ -212,11 +186,9 @@ def cross_entropy_grad(
     """
     ignored = whole("ignore_index", ignore_index)
     name, _, target = _of_target("cross_entropy_grad", x, target)
-    calls = calls_of(name, pdl)
     rest = (target, ignored, finite("upstream", upstream))
-    found: tuple[Any, Any, Any] = calls[type(x)](
-        *(x, out, -1, dtype, tune, variant, batch_invariant, rest)
-    )
+    found: tuple[Any, Any, Any]
+    found = call(name, x, options, Options, dtype=dtype, out=out, others=rest)
     return found
 
 
@@ -231,10 +203,7 @@ def cross_entropy_backward(
     z_loss: float = 0.0,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
+    **options: Unpack[Options],
 ) -> Any:
     """Return the gradient of cross entropy with respect to x, from the log-sum-exp of its rows.
 
@@ -251,10 +220,7 @@ def cross_entropy_backward(
         z_loss: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
+        options: as in `softmax`, without dim and hooks.
 
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
@@ -271,8 +237,7 @@ def cross_entropy_backward(
         )
     count = 1 if given == 1 else max(1, rows)
     rest = (target, ignored, lse, library.contiguous(upstream), 1, count, smoothing, z_loss)
-    calls = calls_of(name, pdl)
-    return calls[type(x)](x, out, -1, dtype, tune, variant, batch_invariant, rest)
+    return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
 
 
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:

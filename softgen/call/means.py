@@ -47,11 +47,11 @@ def reducer(
     MOST_ROWS rows. The divisor of a sum is 1.
     """
     launch = _launch("reduce_rows", dtype, 6, BLOCK_SIZE, device)
-    make, make_divisor, address = library.maker((), dtype), library.maker((), of), library.address
+    make, make_divisor, address = library.maker((), dtype), library.maker((), of), library.pointer
     flag = int(mean)
 
     def run(stream: int, losses: Any, lse: Any, rows: int) -> tuple[Any, Any]:
-        made, divisor = make(), make_divisor()
+        made, divisor = library.made(make), library.made(make_divisor)
         words = address(losses), address(lse), address(made), address(divisor), flag, rows
         launch(words, stream)
         return made, divisor
@@ -65,10 +65,10 @@ def sharer(library: Library, dtype: FloatType, of: DType, device: int) -> Callab
     Upstream, of `dtype`, is that with respect to what `reducer` returns, whose arguments these are.
     """
     launch = _launch("share", dtype, 3, 1, device)
-    make, address = library.maker((), of), library.address
+    make, address = library.maker((), of), library.pointer
 
     def run(stream: int, upstream: Any, divisor: Any) -> Any:
-        made = make()
+        made = library.made(make)
         launch((address(upstream), address(divisor), address(made)), stream)
         return made
 

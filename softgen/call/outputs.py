@@ -31,7 +31,9 @@ class Output(NamedTuple):
 
     def finish(self, library: Library) -> Any:
         """Copy the scratch array into the caller's, if there is one, and return the result."""
-        if self.target is not self.result:
+        if self.target is self.result:
+            library.written(self.result)
+        else:
             library.assign(self.result, self.target)
         return self.result
 

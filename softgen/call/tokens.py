@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.api import axis_of
 from softgen.call.axes import with_axes_kept
-from softgen.call.full import calls_of
-from softgen.call.hooks import call_hooked
 from softgen.call.ids import ids_of, require_columns, scale_of
 from softgen.call.library import library_of
+from softgen.call.options import HookedAxisOptions, HookedOptions, call
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import compute_type
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
-
-    from softgen.call.hooks import HookValues
-    from softgen.strategies.select import Choice
 
 
 def entropy(
@@ -27,13 +22,8 @@ def entropy(
     dtype: object = None,
     out: Any = None,
     keepdim: bool = False,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
     return_lse: bool = False,
-    dim: int | tuple[int, ...] | None = None,
-    **hooks: Unpack[HookValues],
+    **options: Unpack[HookedAxisOptions],
 ) -> Any:
     """Return -sum(p log p) of p = softmax(x) along `axis`, in nats: x is read once.
 
@@ -43,13 +33,8 @@ def entropy(
         dtype: dtype of the result; x's by default.
         out: where to write, an array of the result's shape (without keepdim), dtype and device.
         keepdim: whether results keep the axes, with length 1.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
         return_lse: whether to return log(sum(exp(x))) of each row too, as `softmax` does.
-        dim: PyTorch's name of `axis`.
-        hooks: as in `softmax`, but for empty_rows, out_scale, dropout and its seed. A sink counts
+        options: as in `softmax`, but for empty_rows, out_scale, dropout and its seed. A sink counts
             as one more column.
 
     Returns:
@@ -58,18 +43,12 @@ def entropy(
     Where x is -inf p log p is 0. NaN for a row with NaN or +inf, or of nothing but -inf. Raises
     what `softmax` raises.
     """
-    if dim is not None:
-        axis = axis_of(axis, dim)
     name = "entropy_lse" if return_lse else "entropy"
-    if hooks:
-        request = (x, out, axis, dtype, tune, variant, batch_invariant, pdl, hooks)
-        found = call_hooked(name, *request)
-    else:
-        calls = calls_of(name, pdl)
-        found = calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, ())
+    found = call(name, x, options, HookedAxisOptions, axis=axis, dtype=dtype, out=out)
     if not keepdim:
         return found
-    ndim = library_of(x)[1].ndim
+    dim = options.get("dim")
+    axis, ndim = axis if dim is None else dim, library_of(x)[1].ndim
     if return_lse:
         return tuple(with_axes_kept(each, axis, ndim) for each in found)
     return with_axes_kept(found, axis, ndim)
@@ -82,14 +61,10 @@ def token_log_probs(
     temperature: Any = None,
     dtype: object = None,
     out: Any = None,
-    tune: str | None = None,
-    variant: Choice = None,
-    batch_invariant: bool | None = None,
-    pdl: bool = True,
     return_lse: bool = False,
     return_entropy: bool = False,
     checked: bool = False,
-    **hooks: Unpack[HookValues],
+    **options: Unpack[HookedOptions],
 ) -> Any:
     """Return log_softmax(x / temperature) at the columns `ids` of each row: x is read once.
 
@@ -100,16 +75,12 @@ def token_log_probs(
         temperature: above 0: a number, or an array of numbers that broadcasts over the rows.
         dtype: dtype of log-probabilities and entropies; float32 (float64 for float64) by default.
         out: where to write the log-probabilities, an array of the shape, dtype and device of ids'.
-        tune: as in `softmax`.
-        variant: as in `softmax`.
-        batch_invariant: as in `softmax`.
-        pdl: as in `softmax`.
         return_lse: whether to return log(sum(exp(x / temperature))) of each row too, as `softmax`
             does.
         return_entropy: whether to return the entropy of each row of softmax(x / temperature) too.
         checked: whether an id that is no column raises InvalidValueError, for which the host waits
             for the GPU. Otherwise it gives NaN.
-        hooks: as in `softmax`, but for empty_rows, sink, out_scale, dropout and its seed.
+        options: as in `softmax`, but for dim, empty_rows, sink, out_scale, dropout and its seed.
 
     Returns:
         An array of ids' shape; with `return_lse` or `return_entropy` a tuple of it, lse and the
@@ -121,18 +92,16 @@ def token_log_probs(
     given = ids_of(x, ids)
     if checked:
         require_columns(given.array, x.shape[-1])
+    asked: dict[str, Any] = {**options}
     if temperature is not None:
-        if hooks.get("scale") is not None:
+        if asked.get("scale") is not None:
             raise InvalidValueError("scale is 1 / temperature; give one of them")
-        hooks["scale"] = scale_of(temperature)
+        asked["scale"] = scale_of(temperature)
     beside = "_entropy" if return_entropy else "_lse" if return_lse else ""
     name = f"token_log_probs{beside}{given.suffix}"
     out = out if out is None else given.flat(out)
-    request = (x, out, -1, dtype or arithmetic_of(x), tune, variant, batch_invariant)
-    if hooks:
-        found = call_hooked(name, *request, pdl, hooks, (given.array,))
-    else:
-        found = calls_of(name, pdl)[type(x)](*request, (given.array,))
+    dtype = dtype or arithmetic_of(x)
+    found = call(name, x, asked, HookedOptions, dtype=dtype, out=out, others=(given.array,))
     if not beside:
         return given.shaped(found)
     log_probs, *more = found  # the entropy, if any, then lse

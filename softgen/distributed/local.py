@@ -11,8 +11,8 @@ import sys
 from typing import Any
 
 from softgen.call import api, gradients
-from softgen.call.full import calls_of
-from softgen.call.hooks import call_hooked
+from softgen.call.dispatch import calls_of
+from softgen.call.options import HookedOptions, call
 from softgen.call.tokens import arithmetic_of
 
 # Eight blocks on each multiprocessor of an H200; a piece should be worth a block, in packs of 16
@@ -30,7 +30,7 @@ def partial(x: Any, scale: Any) -> tuple[Any, Any]:
     """Return the pair (m, d) of each row of x * scale; a scale of None is 1."""
     if scale is None:
         return api.partial(x)
-    pair: tuple[Any, Any] = call_hooked("partial", x, *_DEFAULTS, True, {"scale": scale})
+    pair: tuple[Any, Any] = call("partial", x, {"scale": scale}, HookedOptions)
     return pair
 
 

@@ -14,7 +14,7 @@ import torch
 
 from softgen.call import api, gradients
 from softgen.call.axes import axes_of, with_axes_kept
-from softgen.call.full import calls_of
+from softgen.call.dispatch import calls_of
 from softgen.call.warm import WarmCalls
 from softgen.torch.dtypes import wide
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from softgen.call import losses, means
-from softgen.call.full import calls_of
+from softgen.call.dispatch import calls_of
 from softgen.call.scalars import whole
 from softgen.call.torch_library import TorchLibrary
 from softgen.call.warm_run import never

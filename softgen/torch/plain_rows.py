@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from softgen.call.full import calls_of
+from softgen.call.dispatch import calls_of
 from softgen.torch.dtypes import FLOATS
 from softgen.torch.gradients import applied
 from softgen.torch.plain import is_eager, tracked

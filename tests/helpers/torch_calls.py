@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call import full, means
+from softgen.call import dispatch, means
 from softgen.call import library as call_library
-from softgen.call.torch_library import TorchLibrary
-from softgen.call.warm import WarmCalls
+from softgen.call.runner import Calls
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import exact_results
 from softgen.spec.layouts import Strided
@@ -74,21 +73,6 @@ class World:
             return torch.frombuffer(memory, dtype=dtype)
 
         return launch
-
-
-class CpuLibrary(TorchLibrary):
-    """CPU tensors as if they were on a GPU."""
-
-    def result_maker(self, shape: tuple[int, ...], dtype: FloatType) -> tuple[Any, Any]:
-        element = self._torch_dtypes[dtype]
-
-        def make() -> Any:
-            return self.torch.full(shape, -77.0, dtype=element)
-
-        return make, element
-
-    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
-        return self.result_maker(shape, dtype)[0]()
 
 
 class FakeKernel:
@@ -168,6 +152,22 @@ class FakeLaunch:
         return np.ndarray(shape, kind, memory, -low, tuple(step * size for step in steps))
 
 
+def cpu_library() -> Any:
+    """Return PyTorch's library with CPU tensors as if they were on a GPU."""
+    import torch
+
+    from softgen.call.torch_library import TorchLibrary
+
+    class CpuLibrary(TorchLibrary):
+        def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
+            return lambda: self.empty(shape, dtype, -1)
+
+        def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
+            return torch.full(shape, -77.0, dtype=self._torch_dtypes[dtype])
+
+    return CpuLibrary()
+
+
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     """Let softgen's calls take CPU tensors, and return what happens to kernels."""
     import torch
@@ -175,7 +175,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     from softgen.call import eager
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
-    library, world = CpuLibrary(), World()
+    library, world = cpu_library(), World()
 
     driver = SimpleNamespace(ctxGetCurrent=lambda: CONTEXT)
     device = SimpleNamespace(cuda=SimpleNamespace(driver=driver, runtime=SimpleNamespace()))
@@ -190,30 +190,22 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(eager, "DEVICE", "cpu")
     keys = ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
     monkeypatch.setattr(eager, "SERVED", eager._set_of(*keys))
-    for each in (full, means):
+    for each in (dispatch, means):
         monkeypatch.setattr(each, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(means, "launch_of", world.small_launch_of)
-    monkeypatch.setattr(full, "kernel_for", world.kernel_for)
-    monkeypatch.setattr(full, "serves_views", lambda *_: True)
+    monkeypatch.setattr(dispatch, "kernel_for", world.kernel_for)
+    monkeypatch.setattr(dispatch, "serves_views", lambda *_: True)
     _forget()
     return world
 
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import plain, plain_loss, plain_rows, quick
-
-    full.calls_of.cache_clear()
-    quick.tracked_by.cache_clear()
-    for cached in (plain_loss.loss_of, plain_rows.entropy_of, plain_rows.log_probs_of):
-        cached.cache_clear()
+    dispatch.calls_of.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
                 for each in (found, getattr(found, "calls", None)):
-                    if isinstance(each, WarmCalls):
+                    if isinstance(each, Calls):
                         each.clear()
                         each.entries.clear()
-                        each.views.clear()
-                if isinstance(found, quick.Quick | plain.Seen):
-                    found.forget()

@@ -44,8 +44,8 @@ class Launcher:
             thread can interrupt), they are this call's own.
         put_back: takes them back, after a launch that succeeded.
         make: returns new ones.
-        prepare: prepare(arguments, stream, result, rest) puts a workspace's address among the
-            values and returns `result`, or None; `Prepare` in `call/warm_run.py` is more of it.
+        prepare: prepare(arguments, stream) puts a workspace's address among the values; None for a
+            kernel without one.
     """
 
     __slots__ = ("make", "prepare", "put_back", "take")
@@ -76,13 +76,12 @@ class Launcher:
         given = scratch if isinstance(scratch, int) else 0
         idle: list[Arguments] = []
 
-        def prepare(arguments: Arguments, stream: int, result: Any = None, rest: Any = ()) -> Any:
+        def prepare(arguments: Arguments, stream: int) -> None:
             assert not isinstance(scratch, int)
             values, _, lent, _ = arguments
             key, found = workspace.lend(scratch, device, stream, size)
             values[operands + 1] = found.address
             lent[:] = key, found, stream
-            return result
 
         def put_all_back(arguments: Arguments) -> None:
             workspace.give_back(*arguments[2])
@@ -98,7 +97,7 @@ class Launcher:
         self.prepare = prepare if lends else None
 
     def __call__(self, arguments: Sequence[int], stream: int) -> None:
-        """Launch; the libraries' runs have these lines once more, where a call would take 0.1 us.
+        """Launch; code that `call/runner.py` makes has these lines too, for 0.2 us less.
 
         Raises LaunchError if the stream has too few SMs for the kernel; nothing has run then.
         """

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from softgen.call.kernels import is_captured
 from softgen.call.library import Library
-from softgen.call.warm_run import is_captured
 from softgen.errors import CaptureError
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 
 
-def run_moved(
+def run_transposed(
     library: Library,
     problem: Problem,
     axes: tuple[int, ...],
