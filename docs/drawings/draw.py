@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import calls
 import exchange
 import groups
 import ladder
 import rows
 
 HERE = Path(__file__).resolve().parent
-DRAWINGS = {"rows": rows, "exchange": exchange, "groups": groups, "ladder": ladder}
+DRAWINGS = {"calls": calls, "rows": rows, "exchange": exchange, "groups": groups, "ladder": ladder}
 
 
 def main(folder: Path) -> None:
