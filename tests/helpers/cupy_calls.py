@@ -52,9 +52,10 @@ class CupyArray(Base, np.ndarray):  # type: ignore[misc]
         self[...] = fresh
         self.shift = self.world.off
 
-    def copy(self, order: Any = "C") -> Any:
-        self.world.copied += 1
-        return super().copy(order)
+    def copy(self, order: Any = None) -> Any:
+        if order is not None:  # softgen asks for one
+            self.world.copied += 1
+        return super().copy(order or "C")
 
     @property
     def data(self) -> Any:
@@ -80,6 +81,15 @@ def cupy_array(x: Any, *, off: int = 0) -> Any:
     return made
 
 
+def drawn(*shape: int, kind: Any = "f4", off: int = 0, seed: int = 0) -> Any:
+    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * 3
+    return cupy_array(values.astype(kind), off=off)
+
+
+def zeros(*shape: int) -> Any:
+    return cupy_array(np.zeros(shape, "f4"))
+
+
 class World:
     """CuPy and the GPU of a test.
 
@@ -98,6 +108,18 @@ class World:
         self.variants: list[Variant] = []
         self.made = self.copied = self.off = 0
         self.closed = False
+
+    def __call__(
+        self, function: str, x: Any, *rest: Any, axis: Any = -1, out: Any = None, **options: Any
+    ) -> Any:
+        """Return the result of a call; the options are dtype, tune, variant, batch_invariant."""
+        asked = (options.get(name) for name in ("dtype", "tune", "variant", "batch_invariant"))
+        return dispatch.calls_of(function)[type(x)](x, out, axis, *asked, rest)
+
+    @property
+    def cold(self) -> int:
+        """How many calls had no entry."""
+        return len(self.dispatched)
 
     # What softgen asks of CuPy's module
 
@@ -167,7 +189,7 @@ def on_cupy(monkeypatch: pytest.MonkeyPatch, kind: type[CupyLibrary] = CupyLibra
     fakes: dict[str, Any] = {
         "require_device": lambda: device,
         "on_device": lambda device: contextlib.nullcontext(),
-        "kernel_for": world.kernel_for,
+        "kernel_for": lambda *given: world.kernel_for(*given),
         "arch_of": lambda device: ARCH,
         "calls_of": calls_of,
     }

@@ -26,7 +26,7 @@ from softgen.spec.numerics import encode, numpy_dtype
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
-from tests.helpers.cupy_calls import CupyArray, GuardedLibrary, World, cupy_array, on_cupy
+from tests.helpers.cupy_calls import CupyArray, GuardedLibrary, World, cupy_array, drawn, on_cupy
 from tests.helpers.driver import CONTEXT, COOPERATIVE, POISON, WORKSPACE, FakeError, FakeKernel
 
 DEFAULTS = (-1, None, None, None, None)
@@ -39,11 +39,6 @@ class Subclass(CupyArray):
 @pytest.fixture(params=[CupyLibrary, GuardedLibrary])
 def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> World:
     return on_cupy(monkeypatch, request.param)
-
-
-def drawn(*shape: int, kind: Any = "f4", off: int = 0, seed: int = 0) -> Any:
-    values = np.random.default_rng([seed, *shape]).standard_normal(shape) * 3
-    return cupy_array(values.astype(kind), off=off)
 
 
 def empty(*shape: int, kind: Any = "f4", off: int = 0) -> Any:
