@@ -58,9 +58,10 @@ def is_idle() -> bool:
 
 def is_launchable(out: Any, *inputs: Any) -> bool:
     """Whether a kernel may read these tensors, and write to `out` or None, without a gradient."""
-    if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+    tensors = inputs if out is None else (out, *inputs)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return False
-    return is_eager(*inputs) if out is None else is_eager(out, *inputs)
+    return is_eager(*tensors)
 
 
 def require_launchable(x: Any) -> None:
