@@ -126,6 +126,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ),
     ({"target": TARGET.astype(float)}, InvalidTypeError, "class indices of int32 or int64"),
     ({"label_smoothing": 0.1, "scale": 2.0}, InvalidValueError, "takes no hooks, got scale"),
+    ({"label_smoothing": 0.1, "scales": 2.0}, InvalidTypeError, "unknown argument 'scales'"),
 ]
 
 
