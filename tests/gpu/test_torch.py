@@ -233,10 +233,10 @@ def test_a_graph_of_a_training_step(name: str) -> None:
 
 def test_a_second_step_goes_past_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensors require grad and autograd keeps them, and it is warm as a plain call is."""
-    from softgen.call import dispatch
+    from softgen.call import dispatch, kernels
 
     seen: list[str] = []
-    kernel_for = dispatch.kernel_for
+    kernel_for = kernels.kernel_for
 
     def counted(problem: Any, *request: Any) -> Any:
         seen.append(problem.function.name)

@@ -37,7 +37,7 @@ class Base:
         return np.ndarray.__new__(cls, (0,), np.uint8)  # type: ignore[type-var]
 
 
-class CupyArray(Base, np.ndarray):  # type: ignore[misc]
+class CupyArray(Base, np.ndarray):
     """An array at its real address, which tells of itself what CuPy's does."""
 
     world: World
@@ -48,7 +48,8 @@ class CupyArray(Base, np.ndarray):  # type: ignore[misc]
         assert nothing == (None, None, None)
         fresh = self.world.empty(shape, dtype)
         self.resize(fresh.nbytes, refcheck=False)
-        self.dtype, self.shape = fresh.dtype, shape
+        self.dtype = fresh.dtype  # type: ignore[misc]
+        self.resize(shape, refcheck=False)
         self[...] = fresh
         self.shift = self.world.off
 

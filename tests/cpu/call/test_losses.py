@@ -71,7 +71,7 @@ def test_targets_of_32_bits_have_functions_of_their_own(world: World) -> None:
     x, target = x_of(2, 3, COLS).astype("float32"), TARGET.reshape(2, 3).astype("int32")
     assert softgen.cross_entropy(x, target, reduction="none").shape == (2, 3)
     dx, loss, lse = softgen.cross_entropy_grad(x, target, 0.25)
-    again = softgen.cross_entropy_backward(x, target, lse, cupy_array(np.float32([0.25])))
+    again = softgen.cross_entropy_backward(x, target, lse, cupy_array(np.array([0.25], "f4")))
     assert world.driver.names == [f"cross_entropy{rest}_i32" for rest in ("", "_grad", "_backward")]
     assert dx.shape == x.shape
     assert (loss.shape, loss.dtype) == ((2, 3), np.float32)
