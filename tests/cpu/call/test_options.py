@@ -79,6 +79,7 @@ def test_each_option_arrives(name: str, world: World) -> None:
     for option, value in (("tune", "off"), ("variant", "safe"), ("batch_invariant", True)):
         for _ in range(2):
             require_same(call(name, **{option: value}), plain)
+        assert PROGRAMMATIC in world.driver.launches[-1].attributes
         _, _, _, _, _, *asked, _ = world.dispatched[-1]
         names = ("tune", "variant", "batch_invariant")
         assert asked == [value if each == option else None for each in names]
