@@ -96,6 +96,11 @@ def require_launchable(x: Any) -> None:
             "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
             "memory); pass x.resolve_neg(), or x.clone()"
         )
+    if x.numel() and not x.data_ptr():
+        raise NotSupportedError(
+            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
+            "it be allocated again before the call"
+        )
     if x.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError(
             "got a tensor that requires grad, and this call is not tracked. softgen.torch has "

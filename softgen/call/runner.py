@@ -232,7 +232,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
         try:
             {unpack}
             {addresses}
-            low = {low}
+            low = {low} if {present} else None  # what is at 0 is empty, or was freed
             {likeness}
             if entry is None and {served}:
                 request = (
@@ -259,7 +259,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
             fits = not y_at & 15
         else:
             y, y_at = out, {out_address}
-            fits = is_apart(entry.apart, y_at, ({starts},))
+            fits = y_at and is_apart(entry.apart, y_at, ({starts},))
         if not fits:
             return dispatch(request, {given})
         {make_others}
@@ -344,6 +344,7 @@ def text_of(code: Code, operands: Sequence[Operand]) -> str:
         unpack=f"({', '.join(beside)},) = rest" if beside else "",
         addresses="\n".join(f"{name}_at = {address(name)}" for name in arrays),
         low=" | ".join(f"({name}_at & 15) << {4 * i}" for i, name in enumerate(arrays)),
+        present=" and ".join(f"{name}_at" for name in arrays),
         likeness=likeness if code.compares else "",
         served=code.served.format(", ".join(arrays)),
         facts=", ".join(code.facts.format(name) for name in arrays),

@@ -344,6 +344,23 @@ def test_entries_keep_no_tensor_alive(world: World) -> None:
         assert all(ref() is None for ref in gone)
 
 
+def test_memory_that_was_freed_is_not_launched_on(world: World) -> None:
+    """As FSDP frees that of parameters; PyTorch refuses them too."""
+    x, y, out = torch.randn(6, 8), torch.randn(6, 8), torch.empty(6, 8)
+    for _ in range(2):
+        softgen.softmax_backward(x, y)
+        softgen.softmax_backward(x, y, out=out)
+    world.launches.clear()
+    freed = torch.randn(6, 8)
+    freed.untyped_storage().resize_(0)
+    for inputs, where in (((freed, y), None), ((x, freed), None), ((x, y), freed)):
+        for _ in range(2):
+            with pytest.raises(NotSupportedError, match="memory was freed"):
+                softgen.softmax_backward(*inputs, out=where)
+    assert world.launches == []
+    require_right(softgen.softmax(x), x)
+
+
 def test_threads(world: World) -> None:
     def work(seed: int) -> None:
         for rows in (5, 6, 5, 6):
