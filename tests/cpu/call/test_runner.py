@@ -515,6 +515,16 @@ def test_a_subclass_brings_its_other_inputs_along(world: World) -> None:
     assert entries("finish") == {}
 
 
+def test_an_array_of_another_library_is_served_and_not_kept(world: World) -> None:
+    class Interface:
+        __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
+        array = drawn(6, 8)
+
+    for _ in range(2):
+        require_right(softgen.softmax(Interface()), "softmax", Interface.array)
+    assert (world.cold, entries()) == (2, {})
+
+
 @pytest.mark.parametrize("x", [None, [[1.0]], np.zeros(3)])
 def test_what_is_no_array_of_a_gpu_is_refused_and_not_kept(x: Any, world: World) -> None:
     with pytest.raises(InvalidTypeError):
