@@ -172,7 +172,7 @@ def launched(
         fewer(error)(words, stream)
     else:
         if all(map(operator.is_, found.inputs, asked)):
-            calls.keep(request, library, found.inputs, out, found.outputs, launch)
+            calls.keep(request, library, problem.given, found.inputs, out, found.outputs, launch)
     return finished(library, found.outputs)
 
 

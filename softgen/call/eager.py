@@ -58,9 +58,10 @@ def is_idle() -> bool:
 
 def is_launchable(out: Any, *inputs: Any) -> bool:
     """Whether a kernel may read these tensors, and write to `out` or None, without a gradient."""
-    if torch.is_grad_enabled() and any(each.requires_grad for each in inputs):
+    tensors = inputs if out is None else (out, *inputs)
+    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
         return False
-    return is_eager(*inputs) if out is None else is_eager(out, *inputs)
+    return is_eager(*tensors)
 
 
 def require_launchable(x: Any) -> None:
@@ -94,6 +95,11 @@ def require_launchable(x: Any) -> None:
         raise NotSupportedError(
             "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
             "memory); pass x.resolve_neg(), or x.clone()"
+        )
+    if x.numel() and not x.data_ptr():
+        raise NotSupportedError(
+            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
+            "it be allocated again before the call"
         )
     if x.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError(

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import library_of
-from softgen.call.options import NO_OPTIONS, HookedOptions, Options, call
+from softgen.call.options import NO_OPTIONS, HookedOptions, HookOptions, Options, call
 from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
@@ -104,7 +104,7 @@ def losses_of_rows(
     The arguments are those of `cross_entropy`.
     """
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
-    hooks = options.keys() - Options.__annotations__
+    hooks = options.keys() & HookOptions.__annotations__
     if hooks and smoothing:
         raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(sorted(hooks))}")
     ignored = whole("ignore_index", ignore_index)

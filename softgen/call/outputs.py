@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from softgen.call.library import Library
+from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import Float8, FloatType
 from softgen.spec.operands import Extent
@@ -61,7 +61,7 @@ def resolve_output(
         views: whether one of x's shape that is not contiguous is left to `views.placed`, which also
             tells whether it overlaps x.
 
-    Raises InvalidTypeError or InvalidValueError if `out` does not fit.
+    Raises InvalidTypeError or InvalidValueError if `out` does not fit, and what `library_of` does.
     """
     shape = tuple(x.shape) if extent is Extent.ELEMENT else row_shape
     elements = math.prod(shape)
@@ -118,6 +118,7 @@ def _check_out(
             f"out must be of x's library ({type(x).__module__}.{type(x).__qualname__}), got "
             f"{type(out).__module__}.{type(out).__qualname__}"
         )
+    library_of(out)  # which raises for one without memory, or that autograd follows
     if tuple(out.shape) != shape:
         raise InvalidValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     if isinstance(dtype, Float8):

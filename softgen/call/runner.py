@@ -63,7 +63,8 @@ class Entry:
         makers: what makes each result.
         apart: of each input that is an array.
         packers: of each number, what returns its word.
-        words: of each number, the last one that was given and its word: packing takes 0.5 us.
+        words: of each number, the last int or float that was given and its word: packing takes
+            0.5 us, and what else is a number may be an array, whose value changes.
     """
 
     __slots__ = (
@@ -85,7 +86,7 @@ class Entry:
         Args:
             request: its own.
             library: of all arrays.
-            operands: what it was given and made, in the order of the kernel's arguments.
+            operands: of the kernel, which say what results and numbers are.
             inputs: x, and the others as the caller gave them.
             outputs: the results.
             launch: the launch.
@@ -111,7 +112,7 @@ class Entry:
             for operand, each in zip(made, results, strict=True)
         )
         self.apart = [_apart(library, each, results[0]) for each in arrays]
-        self.words: list[tuple[Any, int]] = [(None, 0)] * len(self.packers)
+        self.words: list[tuple[Any, int]] = [(self.packers, 0)] * len(self.packers)
 
 
 def _apart(library: Library, array: Any, y: Any) -> Apart:
@@ -172,6 +173,7 @@ class Calls(dict[type, Run]):
         self,
         request: tuple[Any, ...] | None,
         library: Library,
+        operands: Sequence[Operand],
         inputs: Sequence[Any],
         out: Any,
         outputs: Sequence[Output],
@@ -185,7 +187,7 @@ class Calls(dict[type, Run]):
         y = outputs[0].target
         if request is None or (y is not out if out is not None else _low(library, y)):
             return
-        entry = Entry(request, library, self.operands, inputs, outputs, launch)
+        entry = Entry(request, library, operands, inputs, outputs, launch)
         if len(self.entries) >= MOST_CALLS:
             self.entries.clear()
         self.entries[request] = entry
@@ -230,7 +232,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
         try:
             {unpack}
             {addresses}
-            low = {low}
+            low = {low} if {present} else None  # what is at 0 is empty, or was freed
             {likeness}
             if entry is None and {served}:
                 request = (
@@ -247,6 +249,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
             # No array of the library, one without memory, or an option without a hash.
             request = entry = None
         if entry is None or current_context() != entry.context:
+            last = None  # it may be of another context, and would be found again
             return dispatch(request, {given})
         stream = {stream}
         {capture}
@@ -256,7 +259,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
             fits = not y_at & 15
         else:
             y, y_at = out, {out_address}
-            fits = is_apart(entry.apart, y_at, ({starts},))
+            fits = y_at and is_apart(entry.apart, y_at, ({starts},))
         if not fits:
             return dispatch(request, {given})
         {make_others}
@@ -281,8 +284,9 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
 
 # A request like the last one needs no key, where a library tells in one call what arrays are like.
 LIKENESS = """\
-if last is not None and out is None and low == last.low and last.like({arrays}) and {when}:
-    was_axis, was_dtype, was_tune, was_variant, was_fixed, was_mode, was_word = last.options
+seen = last  # another thread may replace it
+if seen is not None and out is None and low == seen.low and seen.like({arrays}) and {when}:
+    was_axis, was_dtype, was_tune, was_variant, was_fixed, was_mode, was_word = seen.options
     if (
         axis is was_axis
         and dtype is was_dtype
@@ -292,7 +296,7 @@ if last is not None and out is None and low == last.low and last.like({arrays}) 
         and mode is was_mode
         and invariant is was_word
     ):
-        entry = last
+        entry = seen
 """
 
 # Packing takes 0.5 us, and a number is often the last one.
@@ -300,7 +304,8 @@ PACK = """\
 was, word_{name} = entry.words[{i}]
 if {name} is not was:
     word_{name} = entry.packers[{i}]({name})
-    entry.words[{i}] = {name}, word_{name}
+    if type({name}) is float or type({name}) is int:
+        entry.words[{i}] = {name}, word_{name}
 """
 
 # An allocation may call cudaMalloc, which breaks a capture.
@@ -339,6 +344,7 @@ def text_of(code: Code, operands: Sequence[Operand]) -> str:
         unpack=f"({', '.join(beside)},) = rest" if beside else "",
         addresses="\n".join(f"{name}_at = {address(name)}" for name in arrays),
         low=" | ".join(f"({name}_at & 15) << {4 * i}" for i, name in enumerate(arrays)),
+        present=" and ".join(f"{name}_at" for name in arrays),
         likeness=likeness if code.compares else "",
         served=code.served.format(", ".join(arrays)),
         facts=", ".join(code.facts.format(name) for name in arrays),

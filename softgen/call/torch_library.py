@@ -31,11 +31,12 @@ class TorchLibrary:
             stream="current_stream(entry.device)",
             make="{0} = make_{0}()",
             written="if out is not None:\n    written(out)",
-            compares="levels._current_level < 0",
+            compares="levels._current_level < 0 and not modes()",
             mallocs_in_capture=False,
             uses={
                 "is_launchable": is_launchable,
                 "levels": forward_ad,
+                "modes": torch._C._len_torch_dispatch_stack,
                 "current_stream": self.current_stream,
                 "written": self.written,
             },
@@ -148,8 +149,9 @@ class TorchLibrary:
         """Return the comparison by which PyTorch guards what torch.compile made.
 
         It is about the class, shape, strides, dtype and device of each, whether it requires grad,
-        and how the thread dispatches (modes, transforms, traces, autocast). What it does not know
-        is asked beside it: whether gradients are recorded, and forward-mode AD.
+        and how the thread dispatches (transforms, traces, autocast). What it does not know is asked
+        beside it: whether gradients are recorded, forward-mode AD, and modes, of which it leaves
+        FakeTensor's out.
         """
         try:
             guard = torch._C._dynamo.guards.TensorGuards(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.call.full import calls_of
+from softgen.call.dispatch import FunctionCalls, calls_of
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import Strided
@@ -176,15 +176,15 @@ def test_x_and_its_result_in_turns(library: str) -> None:
 
 @pytest.mark.parametrize("library", ["cupy", "torch"])
 def test_a_second_call_is_warm(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: Any = calls_of.__wrapped__("softmax")
-    full, taken = calls.full, []
+    dispatch, taken = FunctionCalls.dispatch, []
 
-    def counted(*given: Any) -> Any:
+    def counted(calls: FunctionCalls, *given: Any) -> Any:
         taken.append(given)
-        return full(*given)
+        return dispatch(calls, *given)
 
-    calls.full = counted
-    monkeypatch.setattr(softgen.call.api, "_softmax", calls)
+    monkeypatch.setattr(FunctionCalls, "dispatch", counted)
+    monkeypatch.setattr(softgen.call.api, "_softmax", FunctionCalls("softmax"))
+    calls_of.cache_clear()
     memory = array(library)
     for x in (memory[:3, :, :, :1000], memory[3:, :, :, 8:1008]):
         for _ in range(2):

@@ -233,16 +233,16 @@ def test_a_graph_of_a_training_step(name: str) -> None:
 
 def test_a_second_step_goes_past_all_checks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its tensors require grad and autograd keeps them, and it is warm as a plain call is."""
-    from softgen.call import full
+    from softgen.call import dispatch, kernels
 
     seen: list[str] = []
-    run_full = full.run_full
+    kernel_for = kernels.kernel_for
 
-    def count(calls: Any, function: Any, *request: Any, **options: Any) -> Any:
-        seen.append(function.name)
-        return run_full(calls, function, *request, **options)
+    def counted(problem: Any, *request: Any) -> Any:
+        seen.append(problem.function.name)
+        return kernel_for(problem, *request)
 
-    monkeypatch.setattr(full, "run_full", count)
+    monkeypatch.setattr(dispatch, "kernel_for", counted)
     mine, _ = pair("softmax")
     (a, _), dy = twins(48, 1008), torch.randn(48, 1008, device="cuda")
     for _ in range(4):

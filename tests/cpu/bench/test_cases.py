@@ -22,6 +22,7 @@ from softgen.bench.roster import all_peers, named_peers, peers_for
 from softgen.bench.shape import Case, Shape
 from softgen.bench.suites import SUITES, shapes_of
 from softgen.bench.views import VIEWS
+from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named
@@ -32,12 +33,11 @@ from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import Problem
 from softgen.tuning.measure import Buffers
 from tests.cpu.bench.test_bench import HERE, HostPlayer, host_buffers
-from tests.cpu.call.test_hooks import Host
 from tests.helpers.cli_helpers import ok
+from tests.helpers.cupy_calls import CupyArray, on_cupy
 
 F32 = DType.FLOAT32
 SCORES = (2, 3, 8, 16)
-HOST: Any = Host()
 
 
 def of(case: Case, dtype: DType = F32, function: str = "softmax") -> Shape:
@@ -62,13 +62,17 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
 
 
 @pytest.mark.parametrize("hook", HOOKED)
-def test_the_exact_results_of_a_hook_are_those_of_its_kernel(hook: str) -> None:
+def test_the_exact_results_of_a_hook_are_those_of_its_kernel(
+    hook: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_cupy(monkeypatch)
+    library = CupyLibrary()
     given = dict(HOOKED[hook].given(SCORES))
     if hook == "scale of rows":  # of the type of the arithmetic, which is float64 here
         given["scale"] = given["scale"].astype("float64")
     x = np.random.default_rng(0).standard_normal(SCORES)
     x[1, 2, 3] = -np.inf  # an empty row
-    names, values = chosen(SOFTMAX, x, None, given, lambda x: (HOST, x))
+    names, values = chosen(SOFTMAX, x, None, given, lambda x: (library, x.view(CupyArray)))
     problem = Problem.of("softmax", "float64", 16, hooks=names)
     wide = [np.asarray(value) for value in values]
     (wanted,) = exact_results(problem, [x.reshape(-1, 16), *wide], wide=False)

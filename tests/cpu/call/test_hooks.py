@@ -3,74 +3,41 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
+import softgen
 from softgen.call import hooks as module
-from softgen.call.full import run_full
-from softgen.call.hooks import call_hooked, chosen
-from softgen.call.warm import WarmCalls
+from softgen.call import options
+from softgen.call.cupy_library import CupyLibrary
+from softgen.call.hooks import chosen
 from softgen.devices.emulator import run_each
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.source.generate import generate
-from softgen.spec.dtypes import DType, ElementType, Integer
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import bits_of
 from softgen.spec.numerics import check
+from tests.helpers.cupy_calls import CupyArray, World, zeros
 from tests.helpers.emulator_helpers import share_programs
-from tests.helpers.numpy_calls import NumpyLibrary
 
 SOFTMAX = Function.of("softmax")
 Array = npt.NDArray[Any]
 
 
-class Host:
-    """softgen.call.library.Library over NumPy's arrays, as far as hooks ask it."""
-
-    def element_type(self, x: Array) -> ElementType:
-        name = x.dtype.name
-        return Integer(name) if name in {each.value for each in Integer} else DType.of(name)
-
-    def dtype(self, x: Array) -> DType:
-        return DType.of(x.dtype.name)
-
-    def device(self, x: Array) -> int:
-        return 0
-
-    def pointer(self, x: Array) -> int:
-        return int(x.__array_interface__["data"][0])
-
-    def byte_strides(self, x: Array) -> tuple[int, ...]:
-        return x.strides
-
-    def contiguous(self, x: Array) -> Array:
-        return np.ascontiguousarray(x)
-
-    def copy(self, x: Array) -> Array:
-        return x.copy(order="C")
-
-    def permuted(self, x: Array, order: list[int]) -> Array:
-        return x.transpose(order)
-
-    def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
-        return np.broadcast_to(x, shape)
-
-
-HOST = Host()
-
-
 @pytest.fixture(autouse=True)
-def host(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def host(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
     share_programs(tmp_path_factory, monkeypatch)
+    library = CupyLibrary()
 
     def library_of(x: Any) -> tuple[Any, Any]:
         if not isinstance(x, np.ndarray):
             raise InvalidTypeError(f"got {type(x).__name__}")
-        return HOST, x
+        return library, x.view(CupyArray)
 
     finder = module.chosen
     monkeypatch.setattr(module, "library_of", library_of)
@@ -285,9 +252,8 @@ def test_what_does_not_fit_another_axis() -> None:
 
 @pytest.mark.parametrize("axis", [None, (3,), (0, 1), True])
 def test_several_axes_are_refused(axis: Any) -> None:
-    request = (X, None, axis, None, None, None, None, True)
     with pytest.raises(NotSupportedError, match="hooks are for one axis, got axis"):
-        call_hooked("softmax", *request, {"scale": -2})
+        softgen.softmax(X, axis, scale=-2)
 
 
 def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,11 +262,10 @@ def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch)
     def calls_of(function: str, pdl: bool, names: tuple[str, ...]) -> Any:
         return {np.ndarray: lambda *request: asked.append((names, request[2], request[-1]))}
 
-    monkeypatch.setattr(module, "calls_of", calls_of)
-    request = (X, None, 0, None, None, None, None, True)
-    call_hooked("softmax", *request, {"scale": 2, "out_scale": 3, "empty_rows": "zero"})
+    monkeypatch.setattr(options, "calls_of", calls_of)
+    softgen.softmax(X, 0, scale=2, out_scale=3, empty_rows="zero")
     assert asked == [(("scale", "zeroempty", "outscale"), 0, (2, 3))]
-    call_hooked("softmax", X, None, (0, 1), None, None, None, None, True, {"scale": 2})
+    softgen.softmax(X, (0, 1), scale=2)
     assert asked[1:] == [(("scale",), (0, 1), (2,))]
 
 
@@ -405,20 +370,11 @@ def test_rows_that_are_not_there_are_judged_as_others_are(
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
 @pytest.mark.parametrize("hooks", [{"scale": 1e39}, {"softcap": 1e39}, {"out_scale": -1e39}])
 def test_a_number_that_does_not_fit_is_refused_without_a_launch(
-    shape: tuple[int, int], hooks: dict[str, float], monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int], hooks: dict[str, float], world: World
 ) -> None:
-    library = NumpyLibrary()
-    monkeypatch.setattr("softgen.call.full.library_of", lambda x: (library, x))
-    monkeypatch.setattr("softgen.call.full.on_device", lambda device: nullcontext())
-    monkeypatch.setattr("softgen.call.full.launch_on_fewer", pytest.fail)
-    monkeypatch.setattr("softgen.call.full.kernel_for", pytest.fail)
-    x = np.zeros(shape, np.float32)
-    names, values = chosen(SOFTMAX, x, None, hooks)
-    request = (SOFTMAX, (x, *values), None, -1, None, None, None, None)
+    x = zeros(*shape)
     (name,) = hooks
     with pytest.raises(InvalidValueError, match=f"{name} must fit float32, got -?1e"):
-        run_full(WarmCalls(pytest.fail), *request, key=None, pdl=True, hooks=names)
-    names, values = chosen(SOFTMAX, x, None, {name: 2.0})
-    request = (SOFTMAX, (x, *values), None, -1, None, None, None, None)
-    found = run_full(WarmCalls(pytest.fail), *request, key=None, pdl=True, hooks=names)
-    assert found.shape == shape
+        softgen.softmax(x, **hooks)  # type: ignore[arg-type]
+    assert softgen.softmax(x, **{name: 2.0}).shape == shape  # type: ignore[arg-type]
+    assert (world.driver.launches, world.variants) == ([], [])

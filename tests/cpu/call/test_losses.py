@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,62 +10,14 @@ import pytest
 import softgen
 from softgen.call import losses
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType, ElementType, Integer
-from softgen.spec.functions.base import Function
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
-from tests.helpers.numpy_calls import NumpyLibrary
+from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 6, 5
-TARGET = np.array([0, 4, -100, 2, 3, 1])
-
-
-KINDS: dict[str, ElementType] = {k.value: k for kinds in (DType, Integer) for k in kinds}
-
-
-class Library(NumpyLibrary):
-    """NumPy's arrays, of integers too."""
-
-    def element_type(self, x: Any) -> ElementType:  # type: ignore[override]
-        return KINDS[x.dtype.name]
-
-
-@pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
-    """Have kernels computed by their references; return what each is given, by name."""
-    library, found = Library(), []
-
-    def calls_of(name: str, pdl: bool = True, hooks: Any = ()) -> dict[type, Callable[..., Any]]:
-        function = Function.of(name)
-
-        def call(x: Any, out: Any, axis: int, *request: Any) -> Any:
-            problem = Problem.of(name, x.dtype.name, x.shape[-1])
-            given = dict(zip((o.name for o in problem.inputs), (x, *request[-1]), strict=True))
-            found.append((name, given))
-            rows = [np.asarray(each, float) for each in given.values()]
-            rows = [
-                each.reshape(-1, *each.shape[-1:]) if i == 0 else each.reshape(-1)
-                for i, each in enumerate(rows)
-            ]
-            with np.errstate(all="ignore"):
-                results = function.reference(*rows)
-            shaped = [
-                result.reshape(x.shape if o.extent is Extent.ELEMENT else x.shape[:-1]).astype(
-                    o.dtype.value
-                )
-                for o, result in zip(problem.results, results, strict=True)
-            ]
-            return shaped[0] if len(shaped) == 1 else tuple(shaped)
-
-        return {np.ndarray: call}
-
-    monkeypatch.setattr(losses, "library_of", lambda x: (library, x))
-    monkeypatch.setattr(losses, "calls_of", calls_of)
-    return found
+TARGET = cupy_array([0, 4, -100, 2, 3, 1])
 
 
 def x_of(*shape: int) -> Any:
-    return np.random.default_rng(0).standard_normal(shape or (ROWS, COLS))
+    return drawn(*(shape or (ROWS, COLS)), kind="f8")
 
 
 def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: float = 0.0) -> Any:
@@ -86,12 +37,12 @@ def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: fl
         {},
         {"label_smoothing": 0.3},
         {"z_loss": 0.01},
-        {"weight": np.arange(1.0, 6.0)},
+        {"weight": cupy_array(np.arange(1.0, 6.0))},
         {"label_smoothing": 1, "z_loss": 0.5},
     ],
     ids=str,
 )
-def test_reductions_and_options(seen: Any, reduction: str, options: dict[str, Any]) -> None:
+def test_reductions_and_options(world: World, reduction: str, options: dict[str, Any]) -> None:
     x = x_of()
     x[2] = np.nan  # of an ignored row
     found, lse = softgen.cross_entropy(x, TARGET, reduction=reduction, return_lse=True, **options)
@@ -109,34 +60,36 @@ def test_reductions_and_options(seen: Any, reduction: str, options: dict[str, An
     np.testing.assert_allclose(lse[3], np.log(np.exp(x[3]).sum()))
 
 
-def test_a_mean_of_nothing_is_nan_and_a_sum_of_it_0(seen: Any) -> None:
-    none = np.full(ROWS, 7)
+def test_a_mean_of_nothing_is_nan_and_a_sum_of_it_0(world: World) -> None:
+    none = cupy_array(np.full(ROWS, 7))
     with np.errstate(all="ignore"):
         assert np.isnan(softgen.cross_entropy(x_of(), none, ignore_index=7))
     assert softgen.cross_entropy(x_of(), none, ignore_index=7, reduction="sum") == 0
 
 
-def test_targets_of_32_bits_have_functions_of_their_own(seen: Any) -> None:
+def test_targets_of_32_bits_have_functions_of_their_own(world: World) -> None:
     x, target = x_of(2, 3, COLS).astype("float32"), TARGET.reshape(2, 3).astype("int32")
     assert softgen.cross_entropy(x, target, reduction="none").shape == (2, 3)
     dx, loss, lse = softgen.cross_entropy_grad(x, target, 0.25)
-    again = softgen.cross_entropy_backward(x, target, lse, np.full((1,), 0.25, "float32"))
-    assert [name for name, _ in seen] == [
-        f"cross_entropy{rest}_i32" for rest in ("", "_grad", "_backward")
-    ]
+    again = softgen.cross_entropy_backward(x, target, lse, cupy_array(np.array([0.25], "f4")))
+    assert world.driver.names == [f"cross_entropy{rest}_i32" for rest in ("", "_grad", "_backward")]
     assert dx.shape == x.shape
     assert (loss.shape, loss.dtype) == ((2, 3), np.float32)
     np.testing.assert_allclose(again, dx, atol=1e-7)
-    given = seen[2][1]
-    assert (given["upstream_every"], given["upstream_count"]) == (1, 1)
-    rows = np.arange(6, dtype="float32").reshape(2, 3)
+    assert numbers(world) == (1, 1, 0, 0)
+    rows = cupy_array(np.arange(6, dtype="float32").reshape(2, 3))
     softgen.cross_entropy_backward(x, target, lse, rows, label_smoothing=0.5, z_loss=0.125)
-    given = seen[3][1]
-    assert (given["upstream_count"], given["label_smoothing"], given["z_loss"]) == (6, 0.5, 0.125)
+    assert numbers(world) == (1, 6, 0.5, 0.125)
 
 
-def test_a_target_that_is_no_class_is_reported_where_it_is_asked_for(seen: Any) -> None:
-    target = np.array([0, 4, -100, 5, -1, 1])
+def numbers(world: World) -> tuple[float, ...]:
+    """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
+    _, _, _, _, *found = world.dispatched[-1][-1]
+    return tuple(found)
+
+
+def test_a_target_that_is_no_class_is_reported_where_it_is_asked_for(world: World) -> None:
+    target = cupy_array([0, 4, -100, 5, -1, 1])
     assert np.isnan(softgen.cross_entropy(x_of(), target))
     with pytest.raises(
         InvalidValueError, match=r"from 0 to 4, or -100 .* 2 are not, the first is 5"
@@ -156,23 +109,38 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ignore_index": 1.0}, InvalidTypeError, "ignore_index must be an int, got 1.0"),
     ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
     ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
-    ({"weight": np.ones(5), "z_loss": 0.1}, NotSupportedError, "weight goes with neither"),
-    ({"weight": np.ones(4)}, InvalidValueError, r"an element a class, \(5,\), got \(4,\)"),
-    ({"weight": np.ones(5, "float32")}, InvalidTypeError, "weight must be float64, got float32"),
+    (
+        {"weight": cupy_array(np.ones(5)), "z_loss": 0.1},
+        NotSupportedError,
+        "weight goes with neither",
+    ),
+    (
+        {"weight": cupy_array(np.ones(4))},
+        InvalidValueError,
+        r"an element a class, \(5,\), got \(4,\)",
+    ),
+    (
+        {"weight": cupy_array(np.ones(5, "f4"))},
+        InvalidTypeError,
+        "weight must be float64, got float32",
+    ),
     ({"target": TARGET.astype(float)}, InvalidTypeError, "class indices of int32 or int64"),
     ({"label_smoothing": 0.1, "scale": 2.0}, InvalidValueError, "takes no hooks, got scale"),
+    ({"label_smoothing": 0.1, "scales": 2.0}, InvalidTypeError, "unknown argument 'scales'"),
 ]
 
 
 @pytest.mark.parametrize(("options", "error", "told"), REFUSED)
 def test_what_is_refused_is_refused_before_a_launch(
-    options: dict[str, Any], error: type[Exception], told: str, seen: Any
+    options: dict[str, Any], error: type[Exception], told: str, world: World
 ) -> None:
     with pytest.raises(error, match=told):
         softgen.cross_entropy(x_of(), **{"target": TARGET, **options})
-    assert not seen
+    assert not world.dispatched
 
 
-def test_an_upstream_that_is_neither_one_number_nor_of_rows_is_refused(seen: Any) -> None:
+def test_an_upstream_that_is_neither_one_number_nor_of_rows_is_refused(world: World) -> None:
     with pytest.raises(InvalidValueError, match=r"one element or the shape of x's rows, \(6,\)"):
-        softgen.cross_entropy_backward(x_of(), TARGET, np.ones(6), np.ones(3))
+        softgen.cross_entropy_backward(
+            x_of(), TARGET, cupy_array(np.ones(6)), cupy_array(np.ones(3))
+        )

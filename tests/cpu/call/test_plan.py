@@ -69,7 +69,7 @@ def test_arrays_arrive_as_the_function_names_them() -> None:
         kernel = kernel_of(name)
         given = tuple("xmd"[:inputs])
         seen: list[Any] = []
-        kernel._warm[str] = lambda *request, seen=seen: seen.append(request)
+        kernel._calls[str] = lambda *request, seen=seen: seen.append(request)
         kernel(*given)
         kernel(*given, "out")
         kernel(*given, out="out")

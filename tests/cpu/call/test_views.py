@@ -1,12 +1,7 @@
-"""Calls on views: where a launch finds their rows, what is copied, and what stays as it was.
-
-Arrays are NumPy's, at their real addresses, and a launch reads and writes memory by nothing but its
-words: what it would find on a GPU.
-"""
+"""Calls on views: where a launch finds their rows, what is copied, and what stays as it was."""
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -14,93 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call import full as full_path
-from softgen.call import kernel as kernel_module
-from softgen.call import kernels, views, warm, warm_more, warm_views
-from softgen.call.full import run_full
+from softgen.call import views
+from softgen.call.cupy_library import CupyLibrary
 from softgen.call.kernel import Kernel
 from softgen.call.views import share_memory
-from softgen.call.warm import WarmCalls
 from softgen.errors import InvalidValueError
 from softgen.source.render import render
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.functions.base import Function
 from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess
 from softgen.tuning import cache, policy
 from softgen.tuning.entry import Key
-from tests.helpers.numpy_calls import POISON, FakeKernel, NumpyLibrary
-
-ARCH = arch_named(DEFAULT_ARCH)
-DEFAULTS = (-1, None, None, None, None)
-
-
-class World:
-    """Calls of a function on NumPy's arrays."""
-
-    def __init__(self, function: str = "softmax") -> None:
-        self.library = NumpyLibrary()
-        self.variants: list[Variant] = []
-        self.full = 0
-        self.calls = WarmCalls(self._full)
-        self.function = Function.of(function)
-
-    def _full(self, x: Any, out: Any, *request: Any) -> Any:
-        *options, rest, key = request
-        self.full += 1
-        axis, dtype, tune, choice, invariant = options
-        return run_full(
-            *(self.calls, self.function, (x, *rest), out, axis, dtype, tune, choice, invariant),
-            key=key,
-            pdl=True,
-        )
-
-    def kernel_for(
-        self, problem: Problem, rows: int, device: int, mode: str, choice: Any, library: Any
-    ) -> FakeKernel:
-        self.variants.append(
-            best_guess(problem, rows, ARCH)
-            if choice is None
-            else select(problem, rows, ARCH, choice)
-        )
-        return FakeKernel(self.variants[-1])
-
-    def __call__(self, x: Any, *rest: Any, out: Any = None, variant: Any = None) -> Any:
-        options = (-1, None, None, variant, None)
-        return self.calls[type(x)](x, out, *options, rest)
-
-    def last(self) -> Problem:
-        return self.variants[-1].problem
-
-
-@pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., World]:
-    """Return what makes the world of a function."""
-    worlds: list[World] = []
-
-    def made(function: str = "softmax") -> World:
-        worlds[:] = [World(function)]
-        return worlds[0]
-
-    driver = SimpleNamespace(ctxGetCurrent=lambda: 1)
-    cuda = SimpleNamespace(driver=driver, runtime=SimpleNamespace(streamIsCapturing=lambda s: 0))
-    for module in (warm, warm_more, warm_views):
-        monkeypatch.setattr(module, "require_device", lambda: SimpleNamespace(cuda=cuda))
-    for module in (full_path, kernel_module, warm):
-        monkeypatch.setattr(module, "library_of", lambda x: (worlds[0].library, x))
-    for module in (full_path, kernel_module):
-        monkeypatch.setattr(module, "on_device", lambda device: contextlib.nullcontext())
-    for module in (full_path, kernels):
-        monkeypatch.setattr(module, "kernel_for", lambda *given: worlds[0].kernel_for(*given))
-    monkeypatch.setattr(kernels, "arch_of", lambda device: ARCH)
-    return made
-
-
-@pytest.fixture
-def world(make: Callable[..., World]) -> World:
-    return make()
+from tests.helpers.cupy_calls import ARCH, World, cupy_array, zeros
+from tests.helpers.driver import POISON, FakeKernel
 
 
 def softmax(x: Any) -> Any:
@@ -108,7 +30,7 @@ def softmax(x: Any) -> Any:
     return e / e.sum(-1, keepdims=True)
 
 
-BASE = np.random.default_rng(0).standard_normal((6, 4, 5, 48)).astype("float32")
+BASE = cupy_array(np.random.default_rng(0).standard_normal((6, 4, 5, 48)).astype("float32"))
 
 # Each view, how many outer axes are left, and the alignment of its rows in elements.
 VIEWS: dict[str, tuple[Callable[[Any], Any], str, int]] = {
@@ -123,7 +45,7 @@ VIEWS: dict[str, tuple[Callable[[Any], Any], str, int]] = {
     "two axes": (lambda b: b[:, :, ::2], "strided2", 4),
     "two that are swapped": (lambda b: b.swapaxes(0, 1), "strided3", 4),
     "three axes": (lambda b: b[::-2, ::3, ::2], "strided3", 4),
-    "a broadcast row": (lambda b: np.broadcast_to(b[0, 0, 0], (7, 48)), "strided1", 4),
+    "a broadcast row": (lambda b: np.broadcast_to(b[0, 0, 0], (7, 48), subok=True), "strided1", 4),
     "one row of another array": (lambda b: b[0, 0, :1, :17], "", 1),
 }
 
@@ -133,29 +55,29 @@ def test_a_view_is_read_where_it_lies(name: str, world: World) -> None:
     view, layout, alignment = VIEWS[name]
     x = view(BASE)
     for _ in range(3):
-        y = world(x)
+        y = world("softmax", x)
         assert y.flags.c_contiguous
         assert y.shape == x.shape
         np.testing.assert_allclose(y, softmax(x), rtol=1e-6)
     assert (world.last().layout.label, world.last().alignment) == (layout, alignment)
-    assert (world.library.copied, world.full, world.library.made) == (0, 1 + 2 * (not layout), 3)
+    assert (world.copied, world.cold, world.made) == (0, 1, 3)
 
 
 @pytest.mark.parametrize("name", [name for name in VIEWS if name != "a broadcast row"])
 def test_a_view_is_written_where_it_lies_and_what_is_between_stays(name: str, world: World) -> None:
-    view, layout, _ = VIEWS[name]
-    x, memory = view(BASE), np.full_like(BASE, POISON)
+    view = VIEWS[name][0]
+    x, memory = view(BASE), cupy_array(np.full_like(BASE, POISON))
     out = view(memory)
     for _ in range(2):
         out[...] = 0
-        assert world(x, out=out) is out
+        assert world("softmax", x, out=out) is out
         np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
     out[...] = POISON
     assert (memory == POISON).all()
-    assert world.library.made == world.library.copied == 0
-    assert world.full == 1 + (not layout)
-    contiguous = np.ascontiguousarray(x)
-    world(contiguous, out=out)
+    assert world.made == world.copied == 0
+    assert world.cold == 1
+    contiguous = cupy_array(x)
+    world("softmax", contiguous, out=out)
     np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
     out[...] = POISON
     assert (memory == POISON).all()
@@ -168,40 +90,40 @@ def test_a_view_in_place(name: str, world: World) -> None:
     wanted = softmax(x)
     between = memory.copy()
     VIEWS[name][0](between)[...] = 0
-    assert world(x, out=x) is x
+    assert world("softmax", x, out=x) is x
     np.testing.assert_allclose(x, wanted, rtol=1e-6)
     x[...] = 0
     assert (memory == between).all()
-    assert world.library.made == world.library.copied == 0
+    assert world.made == world.copied == 0
 
 
 def test_a_warm_call_is_for_the_same_strides_alone(world: World) -> None:
     rows = BASE.reshape(120, 48)
-    world(rows[:60, :32])
-    world(rows[60:, 8:40])  # as far apart, and as aligned
-    assert world.full == 1
-    for other in (rows[::2, :32], rows[60:, 2:34], np.zeros((60, 40), "f4")[:, :32]):
-        y = world(other)
+    world("softmax", rows[:60, :32])
+    world("softmax", rows[60:, 8:40])  # as far apart, and as aligned
+    assert world.cold == 1
+    for other in (rows[::2, :32], rows[60:, 2:34], zeros(60, 40)[:, :32]):
+        y = world("softmax", other)
         np.testing.assert_allclose(y, softmax(other), rtol=1e-6)
-    assert world.full == 4
+    assert world.cold == 4
     assert len(world.variants) == 4
 
 
 def test_a_warm_call_checks_where_the_result_lies(world: World) -> None:
-    memory = np.zeros((20, 96), "f4")
+    memory = zeros(20, 96)
     memory[...] = np.random.default_rng(1).standard_normal(memory.shape)
     left, right = memory[:, :32], memory[:, 48:80]
-    world(left, out=right)
+    world("softmax", left, out=right)
     wanted = softmax(left)
-    world(left, out=right)  # the same distance
-    assert world.full == 1
+    world("softmax", left, out=right)  # the same distance
+    assert world.cold == 1
     np.testing.assert_allclose(right, wanted, rtol=1e-6)
-    other = np.zeros((40, 96), "f4")
-    world(left, out=other[:20, :32])  # far off
-    assert world.full == 1
+    other = zeros(40, 96)
+    world("softmax", left, out=other[:20, :32])  # far off
+    assert world.cold == 1
     with pytest.raises(InvalidValueError, match="out overlaps x without being x"):
-        world(left, out=memory[:, 16:48])
-    assert world.full == 2
+        world("softmax", left, out=memory[:, 16:48])
+    assert world.cold == 2
 
 
 APART = {
@@ -223,7 +145,7 @@ def test_x_and_its_result_may_lie_between_each_other(name: str, world: World) ->
     memory = BASE.copy().reshape(120, 48)
     x, out = APART[name](memory)
     before, wanted = x.copy(), softmax(x)
-    world(x, out=out)
+    world("softmax", x, out=out)
     np.testing.assert_allclose(out, wanted, rtol=1e-6)
     assert (x == before).all()
 
@@ -233,14 +155,14 @@ def test_x_and_its_result_may_not_share_an_element(name: str, world: World) -> N
     memory = BASE.copy().reshape(120, 48)
     x, out = OVERLAPPING[name](memory)
     with pytest.raises(InvalidValueError, match=r"pass x itself \(in place\), a view that has no"):
-        world(x, out=out)
+        world("softmax", x, out=out)
     assert (memory == BASE.reshape(120, 48)).all()
     assert world.variants == []
 
 
-def test_sharing_memory_is_told_to_the_byte() -> None:
-    library: Any = NumpyLibrary()
-    memory = np.zeros((8, 10), "f4")
+def test_sharing_memory_is_told_to_the_byte(world: World) -> None:
+    library = CupyLibrary()
+    memory = zeros(8, 10)
     assert not share_memory(library, memory[:, :5], memory[:, 5:])
     assert share_memory(library, memory[:, :5], memory[:, 4:])
     halves = memory[:, :5].view("f2")
@@ -265,87 +187,85 @@ def test_what_no_kernel_takes_is_copied_and_told(
     x = COPIED[name](BASE)
     first = next(views._copies)
     for _ in range(2):
-        np.testing.assert_allclose(world(x), softmax(x), rtol=1e-6)
-    assert (world.library.copied, world.full) == (2, 2)
+        np.testing.assert_allclose(world("softmax", x), softmax(x), rtol=1e-6)
+    assert (world.copied, world.cold) == (2, 2)
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2
     assert (
         f"softgen: copied an input of shape {x.shape} and strides {x.strides} in bytes" in told[0]
     )
     assert told[1].endswith(f"{first + 2} such copies so far")
-    out = COPIED[name](np.full((6, 4, 5, 48), POISON, "f4"))
-    assert world(np.ascontiguousarray(x), out=out) is out
+    out = COPIED[name](cupy_array(np.full((6, 4, 5, 48), POISON, "f4")))
+    assert world("softmax", cupy_array(x), out=out) is out
     np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
-    assert world.library.copied == 2
+    assert world.copied == 2
 
 
 def test_x_is_read_in_place_where_only_the_result_is_copied(world: World) -> None:
     x = BASE[:, :2]
-    out = np.zeros((6, 2, 5, 96), "f4")[..., ::2]
-    world(x, out=out)
+    out = zeros(6, 2, 5, 96)[..., ::2]
+    world("softmax", x, out=out)
     np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
     assert world.last().layout == Strided(2)
-    assert world.library.copied == 0
+    assert world.copied == 0
 
 
-def test_functions_of_rows(make: Callable[..., World]) -> None:
+def test_functions_of_rows(world: World) -> None:
     x = BASE[:, :, ::2]
-    world = make("log_softmax_lse")
     for _ in range(2):
-        y, lse = world(x)
+        y, lse = world("log_softmax_lse", x)
         assert lse.shape == x.shape[:-1]
         assert lse.flags.c_contiguous
         np.testing.assert_allclose(np.exp(y), softmax(x), rtol=1e-5)
-    assert (world.full, world.last().layout) == (1, Strided(2))
-    world = make("logsumexp")
+    assert (world.cold, world.last().layout) == (1, Strided(2))
     for _ in range(2):
-        np.testing.assert_allclose(world(x), lse, rtol=1e-6)
-    assert world.full == 1
-    world = make("finish")
+        np.testing.assert_allclose(world("logsumexp", x), lse, rtol=1e-6)
+    assert world.cold == 2
     m, d = x.max(-1), np.exp(x - x.max(-1, keepdims=True)).sum(-1)
     for _ in range(2):
-        np.testing.assert_allclose(world(x, m, d), softmax(x), rtol=1e-5)
-    assert world.full == 1
-    out = np.zeros((6, 4, 3, 96), "f4")[..., :48]
+        np.testing.assert_allclose(world("finish", x, m, d), softmax(x), rtol=1e-5)
+    assert world.cold == 3
+    out = zeros(6, 4, 3, 96)[..., :48]
     for _ in range(2):
-        np.testing.assert_allclose(world(x, m, d, out=out), softmax(x), rtol=1e-5)
-        assert world.full == 2
+        np.testing.assert_allclose(world("finish", x, m, d, out=out), softmax(x), rtol=1e-5)
+        assert world.cold == 4
 
 
-def test_both_inputs_of_a_gradient_may_be_views(make: Callable[..., World]) -> None:
-    world = make("softmax_backward")
+def test_both_inputs_of_a_gradient_may_be_views(world: World) -> None:
     dy = BASE[:, :, :3:2]
-    y = softmax(np.ascontiguousarray(BASE.swapaxes(0, 1))).astype("f4").swapaxes(0, 1)[:, :, 1::2]
+    y = softmax(cupy_array(BASE.swapaxes(0, 1))).astype("f4").swapaxes(0, 1)[:, :, 1::2]
     wanted = y * (dy - (dy * y).sum(-1, keepdims=True))
     for _ in range(2):
-        np.testing.assert_allclose(world(dy, y), wanted, rtol=1e-4, atol=1e-6)
-    assert (world.full, world.library.copied, world.last().layout) == (1, 0, Strided(3))
-    other = np.ascontiguousarray(y)
-    np.testing.assert_allclose(world(dy, other), wanted, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(world("softmax_backward", dy, y), wanted, rtol=1e-4, atol=1e-6)
+    assert (world.cold, world.copied, world.last().layout) == (1, 0, Strided(3))
+    other = cupy_array(y)
+    np.testing.assert_allclose(world("softmax_backward", dy, other), wanted, rtol=1e-4, atol=1e-6)
     with pytest.raises(InvalidValueError, match="out overlaps y"):
-        world(dy, y, out=y)
-    memory = np.zeros((6, 4, 2, 96), "f4")
+        world("softmax_backward", dy, y, out=y)
+    memory = zeros(6, 4, 2, 96)
     memory[..., 48:] = y
     for _ in range(2):
-        world(dy, memory[..., 48:], out=memory[..., :48])
+        world("softmax_backward", dy, memory[..., 48:], out=memory[..., :48])
         np.testing.assert_allclose(memory[..., :48], wanted, rtol=1e-4, atol=1e-6)
-    crossed = np.lib.stride_tricks.as_strided(memory[..., 48:], strides=memory.strides)
-    assert world.full == 4
+    crossed = np.lib.stride_tricks.as_strided(memory[..., 48:], strides=memory.strides, subok=True)
+    assert world.cold == 4
     with pytest.raises(InvalidValueError, match="out overlaps y"):
-        world(dy, crossed, out=memory[..., 8:56])
-    skewed = np.zeros((6, 4, 3, 48), "f4")[:, :, ::2][..., ::-1]
-    np.testing.assert_allclose(world(dy, skewed), 0, atol=0)
-    assert world.library.copied == 1
+        world("softmax_backward", dy, crossed, out=memory[..., 8:56])
+    skewed = zeros(6, 4, 3, 48)[:, :, ::2][..., ::-1]
+    np.testing.assert_allclose(world("softmax_backward", dy, skewed), 0, atol=0)
+    assert world.copied == 1
 
 
 def test_a_choice_that_takes_no_views_has_them_copied(world: World) -> None:
     x = BASE[:, :2]
     for choice in ("recurrence", "softmax_f32_48_warp_p4_c8_g8_r1_pad_b128"):
-        out = np.zeros((6, 2, 5, 96), "f4")[..., :48]
-        np.testing.assert_allclose(world(x, variant=choice, out=out), softmax(x), rtol=1e-6)
+        out = zeros(6, 2, 5, 96)[..., :48]
+        np.testing.assert_allclose(
+            world("softmax", x, variant=choice, out=out), softmax(x), rtol=1e-6
+        )
         assert world.last().layout == ROWS
-    assert world.library.copied == 2
-    world(x, variant="warp")
+    assert world.copied == 2
+    world("softmax", x, variant="warp")
     assert world.last().layout == Strided(2)
 
 
@@ -383,7 +303,7 @@ def test_the_kernel_is_that_of_contiguous_rows_and_nothing_is_timed(
 
 def planned(variant: str, world: World) -> Kernel:
     named = select(Problem.of("softmax", "float32", 48, layout=Strided(2)), 60, ARCH, variant)
-    loaded: Any = FakeKernel(named)
+    loaded: Any = FakeKernel(named.problem, world.driver, named)
     return Kernel(loaded)
 
 
@@ -392,14 +312,15 @@ def test_a_plan_for_views(world: World) -> None:
     for x in (BASE[:, :, ::2], BASE[:, :2], BASE, BASE[:, 1], BASE[:, 1, 1]):
         for _ in range(2):
             np.testing.assert_allclose(kernel(x), softmax(x), rtol=1e-6)
-        out = np.zeros((*x.shape[:-1], 64), "f4")[..., :48]
+        out = zeros(*x.shape[:-1], 64)[..., :48]
         np.testing.assert_allclose(kernel(x, out), softmax(x), rtol=1e-6)
         assert kernel(x, out) is out
-    for x in (BASE[::2, ::3, ::2], np.zeros((4, 96), "f4")[:, ::2]):
+    for x in (BASE[::2, ::3, ::2], zeros(4, 96)[:, ::2]):
         with pytest.raises(InvalidValueError, match=r"other axes join to 2 at most; x has strides"):
             kernel(x)
-    assert world.library.copied == 0
-    loaded: Any = FakeKernel(best_guess(Problem.of("softmax", "float32", 48), 60, ARCH))
+    assert world.copied == 0
+    bare = best_guess(Problem.of("softmax", "float32", 48), 60, ARCH)
+    loaded: Any = FakeKernel(bare.problem, world.driver, bare)
     with pytest.raises(InvalidValueError, match=r"plan with strided=1, 2 or 3 for views"):
         Kernel(loaded)(BASE[:, :2])
 
@@ -408,14 +329,11 @@ def test_batch_invariant_calls_copy_views_whose_rows_start_off_their_boundary(
     world: World,
 ) -> None:
     x = BASE.reshape(120, 48)[:, 6:38]
-    options = (-1, None, None, None, True)
-    np.testing.assert_allclose(
-        world.calls[np.ndarray](x, None, *options, ()), softmax(x), rtol=1e-6
-    )
-    assert (world.library.copied, world.last().layout) == (1, ROWS)
+    np.testing.assert_allclose(world("softmax", x, batch_invariant=True), softmax(x), rtol=1e-6)
+    assert (world.copied, world.last().layout) == (1, ROWS)
     x = BASE.reshape(120, 48)[:, :32]
-    world.calls[np.ndarray](x, None, *options, ())
-    assert world.library.copied == 1
+    world("softmax", x, batch_invariant=True)
+    assert world.copied == 1
     assert [v.problem.layout for v in world.variants[-3:]] == [Strided(1), ROWS, Strided(1)]
 
 
@@ -433,9 +351,9 @@ def test_a_batch_invariant_call_copies_views_that_have_another_kernel(
 
     monkeypatch.setattr(world, "kernel_for", other)
     x, out = BASE.reshape(120, 48)[:, :32], BASE.copy().reshape(120, 48)[:, :32]
-    world.calls[np.ndarray](x, out, -1, None, None, None, True, ())
+    world("softmax", x, out=out, batch_invariant=True)
     np.testing.assert_allclose(out, softmax(x), rtol=1e-6)
-    assert (world.library.copied, world.library.made, world.last().layout) == (1, 1, ROWS)
+    assert (world.copied, world.made, world.last().layout) == (1, 1, ROWS)
 
 
 def test_texts_say_where_rows_are() -> None:

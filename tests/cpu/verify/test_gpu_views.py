@@ -16,7 +16,7 @@ from softgen.strategies.variants import Variant, best_guess
 from softgen.verify import gpu
 from softgen.verify.gpu import run_on_storage
 from softgen.verify.placements import placement_of, rows_for
-from tests.helpers.numpy_calls import FakeKernel
+from tests.helpers.driver import FakeKernel
 
 ARCH = arch_named(DEFAULT_ARCH)
 
@@ -62,7 +62,7 @@ def test_every_row_is_found(function: str, outer: int, alignment: int | None) ->
     assert rows == {1: 39, 2: 39, 3: 27}[outer]
     x = encode(np.random.default_rng(0).standard_normal((rows, 20)), variant.problem.dtype)
     inputs = (x, *other_inputs(x, variant.problem))
-    kernel: Any = FakeKernel(variant)
+    kernel: Any = FakeKernel(variant.problem, variant=variant)
     offsets = (1, 3) if alignment else (0, 0)
     accuracy = check(run_on_storage(kernel, inputs, *offsets), inputs, variant.problem)
     assert accuracy.ok, accuracy.message
@@ -85,6 +85,6 @@ def test_a_kernel_that_writes_between_rows_is_refused() -> None:
             super().launch(arguments, rows, stream)
             super().launch([arguments[0], arguments[1] - 4, *arguments[2:]], rows, stream)
 
-    kernel: Any = Stray(variant)
+    kernel: Any = Stray(variant.problem, variant=variant)
     with pytest.raises(VerificationError, match="the kernel wrote between the rows of y"):
         run_on_storage(kernel, (x,))

@@ -1,4 +1,4 @@
-"""The warm call gives what the full path gives: options, streams, threads, devices, capture."""
+"""A call by an entry gives what dispatch gives: options, streams, threads, devices, capture."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import pytest
 
 import softgen
 from softgen.call import api, kernels
-from softgen.call.full import calls_of
-from softgen.call.warm import WarmCalls
+from softgen.call.dispatch import FunctionCalls, calls_of
+from softgen.call.kernel import KernelCalls
+from softgen.call.runner import Calls
 from softgen.errors import NotSupportedError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
@@ -41,6 +42,17 @@ class Count:
         return self.all - self.full
 
 
+def on_dispatch(of: type[Calls], do: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do something with each request that has no entry."""
+    dispatch = of.dispatch
+
+    def full(calls: Calls, *request: Any) -> Any:
+        do(request)
+        return dispatch(calls, *request)
+
+    monkeypatch.setattr(of, "dispatch", full)
+
+
 @pytest.fixture
 def count(monkeypatch: pytest.MonkeyPatch) -> Count:
     """Nothing is warm when a test starts."""
@@ -53,21 +65,13 @@ def count(monkeypatch: pytest.MonkeyPatch) -> Count:
 
         return call
 
-    def fresh(function: str) -> WarmCalls:
-        calls: WarmCalls = calls_of.__wrapped__(function)
-        by_full_path = calls.full
+    def full(*request: Any) -> None:
+        counter.full += 1
 
-        def full(*given: Any) -> Any:
-            counter.full += 1
-            return by_full_path(*given)
-
-        calls.full = full
-        return calls
-
-    for name in ("softmax", "softmax_lse", "log_softmax", "log_softmax_lse"):
-        monkeypatch.setattr(api, f"_{name}", fresh(name))
-    for name in ("logsumexp", "partial", "finish"):
-        monkeypatch.setattr(api, f"_{name}", fresh(name))
+    on_dispatch(FunctionCalls, full, monkeypatch)
+    calls_of.cache_clear()
+    for name in ("softmax", "log_softmax", "logsumexp"):
+        monkeypatch.setattr(api, f"_{name}", calls_of(name))
     for name in ("softmax", "log_softmax", "logsumexp", "partial", "finish"):
         monkeypatch.setattr(softgen, name, called(getattr(api, name)))
     return counter
@@ -262,13 +266,8 @@ def test_arrays_of_another_device(library: str, count: Count) -> None:
 def test_a_plan_is_warm_from_its_second_call(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_kernels", {})
     kernel = softgen.plan("softmax", "float32", 1000, rows=64, tune="off")
-    full_path, taken = kernel._warm.full, []
-
-    def full(*given: Any) -> Any:
-        taken.append(given)
-        return full_path(*given)
-
-    kernel._warm.full = full
+    taken: list[Any] = []
+    on_dispatch(KernelCalls, taken.append, monkeypatch)
     for rows in (64, 5):
         x = array(library, rows, 1000)
         taken.clear()
@@ -545,13 +544,8 @@ def test_a_plan_of_pairs_is_warm_from_its_second_call(
 ) -> None:
     monkeypatch.setattr(kernels, "_kernels", {})
     kernel = softgen.plan(function, "float32", 1000, rows=64, tune="off")
-    full_path, taken = kernel._warm.full, []
-
-    def full(*given: Any) -> Any:
-        taken.append(given)
-        return full_path(*given)
-
-    kernel._warm.full = full
+    taken: list[Any] = []
+    on_dispatch(KernelCalls, taken.append, monkeypatch)
     x = array(library, 64, 1000)
     rest = softgen.partial(x, tune="off") if function == "finish" else ()
     expected = each(kernel(x, *rest))
