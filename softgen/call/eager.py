@@ -27,12 +27,13 @@ def _set_of(*names: str) -> int:
     """Return the bits of dispatch keys."""
     bits = 0
     for name in names:
-        bits |= DispatchKeySet(getattr(DispatchKey, name)).raw_repr()
+        bits |= DispatchKeySet(torch._C._parse_dispatch_key(name)).raw_repr()
     return bits
 
 
-# What a thread includes in all calls while nothing goes on.
-_IDLE = _set_of("BackendSelect", "ADInplaceOrView")
+# What a thread includes in all calls while nothing goes on. VmapMode is of the older vmap, which
+# marks the tensors that it batches, and hands the others on as they are.
+_IDLE = _set_of("BackendSelect", "ADInplaceOrView", "VmapMode")
 # Where kernels run, and the keys of a dense tensor there.
 DEVICE = "cuda"
 SERVED = _set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")

@@ -201,12 +201,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import plain, plain_loss, plain_rows, quick
+    from softgen.torch import losses
 
     full.calls_of.cache_clear()
-    quick.tracked_by.cache_clear()
-    for cached in (plain_loss.loss_of, plain_rows.entropy_of, plain_rows.log_probs_of):
-        cached.cache_clear()
+    losses._small_of.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
@@ -215,5 +213,3 @@ def _forget() -> None:
                         each.clear()
                         each.entries.clear()
                         each.views.clear()
-                if isinstance(found, quick.Quick | plain.Seen):
-                    found.forget()

@@ -13,7 +13,7 @@ import softgen.torch as mine  # noqa: E402
 from softgen.call import means  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
 from softgen.torch import losses  # noqa: E402
-from softgen.torch.quick import FEW  # noqa: E402
+from softgen.torch.losses import _small_of as FEW  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 
 theirs = torch.nn.functional.cross_entropy

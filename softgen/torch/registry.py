@@ -1,0 +1,272 @@
+"""What a row of the table becomes: an operator of PyTorch, its autograd, and the rule who calls it.
+
+torch.library.custom_op does the same and more. Its frames of Python around each call, which look
+for results that share memory with arguments, take 5 us beside the dispatcher's 5. A gradient that
+is registered in Python takes 11 us of each call, wanted or not. So every row is two operators:
+`<name>`, which has the gradient, and `<name>_kernel`, which computes the same and has none. The
+first calls the second, so that a record of what happens below autograd, as torch.compile makes it,
+has the second.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch.autograd import forward_ad
+
+from softgen.call.axes import axes_of
+from softgen.call.eager import is_eager
+from softgen.errors import NotSupportedError
+
+Tensor = torch.Tensor
+is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
+is_deterministic = torch.are_deterministic_algorithms_enabled
+is_transforming = torch._C._are_functorch_transforms_active
+
+# PyTorch keeps compiled code on disk by the names in a graph, from one version of softgen to the
+# next. `default` and `v2` were operators with other arguments.
+OVERLOAD = "v3"
+
+# Kept as long as the operators are to be there.
+_LIBRARY = torch.library.Library("softgen", "FRAGMENT")
+
+_schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
+    torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
+)
+_register_vmap = getattr(torch.library, "register_vmap", None)  # PyTorch 2.5 and later
+
+# Inductor lays inputs out as in eager mode. It does that by itself where it has no lowering.
+_STRIDES = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
+
+
+class Function(torch.autograd.function._SingleLevelFunction):
+    """Base of functions of autograd whose `apply` is C++'s.
+
+    torch.autograd.Function binds the arguments to a signature for transforms, 12 us a call.
+    """
+
+
+def applied(function: type[Function], *tensors: Any) -> Callable[..., Any]:
+    """Return what computes a function of these tensors: `forward`, if nobody differentiates it."""
+    run: Callable[..., Any] = function.apply if _is_tracked(tensors) else function.forward
+    return run
+
+
+class Operator(Function):
+    """A function of tensors, which PyTorch can see: a row of the table.
+
+    A row is a subclass that `registered` was given a name for, and has
+
+    - `launch`: computes it by kernels. Its annotations are the schema: tensors come first, and
+      nothing has a default. No result shares memory with an argument or another result.
+    - `fake`: returns empty tensors like the results, which are contiguous.
+    - `setup_context` and `backward`, as those of torch.autograd.Function.
+    - `tangent`: the jvp, with what `keep` saved.
+    - `vmap`: as that of torch.autograd.Function. Without one a batch becomes the first dimension of
+      all tensors, and an argument `dim` is counted behind it.
+
+    A row without a gradient or a tangent raises NotSupportedError where one is asked for.
+
+    Attributes:
+        of: the public function, for errors.
+        call: calls it: the one rule who goes where.
+        composite: whether `launch` calls operators, and launches nothing itself.
+        operator: PyTorch's, with the gradient.
+        kernel: the same without.
+    """
+
+    of: str
+    call: Callable[..., Any]
+    composite = False
+    operator: Any
+    kernel: Any
+    launch: Callable[..., Any]
+    fake: Callable[..., Any]
+    _arguments: tuple[str, ...]
+    _tensors: int
+
+    @classmethod
+    def forward(cls, *arguments: Any) -> Any:
+        """Return the results of what autograd sees to."""
+        if is_transforming():  # one transform is done with; the next sees the operator again
+            with (
+                torch.enable_grad(),
+                forward_ad._set_fwd_grad_enabled(True),
+                torch._C._AutoDispatchBelowAutograd(),
+            ):
+                return cls.operator(*arguments)
+        if cls.composite or is_eager(*_given(arguments[: cls._tensors])):
+            return cls.launch(*arguments)
+        return cls.kernel(*arguments)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save nothing."""
+
+    @classmethod
+    def backward(cls, ctx: Any, *upstream: Any) -> Any:
+        """Raise NotSupportedError."""
+        raise NotSupportedError(
+            f"the gradient of softgen.torch.{cls.of} is not differentiable again; leave "
+            "create_graph=True out, or use PyTorch's own log_softmax"
+        )
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> Any:
+        """Return the tangents of the results."""
+        with forward_ad._set_fwd_grad_enabled(True):  # or an outer transform would see none
+            return cls.tangent(ctx, *tangents)
+
+    @classmethod
+    def tangent(cls, ctx: Any, *tangents: Any) -> Any:
+        """Raise NotSupportedError."""
+        raise NotSupportedError(
+            f"softgen.torch.{cls.of} has no forward-mode derivative here; use PyTorch's own "
+            "log_softmax, or reverse mode"
+        )
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        """Return the results of a batch, which is their first dimension."""
+        given = batched(info, in_dims, arguments)
+        if "dim" in cls._arguments:
+            at = cls._arguments.index("dim")
+            ndim = given[0].dim() - 1
+            if not ndim:  # of numbers, which have no dimension to count behind
+                several = [each.unbind() if isinstance(each, Tensor) else None for each in given]
+                found = [
+                    cls.call(*(a if s is None else s[i] for s, a in zip(several, given, strict=True)))
+                    for i in range(info.batch_size)
+                ]
+                if isinstance(found[0], tuple):
+                    return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
+                return torch.stack(found), 0
+            dim = given[at]
+            if isinstance(dim, int):
+                given[at] = axes_of(dim, ndim)[0] + 1
+            else:
+                given[at] = [each + 1 for each in dim]
+        results = cls.call(*given)
+        if isinstance(results, tuple):
+            return results, tuple(0 if _is_there(each) else None for each in results)
+        return results, 0
+
+
+Row = TypeVar("Row", bound=Operator)
+
+
+def keep(ctx: Any, *tensors: Any) -> None:
+    """Save tensors for a backward, and for a `tangent` where one may be asked for."""
+    ctx.save_for_backward(*tensors)
+    if forward_ad._current_level >= 0:
+        ctx.save_for_forward(*tensors)
+
+
+def batched(info: Any, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> list[Any]:
+    """Return arguments whose tensors have their batch first, expanded where they have none."""
+    return [
+        each
+        if not isinstance(each, Tensor)
+        else each.expand(info.batch_size, *each.shape)
+        if dim is None
+        else torch.movedim(each, dim, 0)
+        for dim, each in zip(in_dims, arguments, strict=True)
+    ]
+
+
+def absent(x: Any, dtype: Any = None) -> Any:
+    """Return what stands for a result that nobody asked for: an operator returns no None."""
+    return torch.empty(0, dtype=dtype or x.dtype, device=x.device)
+
+
+def _is_there(result: Any) -> bool:
+    return result.shape != (0,)
+
+
+def tuning() -> str | None:
+    """Return the `tune` of a launch: where PyTorch has to be deterministic no timing decides."""
+    return "off" if is_deterministic() else None
+
+
+def _given(tensors: Sequence[Any]) -> list[Any]:
+    return [each for each in tensors if each is not None]
+
+
+def registered(name: str) -> Callable[[type[Row]], type[Row]]:
+    """Return what makes the operators of a row, and its `call`."""
+    return functools.partial(_register, name)
+
+
+def _register(name: str, row: Any) -> Any:
+    schema = _schema_of(row.launch, mutates_args=())
+    row.operator, row.kernel = (_defined(each, row, schema) for each in (name, f"{name}_kernel"))
+    described = row.operator._schema.arguments
+    row._arguments = tuple(each.name for each in described)
+    row._tensors = sum("Tensor" in str(each.type) for each in described)
+    _LIBRARY.impl(f"{name}.{OVERLOAD}", _autograd_of(row), "Autograd")
+    if _register_vmap is not None:
+        _register_vmap(f"softgen::{name}.{OVERLOAD}", row.vmap, lib=_LIBRARY)
+    row.call = staticmethod(_call_of(row))
+    return row
+
+
+def _defined(name: str, row: Any, schema: str) -> Any:
+    """Return a new operator that launches."""
+    overload, launch = f"{name}.{OVERLOAD}", row.launch
+
+    def run(*arguments: Any) -> Any:
+        if is_grad_enabled():  # autograd is done with
+            with torch.no_grad():
+                found = launch(*arguments)
+        else:
+            found = launch(*arguments)
+        if isinstance(found, tuple):
+            return tuple(each.contiguous() for each in found)
+        return found.contiguous()
+
+    _LIBRARY.define(f"{overload}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
+    _LIBRARY.impl(overload, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"softgen::{overload}", row.fake, lib=_LIBRARY)
+    return getattr(getattr(torch.ops.softgen, name), OVERLOAD)
+
+
+def _autograd_of(row: Any) -> Callable[..., Any]:
+    """Return what the operator is where autograd looks at it."""
+    apply, allow = row.apply, torch._functorch.utils.enable_single_level_autograd_function
+
+    def run(*arguments: Any) -> Any:
+        if not is_transforming():
+            return apply(*arguments)
+        with allow():
+            return apply(*arguments)
+
+    return run
+
+
+def is_plain(*tensors: Any) -> bool:
+    """Whether a call is nothing but kernels: nobody records, transforms or differentiates it."""
+    if is_compiling():
+        return False
+    given = _given(tensors)
+    return is_eager(*given) and not _is_tracked(given)
+
+
+def _is_tracked(tensors: Sequence[Any]) -> bool:
+    return is_grad_enabled() and any([each.requires_grad for each in tensors])
+
+
+def _call_of(row: Any) -> Callable[..., Any]:
+    """Return what calls a row: the kernel where it may be launched now, else the operator."""
+    operator, launch, apply, tensors = row.operator, row.launch, row.apply, row._tensors
+
+    def call(*arguments: Any) -> Any:
+        if not is_compiling():
+            given = _given(arguments[:tensors])
+            if is_eager(*given):
+                return (apply if _is_tracked(given) else launch)(*arguments)
+        return operator(*arguments)
+
+    return call
