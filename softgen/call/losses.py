@@ -134,8 +134,9 @@ def losses_of_rows(
     rest = (target, ignored, z_loss, *values)
     loss, lse = calls[type(x)](x, None, -1, None, *options, rest)
     if smoothing:
-        plain = loss - z_loss * lse * lse if z_loss else loss
-        loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
+        more = z_loss * lse * lse
+        shared = lse - array.mean(-1, dtype=loss.dtype)  # both may be infinite: nothing is taken off
+        loss = (1 - smoothing) * (loss - more) + smoothing * shared + more
         loss[target == ignored] = 0  # of which nothing is known
     return loss, lse
 

@@ -10,7 +10,7 @@ import torch
 
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
-from softgen.call.ids import count_of, require_columns
+from softgen.call.ids import require_columns
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch import hooked
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
@@ -133,7 +133,8 @@ def entropy(
         found = tokens.entropy(input.detach(), axis, dtype=dtype, **options)
     else:
         dims = list(axes_of(axis, input.dim()))
-        found = Entropy.call(input, dims, batch_invariant)[0].to(dtype)
+        x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
+        found = Entropy.call(x, dims, batch_invariant)[0].to(dtype)
     return with_axes_kept(found, axis, input.dim()) if keepdim else found
 
 
@@ -182,7 +183,6 @@ def token_log_probs(
         given = number if of_rows is None else of_rows
         options = {"tune": tuning(), "batch_invariant": batch_invariant}
         return tokens.token_log_probs(input.detach(), ids, temperature=given, **options)
-    count_of(ids.shape, input.shape)
     if of_rows is not None:
         of_rows = of_rows.expand(input.shape[:-1])
     request = (input, ids, of_rows, number, return_entropy, batch_invariant)

@@ -10,7 +10,7 @@ from softgen.call import api, gradients, tokens
 from softgen.call.full import calls_of
 from softgen.call.warm import WarmCalls
 from softgen.torch.dtypes import wide
-from softgen.torch.registry import Operator, Tensor, absent, keep, registered, tuning
+from softgen.torch.registry import Operator, Tensor, absent, keep, registered, tuning, without_tangent
 
 # Where tensors are plain, requests go straight to the calls, past the functions for people: the
 # first four are what models call.
@@ -39,11 +39,9 @@ class _OfResult(Operator):
 
     Attributes:
         calls: of the function.
-        gradient: the row of its gradient, of (dy, y).
     """
 
     calls: WarmCalls
-    gradient: type[Operator]
 
     @staticmethod
     def fake(x: Any, dim: int, dtype: Any, batch_invariant: Any) -> Any:
@@ -56,12 +54,6 @@ class _OfResult(Operator):
         x, ctx.dim, _, ctx.invariant = inputs
         ctx.dtype = x.dtype
         keep(ctx, output)
-
-    @classmethod
-    def backward(cls, ctx: Any, dy: Any) -> tuple[Any, ...]:
-        """Return dx, of x's dtype."""
-        (y,) = ctx.saved_tensors
-        return cls.gradient.call(dy, y, ctx.dim, ctx.dtype, ctx.invariant), None, None, None
 
 
 class _GradientOfResult(Operator):
@@ -82,7 +74,7 @@ class _GradientOfResult(Operator):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save dy and y."""
         dy, y, ctx.dim, _, _ = inputs
-        ctx.save_for_backward(dy, y)
+        keep(ctx, dy, y)
 
 
 @registered("softmax_backward")
@@ -112,6 +104,14 @@ class SoftmaxBackward(_GradientOfResult):
         of_y = g * (dy - (dy * y).sum(dim, keepdim=True)) - dy * weighed
         return y * (g - weighed), of_y, None, None, None
 
+    @staticmethod
+    def tangent(ctx: Any, of_dy: Any, of_y: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        dy, y = map(without_tangent, ctx.saved_tensors)
+        total, dim = (dy * y).sum(ctx.dim, keepdim=True), ctx.dim
+        moved = (of_dy * y + dy * of_y).sum(dim, keepdim=True)
+        return of_y * (dy - total) + y * (of_dy - moved)
+
 
 @registered("log_softmax_backward")
 class LogSoftmaxBackward(_GradientOfResult):
@@ -139,6 +139,13 @@ class LogSoftmaxBackward(_GradientOfResult):
         of_dy = g - (g * p).sum(dim, keepdim=True)
         return of_dy, -g * p * dy.sum(dim, keepdim=True), None, None, None
 
+    @staticmethod
+    def tangent(ctx: Any, of_dy: Any, of_y: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        dy, y = map(without_tangent, ctx.saved_tensors)
+        total, moved = (each.sum(ctx.dim, keepdim=True) for each in (dy, of_dy))
+        return of_dy - torch.exp(y) * (of_y * total + moved)
+
 
 @registered("softmax")
 class Softmax(_OfResult):
@@ -146,7 +153,6 @@ class Softmax(_OfResult):
 
     of = "softmax"
     calls = calls_of("softmax")
-    gradient = SoftmaxBackward
 
     @staticmethod
     def launch(
@@ -154,6 +160,13 @@ class Softmax(_OfResult):
     ) -> torch.Tensor:
         """Return softmax of `dtype`."""
         return _along(Softmax.calls, x, (), dim, dtype, batch_invariant)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        dx = SoftmaxBackward.call(dy, y, ctx.dim, ctx.dtype, ctx.invariant)
+        return dx, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, t: Any, *_: Any) -> Any:
@@ -168,7 +181,6 @@ class LogSoftmax(_OfResult):
 
     of = "log_softmax"
     calls = calls_of("log_softmax")
-    gradient = LogSoftmaxBackward
 
     @staticmethod
     def launch(
@@ -176,6 +188,13 @@ class LogSoftmax(_OfResult):
     ) -> torch.Tensor:
         """Return log_softmax of `dtype`."""
         return _along(LogSoftmax.calls, x, (), dim, dtype, batch_invariant)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        dx = LogSoftmaxBackward.call(dy, y, ctx.dim, ctx.dtype, ctx.invariant)
+        return dx, None, None, None
 
     @staticmethod
     def tangent(ctx: Any, t: Any, *_: Any) -> Any:
@@ -225,7 +244,7 @@ class LogSumExpBackward(Operator):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the tensors."""
         *tensors, ctx.dim, _ = inputs
-        ctx.save_for_backward(*tensors)
+        keep(ctx, *tensors)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
@@ -235,6 +254,16 @@ class LogSumExpBackward(Operator):
         of_x = of_upstream * _kept(upstream, ctx.dim)
         sums = [each.sum(ctx.dim) if ctx.dim else each for each in (of_x, of_upstream)]
         return of_x.to(x.dtype), -sums[0], sums[1], None, None
+
+    @staticmethod
+    def tangent(ctx: Any, of_x: Any, of_lse: Any, of_upstream: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        x, *rows = map(without_tangent, ctx.saved_tensors)
+        lse, upstream, of_lse, of_upstream = (
+            _kept(each, ctx.dim) for each in (*rows, of_lse, of_upstream)
+        )
+        moved = upstream * (of_x - of_lse) + of_upstream
+        return (torch.exp(x - lse) * moved).to(x.dtype)
 
 
 @registered("logsumexp")
@@ -269,8 +298,7 @@ class LogSumExp(Operator):
     @staticmethod
     def tangent(ctx: Any, t: Any, *_: Any) -> Any:
         """Return sum(p t)."""
-        x, lse = ctx.saved_tensors
-        x = torch.autograd.forward_ad.unpack_dual(x).primal
+        x, lse = map(without_tangent, ctx.saved_tensors)
         parts = torch.exp(x - _kept(lse, ctx.dim)) * t
         return parts.sum(ctx.dim) if ctx.dim else parts
 

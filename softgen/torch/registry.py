@@ -48,6 +48,8 @@ class Function(torch.autograd.function._SingleLevelFunction):
     torch.autograd.Function binds the arguments to a signature for transforms, 12 us a call.
     """
 
+    _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
+
 
 def applied(function: type[Function], *tensors: Any) -> Callable[..., Any]:
     """Return what computes a function of these tensors: `forward`, if nobody differentiates it."""
@@ -121,12 +123,14 @@ class Operator(Function):
             return cls.tangent(ctx, *tangents)
 
     @classmethod
-    def tangent(cls, ctx: Any, *tangents: Any) -> Any:
+    def refuse_tangents(cls, *_: Any) -> Any:
         """Raise NotSupportedError."""
         raise NotSupportedError(
             f"softgen.torch.{cls.of} has no forward-mode derivative here; use PyTorch's own "
-            "log_softmax, or reverse mode"
+            "log_softmax, or reverse mode (torch.func.vjp)"
         )
+
+    tangent = refuse_tangents
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
@@ -163,6 +167,11 @@ def keep(ctx: Any, *tensors: Any) -> None:
     ctx.save_for_backward(*tensors)
     if forward_ad._current_level >= 0:
         ctx.save_for_forward(*tensors)
+
+
+def without_tangent(x: Any) -> Any:
+    """Return what `keep` kept of an input without the tangent of this level, which is given."""
+    return forward_ad.unpack_dual(x).primal
 
 
 def batched(info: Any, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> list[Any]:
@@ -228,7 +237,8 @@ def _defined(name: str, row: Any, schema: str) -> Any:
         return found.contiguous()
 
     _LIBRARY.define(f"{overload}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
-    _LIBRARY.impl(overload, run, "CompositeExplicitAutograd")
+    for key in ("CompositeExplicitAutograd", "CompositeImplicitAutogradNestedTensor"):
+        _LIBRARY.impl(overload, run, key)  # which refuses nested ones as it does others
     torch.library.register_fake(f"softgen::{overload}", row.fake, lib=_LIBRARY)
     return getattr(getattr(torch.ops.softgen, name), OVERLOAD)
 
@@ -236,8 +246,13 @@ def _defined(name: str, row: Any, schema: str) -> Any:
 def _autograd_of(row: Any) -> Callable[..., Any]:
     """Return what the operator is where autograd looks at it."""
     apply, allow = row.apply, torch._functorch.utils.enable_single_level_autograd_function
+    without_tangents = row.tangent == row.refuse_tangents
 
     def run(*arguments: Any) -> Any:
+        if without_tangents and forward_ad._current_level >= 0:
+            for each in _given(arguments[: row._tensors]):
+                if forward_ad.unpack_dual(each).tangent is not None:
+                    row.refuse_tangents()
         if not is_transforming():
             return apply(*arguments)
         with allow():
