@@ -167,17 +167,12 @@ class CrossEntropyBackward(Operator):
             g = g[(0,) * g.dim()]
         shared = divisor is not None and weights is None and g.dtype in FLOATS and not g.dim()
         if shared and divisor.dtype is lse.dtype is wide(x):
-            upstream = _small("share", x, g.dtype)(g, divisor)
+            upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
         else:
             upstream = _upstream(lse, g, divisor, weights)
-        return losses.cross_entropy_backward(
-            *(x.detach(), target, lse, upstream),
-            ignore_index=ignored,
-            label_smoothing=smoothing,
-            z_loss=z_loss,
-            tune=tuning(),
-            batch_invariant=batch_invariant,
-        )
+        count = 1 if upstream.numel() == 1 else max(1, lse.numel())
+        rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
+        return _of_classes("cross_entropy_backward", x, batch_invariant, rest)
 
     @staticmethod
     def fake(x: Any, *_: Any) -> Any:
@@ -220,16 +215,14 @@ class CrossEntropy(Operator):
 
         The last two are absent where the gradient does without.
         """
-        x, options = x.detach(), (tuning(), None, batch_invariant)
         if smoothing:
-            request = (x, target, ignored, smoothing, z_loss)
-            rows, lse = losses.losses_of_rows(*request, options=options)
+            request, options = (x, target, ignored, smoothing, z_loss), (tuning(), None)
+            rows, lse = losses.losses_of_rows(*request, options=(*options, batch_invariant))
         else:
-            suffix = "" if target.dtype is torch.int64 else "_i32"
-            calls, rest = calls_of(f"cross_entropy{suffix}"), (target, ignored, z_loss)
-            rows, lse = calls[type(x)](x, None, -1, None, *options, rest)
+            rest = (target, ignored, z_loss)
+            rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)
         if weight is None and reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
-            loss, divisor = _small(reduction, x, dtype)(rows, lse, rows.numel())
+            loss, divisor = _small(reduction, x.dtype, dtype, x.device)(rows, lse, rows.numel())
             return loss, lse, divisor if reduction == "mean" else absent(lse), absent(lse)
         of = (rows, target, weight, ignored, reduction, x.shape[-1], dtype)
         loss, *more = reduced_losses(*of)
@@ -302,15 +295,20 @@ def _of_batch(numbers: Any, lse: Any) -> Any:
     return numbers.reshape(-1, *[1] * (lse.dim() - 1)).expand(lse.shape)
 
 
-def _small(kind: str, x: Any, dtype: Any) -> Callable[..., Any]:
-    """Return a kernel of `means` for logits like x and a loss of `dtype`.
-
-    `kind` is "mean" or "sum", or "share" for the gradient.
-    """
-    return _small_of(library_of(x)[0], kind, x.dtype, dtype, x.get_device())
+def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
+    """Return what a call gives that takes targets first, past the checks of those for people."""
+    calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
+    if type(x) is not Tensor:  # a Parameter, of which no call is warm
+        x = x.detach()
+    return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
 
 
 @functools.cache
-def _small_of(library: Any, kind: str, x_dtype: Any, dtype: Any, device: int) -> Any:
-    of = library, DType.of(dtype), compute_type(DType.of(x_dtype)), device
+def _small(kind: str, x_dtype: Any, dtype: Any, device: Any) -> Callable[..., Any]:
+    """Return a kernel of `means` for logits of `x_dtype` and a loss of `dtype`.
+
+    `kind` is "mean" or "sum", or "share" for the gradient.
+    """
+    library, x = library_of(torch.empty(0, dtype=x_dtype, device=device))
+    of = library, DType.of(dtype), compute_type(DType.of(x_dtype)), library.device(x)
     return means.sharer(*of) if kind == "share" else means.reducer(*of, mean=kind == "mean")

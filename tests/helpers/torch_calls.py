@@ -204,7 +204,7 @@ def _forget() -> None:
     from softgen.torch import losses
 
     full.calls_of.cache_clear()
-    losses._small_of.cache_clear()
+    losses._small.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
