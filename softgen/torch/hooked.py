@@ -26,7 +26,7 @@ from softgen.names import unknown
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import SoftmaxBackward
-from softgen.torch.registry import Operator, Tensor, absent, registered, tuning
+from softgen.torch.registry import Operator, Tensor, registered, tuning
 
 # In the order of an operator's arguments. The first three have gradients.
 TENSORS = ("scale", "bias", "sink", "mask", "lengths", "out_scale")
@@ -113,7 +113,7 @@ class HookedGradient(Operator):
             weight = kept_scale_of(threshold_of(dropout or 0.0))
             dy = dy * (weight if factor is None else weight * factor) * (y != 0)
         dz = SoftmaxBackward.call(dy, p, axis, dtype, batch_invariant)
-        dx = dscale = dbias = dsink = absent(y)
+        dx = dscale = dbias = dsink = None
         if needs[2]:
             dbias = dz.sum_to_size(bias.shape).to(bias.dtype)
         if needs[3]:
@@ -137,7 +137,7 @@ class HookedGradient(Operator):
         """Return tensors like them."""
         *_, dtype, needs, _ = request
         like = [torch.empty(y.shape, dtype=dtype, device=y.device), *map(_like, request[:3])]
-        return tuple(each if needed else absent(y) for each, needed in zip(like, needs, strict=True))
+        return tuple(each if needed else None for each, needed in zip(like, needs, strict=True))
 
 
 @registered("hooked_softmax")
@@ -181,32 +181,33 @@ class HookedSoftmax(Operator):
             return_lse=wants_lse,
             **_named(tensors, (*numbers, seed, seed_offset)),
         )
-        return found if wants_lse else (found, absent(x, wide(x)))
+        return found if wants_lse else (found, None)
 
     @staticmethod
     def fake(x: Any, *request: Any) -> Any:
         """Return tensors like both."""
         *_, axis, dtype, wants_lse, _ = request
         rows = [n for i, n in enumerate(x.shape) if i != axis % max(1, x.dim())]
-        y = torch.empty(x.shape, dtype=dtype, device=x.device)
-        return y, torch.empty(rows if wants_lse else 0, dtype=wide(x), device=x.device)
+        y, of = torch.empty(x.shape, dtype=dtype, device=x.device), {"device": x.device}
+        return y, torch.empty(rows, dtype=wide(x), **of) if wants_lse else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save what the gradient asks for."""
         x, scale, bias, sink, mask, lengths, out_scale, *numbers = inputs
-        *numbers, axis, _, _, invariant = numbers
+        *numbers, axis, _, wants_lse, invariant = numbers
         named = _named(inputs[1:7], numbers)
         leaves = "out_scale" in named or bool(named.get("dropout"))
         y, lse = output
-        ctx.mark_non_differentiable(lse)
+        if lse is not None:
+            ctx.mark_non_differentiable(lse)
         needs_x = leaves or "softcap" in named or ctx.needs_input_grad[1]
         if not leaves:
             bias = bias if bias is None else bias.new_empty(()).expand(bias.shape)
             mask = lengths = None
         ctx.request = (*numbers, axis, x.dtype)
         ctx.invariant = invariant
-        more = (lse if sink is not None and lse.shape != (0,) else None, scale, bias)
+        more = (lse if wants_lse else None, scale, bias)
         ctx.save_for_backward(y, x if needs_x else None, *more, sink, mask, lengths, out_scale)
 
     @staticmethod

@@ -16,7 +16,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.registry import Operator, Tensor, absent, batched, registered, tuning
+from softgen.torch.registry import Operator, Tensor, registered, tuning
 
 
 def cross_entropy(
@@ -180,13 +180,13 @@ class CrossEntropyBackward(Operator):
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return dx of a batch, each of which has a divisor of its own."""
-        x, target, lse, g, divisor, weights, *options = batched(info, in_dims, arguments)
+        x, target, lse, g, divisor, weights, *options = arguments
         if divisor is not None:
             g, divisor = (_of_batch(each, lse) for each in (g, divisor))
         upstream = _upstream(lse, g, divisor, weights)
-        return cls.call(x, target, lse, upstream, None, None, *options), 0
+        return cls.call(x, target, lse, upstream, None, None, *options)
 
 
 @registered("cross_entropy")
@@ -213,7 +213,7 @@ class CrossEntropy(Operator):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of `dtype`, lse, what divided the sum, and the weights of rows.
 
-        The last two are absent where the gradient does without.
+        The last two are None where the gradient does without.
         """
         if smoothing:
             request, options = (x, target, ignored, smoothing, z_loss), (tuning(), None)
@@ -223,10 +223,9 @@ class CrossEntropy(Operator):
             rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)
         if weight is None and reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
             loss, divisor = _small(reduction, x.dtype, dtype, x.device)(rows, lse, rows.numel())
-            return loss, lse, divisor if reduction == "mean" else absent(lse), absent(lse)
+            return loss, lse, divisor if reduction == "mean" else None, None
         of = (rows, target, weight, ignored, reduction, x.shape[-1], dtype)
-        loss, *more = reduced_losses(*of)
-        weights, divisor = (absent(lse) if each is None else each for each in more)
+        loss, weights, divisor = reduced_losses(*of)
         return loss, lse, divisor, weights
 
     @staticmethod
@@ -235,19 +234,19 @@ class CrossEntropy(Operator):
         rows, *_, dtype, _ = x.shape[:-1], *rest
         of = {"dtype": wide(x), "device": x.device}
         loss = torch.empty(rows if reduction == "none" else (), dtype=dtype, device=x.device)
-        divisor = torch.empty(() if reduction == "mean" else 0, **of)
-        weights = torch.empty(0 if weight is None else rows, **of)
+        divisor = torch.empty((), **of) if reduction == "mean" else None
+        weights = None if weight is None else torch.empty(rows, **of)
         return loss, torch.empty(rows, **of), divisor, weights
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, target and all results but the loss."""
-        x, target, weight, ignored, _, smoothing, z_loss, _, invariant = inputs
+        x, target, weight, ignored, reduction, smoothing, z_loss, _, invariant = inputs
         _, lse, divisor, weights = output
-        ctx.mark_non_differentiable(lse, divisor, weights)
+        ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
         ctx.options = (ignored, smoothing, z_loss, invariant)
-        more = (None if divisor.dim() else divisor, None if weight is None else weights)
+        more = (divisor if reduction == "mean" else None, None if weight is None else weights)
         ctx.save_for_backward(x, target, lse, *more)
 
     @staticmethod
@@ -260,27 +259,22 @@ class CrossEntropy(Operator):
         return CrossEntropyBackward.call(*request), *(None,) * 8
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return the loss of each of a batch, by the losses of all rows."""
-        x, target, weight, ignored, reduction, *options, dtype, invariant = batched(
-            info, in_dims, arguments
-        )
+        x, target, weight, ignored, reduction, *options, dtype, invariant = arguments
         request = (x, target, None, ignored, "none", *options, wide(x), invariant)
-        rows, lse, _, none = cls.call(*request)
-        weights = none
+        rows, lse, *_ = cls.call(*request)
+        counts, weights, divisor = target != ignored, None, None
         if weight is not None:
-            classes = target.clip(0, x.shape[-1] - 1).reshape(info.batch_size, -1)
-            weights = weight.gather(1, classes.long()).view_as(rows) * (target != ignored)
-            rows = rows * weights
-        loss, divisor = rows, none
+            classes = target.clip(0, x.shape[-1] - 1).reshape(size, -1).long()
+            weights = weight.gather(1, classes).view_as(rows) * counts
+            rows, counts = rows * weights, weights
         if reduction != "none":
-            counts = (target != ignored).to(rows.dtype) if weight is None else weights
-            loss, divisor = (
-                each.reshape(info.batch_size, -1).sum(1) for each in (rows, counts)
-            )
-            loss, divisor = (loss / divisor, divisor) if reduction == "mean" else (loss, none)
-        found = (loss.to(dtype), lse, divisor, weights)
-        return found, tuple(None if each is none else 0 for each in found)
+            rows = rows.reshape(size, -1).sum(1)
+        if reduction == "mean":
+            divisor = counts.reshape(size, -1).sum(1, dtype=rows.dtype)
+            rows = rows / divisor
+        return rows.to(dtype), lse, divisor, weights
 
 
 def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:

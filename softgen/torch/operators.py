@@ -10,7 +10,7 @@ from softgen.call import api, gradients, tokens
 from softgen.call.full import calls_of
 from softgen.call.warm import WarmCalls
 from softgen.torch.dtypes import wide
-from softgen.torch.registry import Operator, Tensor, absent, keep, registered, tuning, without_tangent
+from softgen.torch.registry import Operator, Tensor, keep, registered, tuning, without_tangent
 
 # Where tensors are plain, requests go straight to the calls, past the functions for people: the
 # first four are what models call.
@@ -427,23 +427,23 @@ class TokenLogProbs(Operator):
             batch_invariant=batch_invariant,
         )
         log_probs, lse, *entropy = found
-        return log_probs, lse, entropy[0] if entropy else absent(lse)
+        return log_probs, lse, entropy[0] if entropy else None
 
     @staticmethod
     def fake(x: Any, ids: Any, temperatures: Any, temperature: Any, entropy: bool, _: Any) -> Any:
         """Return tensors like them."""
         made = torch.empty(ids.shape, dtype=wide(x), device=x.device)
         rows = [torch.empty(x.shape[:-1], dtype=wide(x), device=x.device) for _ in range(2)]
-        return made, rows[0], rows[1] if entropy else absent(rows[0])
+        return made, rows[0], rows[1] if entropy else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, ids and the results of rows."""
-        x, ids, temperatures, ctx.temperature, ctx.entropy, ctx.invariant = inputs
+        x, ids, temperatures, ctx.temperature, returned, ctx.invariant = inputs
         _, lse, entropy = output
-        ctx.mark_non_differentiable(lse, *([] if ctx.entropy else [entropy]))
+        ctx.mark_non_differentiable(lse)
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(x, ids, lse, entropy if ctx.entropy else None, temperatures)
+        ctx.save_for_backward(x, ids, lse, entropy if returned else None, temperatures)
 
     @staticmethod
     def backward(ctx: Any, upstream: Any, _: Any, of_entropy: Any) -> tuple[Any, ...]:

@@ -63,12 +63,12 @@ class Operator(Function):
     A row is a subclass that `registered` was given a name for, and has
 
     - `launch`: computes it by kernels. Its annotations are the schema: tensors come first, and
-      nothing has a default. No result shares memory with an argument or another result.
+      nothing has a default. No result shares memory with an argument or another result. What
+      nobody asked for may be None, in whose place the operator returns no element.
     - `fake`: returns empty tensors like the results, which are contiguous.
     - `setup_context` and `backward`, as those of torch.autograd.Function.
     - `tangent`: the jvp, with what `keep` saved.
-    - `vmap`: as that of torch.autograd.Function. Without one a batch becomes the first dimension of
-      all tensors, and an argument `dim` is counted behind it.
+    - `vmap`: computes a batch, where that is not like more rows.
 
     A row without a gradient or a tangent raises NotSupportedError where one is asked for.
 
@@ -131,30 +131,23 @@ class Operator(Function):
     tangent = refuse_tangents
 
     @classmethod
-    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
-        """Return the results of a batch, which is their first dimension."""
-        given = batched(info, in_dims, arguments)
-        if "dim" in cls._arguments:
-            at = cls._arguments.index("dim")
-            ndim = given[0].dim() - 1
-            if not ndim:  # of numbers, which have no dimension to count behind
-                several = [each.unbind() if isinstance(each, Tensor) else None for each in given]
-                found = [
-                    cls.call(*(a if s is None else s[i] for s, a in zip(several, given, strict=True)))
-                    for i in range(info.batch_size)
-                ]
-                if isinstance(found[0], tuple):
-                    return tuple(map(torch.stack, zip(*found, strict=True))), (0,) * len(found[0])
-                return torch.stack(found), 0
-            dim = given[at]
-            if isinstance(dim, int):
-                given[at] = axes_of(dim, ndim)[0] + 1
-            else:
-                given[at] = [each + 1 for each in dim]
-        results = cls.call(*given)
-        if isinstance(results, tuple):
-            return results, tuple(0 if _is_there(each) else None for each in results)
-        return results, 0
+    def vmap(cls, size: int, *arguments: Any) -> Any:
+        """Return the results of a batch of that size, which is the first dimension of all tensors.
+
+        Those of one are as those of more rows, but that an argument `dim` is counted behind.
+        """
+        if "dim" not in cls._arguments:
+            return cls.call(*arguments)
+        at = cls._arguments.index("dim")
+        ndim, dim = arguments[0].dim() - 1, arguments[at]
+        if not ndim:  # of numbers, which have no dimension to count behind
+            each = [a.unbind() if isinstance(a, Tensor) else (a,) * size for a in arguments]
+            found = [cls.call(*one) for one in zip(*each, strict=True)]
+            several = isinstance(found[0], tuple)
+            return tuple(map(torch.stack, zip(*found, strict=True))) if several else torch.stack(found)
+        moved = [each + 1 for each in axes_of(dim if isinstance(dim, int) else tuple(dim), ndim)]
+        dim = moved[0] if isinstance(dim, int) else moved
+        return cls.call(*arguments[:at], dim, *arguments[at + 1 :])
 
 
 Row = TypeVar("Row", bound=Operator)
@@ -172,25 +165,17 @@ def without_tangent(x: Any) -> Any:
     return forward_ad.unpack_dual(x).primal
 
 
-def batched(info: Any, in_dims: Sequence[int | None], arguments: Sequence[Any]) -> list[Any]:
-    """Return arguments whose tensors have their batch first, expanded where they have none."""
-    return [
-        each
-        if not isinstance(each, Tensor)
-        else each.expand(info.batch_size, *each.shape)
-        if dim is None
-        else torch.movedim(each, dim, 0)
-        for dim, each in zip(in_dims, arguments, strict=True)
-    ]
+def there(result: Any) -> Any:
+    """Return a result of an operator or of `launch`, None for one that nobody asked for."""
+    return None if result is None or result.shape == (0,) else result
 
 
-def absent(x: Any, dtype: Any = None) -> Any:
-    """Return what stands for a result that nobody asked for: an operator returns no None."""
-    return torch.empty(0, dtype=dtype or x.dtype, device=x.device)
-
-
-def _is_there(result: Any) -> bool:
-    return result.shape != (0,)
+def _complete(found: Any) -> Any:
+    """Return results as an operator does: contiguous, and none is None."""
+    if not isinstance(found, tuple):
+        return found.contiguous()
+    first = found[0]
+    return tuple(first.new_empty(0) if each is None else each.contiguous() for each in found)
 
 
 def tuning() -> str | None:
@@ -215,7 +200,7 @@ def _register(name: str, row: Any) -> Any:
     row._tensors = sum("Tensor" in str(each.type) for each in described)
     _LIBRARY.impl(f"{name}.{OVERLOAD}", _autograd_of(row), "Autograd")
     if _register_vmap is not None:
-        _register_vmap(f"softgen::{name}.{OVERLOAD}", row.vmap, lib=_LIBRARY)
+        _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
     row.call = staticmethod(_call_of(row))
     return row
 
@@ -230,14 +215,15 @@ def _defined(name: str, row: Any, schema: str) -> Any:
                 found = launch(*arguments)
         else:
             found = launch(*arguments)
-        if isinstance(found, tuple):
-            return tuple(each.contiguous() for each in found)
-        return found.contiguous()
+        return _complete(found)
+
+    def fake(*arguments: Any) -> Any:
+        return _complete(row.fake(*arguments))
 
     _LIBRARY.define(f"{overload}{schema}", tags=(torch.Tag.pt2_compliant_tag, _STRIDES))
     for key in ("CompositeExplicitAutograd", "CompositeImplicitAutogradNestedTensor"):
         _LIBRARY.impl(overload, run, key)  # which refuses nested ones as it does others
-    torch.library.register_fake(f"softgen::{overload}", row.fake, lib=_LIBRARY)
+    torch.library.register_fake(f"softgen::{overload}", fake, lib=_LIBRARY)
     return getattr(getattr(torch.ops.softgen, name), OVERLOAD)
 
 
@@ -269,6 +255,26 @@ def is_plain(*tensors: Any) -> bool:
 
 def _is_tracked(tensors: Sequence[Any]) -> bool:
     return is_grad_enabled() and any([each.requires_grad for each in tensors])
+
+
+def _vmap_of(row: Any) -> Callable[..., Any]:
+    """Return the rule of a row as PyTorch calls it."""
+
+    def first(info: Any, dim: int | None, each: Any) -> Any:
+        if not isinstance(each, Tensor):
+            return each
+        if dim is None:
+            return each.expand(info.batch_size, *each.shape)
+        return torch.movedim(each, dim, 0)
+
+    def run(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+        given = [first(info, dim, each) for dim, each in zip(in_dims, arguments, strict=True)]
+        found = row.vmap(info.batch_size, *given)
+        if not isinstance(found, tuple):
+            return found, 0
+        return _complete(found), tuple(None if there(each) is None else 0 for each in found)
+
+    return run
 
 
 def _call_of(row: Any) -> Callable[..., Any]:
