@@ -183,9 +183,10 @@ class CrossEntropyBackward(Operator):
     def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return dx of a batch, each of which has a divisor of its own."""
         x, target, lse, g, divisor, weights, *options = arguments
-        if divisor is not None:
-            g, divisor = (_of_batch(each, lse) for each in (g, divisor))
-        upstream = _upstream(lse, g, divisor, weights)
+        upstream = g if divisor is None else g / divisor
+        if upstream.dim() < lse.dim():
+            upstream = upstream.reshape(-1, *[1] * (lse.dim() - 1)).expand(lse.shape)
+        upstream = _upstream(lse, upstream, None, weights)
         return cls.call(x, target, lse, upstream, None, None, *options)
 
 
@@ -282,11 +283,6 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
     if divisor is not None:
         g = g / divisor
     return g.to(lse.dtype) if weights is None else g.to(lse.dtype) * weights
-
-
-def _of_batch(numbers: Any, lse: Any) -> Any:
-    """Return one number for each of a batch so that it broadcasts over their rows."""
-    return numbers.reshape(-1, *[1] * (lse.dim() - 1)).expand(lse.shape)
 
 
 def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:

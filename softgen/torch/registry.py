@@ -152,6 +152,9 @@ class Operator(Function):
 
 Row = TypeVar("Row", bound=Operator)
 
+# The rows by name.
+TABLE: dict[str, type[Operator]] = {}
+
 
 def keep(ctx: Any, *tensors: Any) -> None:
     """Save tensors for a backward, and for a `tangent` where one may be asked for."""
@@ -201,7 +204,7 @@ def _register(name: str, row: Any) -> Any:
     _LIBRARY.impl(f"{name}.{OVERLOAD}", _autograd_of(row), "Autograd")
     if _register_vmap is not None:
         _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
-    row.call = staticmethod(_call_of(row))
+    row.call, TABLE[name] = staticmethod(_call_of(row)), row
     return row
 
 

@@ -36,14 +36,19 @@ class World:
     Attributes:
         launches: the names of the functions that were launched, each time.
         chosen: those for which a kernel was asked, on the full path.
+        modes: how each was chosen: a `tune`, or INVARIANT.
     """
 
     def __init__(self) -> None:
         self.launches: list[str] = []
         self.chosen: list[str] = []
+        self.modes: list[str] = []
 
-    def kernel_for(self, problem: Problem, *_: Any) -> FakeKernel:
+    def kernel_for(
+        self, problem: Problem, rows: int, device: int, mode: str, *_: Any
+    ) -> FakeKernel:
         self.chosen.append(problem.function.name)
+        self.modes.append(mode)
         return FakeKernel(self, problem)
 
     def small_launch_of(
