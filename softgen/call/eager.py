@@ -54,7 +54,9 @@ def is_eager(*tensors: Any) -> bool:
 
 def is_idle() -> bool:
     """Whether no mode, transform, trace or level of forward-mode AD is under way."""
-    return (_as_then(_PROBE) or _includes_nothing()) and not (forward_ad._current_level >= 0 and _takes_tangents())
+    return (_as_then(_PROBE) or _includes_nothing()) and not (
+        forward_ad._current_level >= 0 and _takes_tangents()
+    )
 
 
 def _includes_nothing() -> bool:
@@ -66,7 +68,7 @@ def _guard_of(probe: Any) -> Any:
 
     It is what guards code of torch.compile. To compare the sets takes 1.5 us.
     """
-    guards = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     if not _includes_nothing() or not hasattr(guards, "TensorGuards"):
         return lambda probe: False
     guard = guards.TensorGuards(probe, dynamic_dims_sizes=[[0]], dynamic_dims_strides=[[1]])

@@ -135,7 +135,9 @@ def losses_of_rows(
     loss, lse = calls[type(x)](x, None, -1, None, *options, rest)
     if smoothing:
         more = z_loss * lse * lse
-        shared = lse - array.mean(-1, dtype=loss.dtype)  # both may be infinite: nothing is taken off
+        shared = lse - array.mean(
+            -1, dtype=loss.dtype
+        )  # both may be infinite: nothing is taken off
         loss = (1 - smoothing) * (loss - more) + smoothing * shared + more
         loss[target == ignored] = 0  # of which nothing is known
     return loss, lse

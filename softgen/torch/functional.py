@@ -95,8 +95,9 @@ def logsumexp(
     dtype = _result_type(input, None)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_plain(input):
-        options = {"tune": tuning(), "batch_invariant": batch_invariant}
-        lse = api.logsumexp(input.detach(), axis, dtype=dtype, **options)
+        lse = api.logsumexp(
+            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
+        )
     else:
         dims = list(axes_of(axis, input.dim()))
         lse = LogSumExp.call(input, dims, batch_invariant).to(dtype)
@@ -129,8 +130,9 @@ def entropy(
     dtype = _result_type(input, dtype)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_plain(input):
-        options = {"tune": tuning(), "batch_invariant": batch_invariant}
-        found = tokens.entropy(input.detach(), axis, dtype=dtype, **options)
+        found = tokens.entropy(
+            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
+        )
     else:
         dims = list(axes_of(axis, input.dim()))
         x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
@@ -180,9 +182,12 @@ def token_log_probs(
     if checked:
         require_columns(ids, input.shape[-1])
     if not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
-        given = number if of_rows is None else of_rows
-        options = {"tune": tuning(), "batch_invariant": batch_invariant}
-        return tokens.token_log_probs(input.detach(), ids, temperature=given, **options)
+        return tokens.token_log_probs(
+            *(input.detach(), ids),
+            temperature=number if of_rows is None else of_rows,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
     if of_rows is not None:
         of_rows = of_rows.expand(input.shape[:-1])
     request = (input, ids, of_rows, number, return_entropy, batch_invariant)

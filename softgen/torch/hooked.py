@@ -26,7 +26,7 @@ from softgen.names import unknown
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import SoftmaxBackward
-from softgen.torch.registry import Operator, Tensor, registered, tuning
+from softgen.torch.registry import Operator, Tensor, like_x, registered, tuning
 
 # In the order of an operator's arguments. The first three have gradients.
 TENSORS = ("scale", "bias", "sink", "mask", "lengths", "out_scale")
@@ -114,17 +114,17 @@ class HookedGradient(Operator):
             dy = dy * (weight if factor is None else weight * factor) * (y != 0)
         dz = SoftmaxBackward.call(dy, p, axis, dtype, batch_invariant)
         dx = dscale = dbias = dsink = None
-        if needs[2]:
+        if needs[2] and bias is not None:
             dbias = dz.sum_to_size(bias.shape).to(bias.dtype)
-        if needs[3]:
+        if needs[3] and sink is not None and lse is not None:
             total = (dy * p).sum(axis, dtype=wide(y))
             share = torch.where(lse == -torch.inf, 0, torch.exp(sink - lse))  # of no row at all
             dsink = -(share * total).sum_to_size(sink.shape).to(sink.dtype)
         factor = scale if scale_rows is None else _of_rows(scale_rows, y, axis)
-        if softcap is not None:
+        if softcap is not None and x is not None:
             scaled = x if factor is None else x * factor
             dz = (dz * (1 - torch.tanh(scaled / softcap).square())).to(dtype)
-        if needs[1]:
+        if needs[1] and scale_rows is not None:
             # What is hidden may be no number, and has no part in it.
             parts = torch.where(dz == 0, 0, dz * x)
             dscale = parts.sum(axis, dtype=scale_rows.dtype).sum_to_size(scale_rows.shape)
@@ -136,7 +136,8 @@ class HookedGradient(Operator):
     def fake(dy: Any, y: Any, x: Any, lse: Any, *request: Any) -> Any:
         """Return tensors like them."""
         *_, dtype, needs, _ = request
-        like = [torch.empty(y.shape, dtype=dtype, device=y.device), *map(_like, request[:3])]
+        given = request[:3]
+        like = [like_x(y, dtype=dtype), *(each if each is None else like_x(each) for each in given)]
         return tuple(each if needed else None for each, needed in zip(like, needs, strict=True))
 
 
@@ -173,7 +174,7 @@ class HookedSoftmax(Operator):
         given = (scale_rows, bias, sink, mask, lengths, out_scale_rows)
         tensors = [each if each is None else each.detach() for each in given]
         numbers = (scale, softcap, causal, causal_offset, empty_rows, out_scale, dropout)
-        found = api.softmax(
+        found: Any = api.softmax(
             *(x.detach(), axis),
             dtype=dtype,
             tune=tuning(),
@@ -188,8 +189,8 @@ class HookedSoftmax(Operator):
         """Return tensors like both."""
         *_, axis, dtype, wants_lse, _ = request
         rows = [n for i, n in enumerate(x.shape) if i != axis % max(1, x.dim())]
-        y, of = torch.empty(x.shape, dtype=dtype, device=x.device), {"device": x.device}
-        return y, torch.empty(rows, dtype=wide(x), **of) if wants_lse else None
+        lse = x.new_empty(rows, dtype=wide(x)) if wants_lse else None
+        return like_x(x, dtype=dtype), lse
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -217,13 +218,6 @@ class HookedSoftmax(Operator):
         found = HookedGradient.call(dy, *ctx.saved_tensors, *ctx.request, needs, ctx.invariant)
         asked = (each if needed else None for each, needed in zip(found, needs, strict=True))
         return (*asked, *[None] * (3 + len(NUMBERS) + 4))
-
-
-def _like(tensor: Any) -> Any:
-    """Return an empty tensor like a given one, or None."""
-    if tensor is None:
-        return None
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
 
 
 def _of_rows(given: Any, y: Any, axis: int) -> Any:

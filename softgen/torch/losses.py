@@ -16,7 +16,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.registry import Operator, Tensor, registered, tuning
+from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
 
 
 def cross_entropy(
@@ -102,8 +102,7 @@ def _checked(weight: Any, x: Any) -> Any:
         raise NotSupportedError("weight has no gradient; pass weight.detach()")
     if weight.shape != x.shape[-1:]:
         raise InvalidValueError(
-            f"weight must have an element a class, {tuple(x.shape[-1:])}, got "
-            f"{tuple(weight.shape)}"
+            f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
         )
     return weight.detach().to(wide(x))
 
@@ -165,8 +164,8 @@ class CrossEntropyBackward(Operator):
         """
         if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
             g = g[(0,) * g.dim()]
-        shared = divisor is not None and weights is None and g.dtype in FLOATS and not g.dim()
-        if shared and divisor.dtype is lse.dtype is wide(x):
+        small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
+        if small and divisor is not None and divisor.dtype is lse.dtype:
             upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
         else:
             upstream = _upstream(lse, g, divisor, weights)
@@ -174,10 +173,7 @@ class CrossEntropyBackward(Operator):
         rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
         return _of_classes("cross_entropy_backward", x, batch_invariant, rest)
 
-    @staticmethod
-    def fake(x: Any, *_: Any) -> Any:
-        """Return a tensor like dx."""
-        return torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    fake = staticmethod(like_x)
 
     @classmethod
     def vmap(cls, size: int, *arguments: Any) -> Any:
@@ -232,12 +228,13 @@ class CrossEntropy(Operator):
     @staticmethod
     def fake(x: Any, target: Any, weight: Any, ignored: Any, reduction: str, *rest: Any) -> Any:
         """Return tensors like them."""
-        rows, *_, dtype, _ = x.shape[:-1], *rest
-        of = {"dtype": wide(x), "device": x.device}
-        loss = torch.empty(rows if reduction == "none" else (), dtype=dtype, device=x.device)
-        divisor = torch.empty((), **of) if reduction == "mean" else None
-        weights = None if weight is None else torch.empty(rows, **of)
-        return loss, torch.empty(rows, **of), divisor, weights
+        loss, lse = (
+            torch.empty_like(target, dtype=rest[-2]),
+            torch.empty_like(target, dtype=wide(x)),
+        )
+        divisor = lse.new_empty(()) if reduction == "mean" else None
+        weights = None if weight is None else torch.empty_like(lse)
+        return loss if reduction == "none" else loss.new_empty(()), lse, divisor, weights
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -288,8 +285,7 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
 def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
     """Return what a call gives that takes targets first, past the checks of those for people."""
     calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
-    if type(x) is not Tensor:  # a Parameter, of which no call is warm
-        x = x.detach()
+    x = plain(x)
     return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
 
 

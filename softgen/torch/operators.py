@@ -10,23 +10,15 @@ from softgen.call import api, gradients, tokens
 from softgen.call.full import calls_of
 from softgen.call.warm import WarmCalls
 from softgen.torch.dtypes import wide
-from softgen.torch.registry import Operator, Tensor, keep, registered, tuning, without_tangent
-
-# Where tensors are plain, requests go straight to the calls, past the functions for people: the
-# first four are what models call.
-
-
-def _along(
-    calls: WarmCalls, x: Any, others: tuple[Any, ...], dim: int, dtype: Any, invariant: Any
-) -> Any:
-    """Return what a call along a dimension gives."""
-    if type(x) is not Tensor:  # a Parameter, of which no call is warm
-        x = x.detach()
-    return calls[type(x)](x, None, dim, dtype, tuning(), None, invariant, others)
-
-
-def _like(x: Any, dtype: Any = None) -> Any:
-    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+from softgen.torch.registry import (
+    Operator,
+    keep,
+    like_x,
+    plain,
+    registered,
+    tuning,
+    without_tangent,
+)
 
 
 def _like_rows(x: Any, dim: list[int]) -> Any:
@@ -38,15 +30,23 @@ class _OfResult(Operator):
     """Base of functions along `dim` whose gradient needs their result alone.
 
     Attributes:
-        calls: of the function.
+        calls: of the function: models call these, past the functions for people.
     """
 
     calls: WarmCalls
 
+    @classmethod
+    def launch(
+        cls, x: torch.Tensor, dim: int, dtype: torch.dtype, batch_invariant: bool | None
+    ) -> torch.Tensor:
+        """Return the result, of `dtype`."""
+        x = plain(x)
+        return cls.calls[type(x)](x, None, dim, dtype, tuning(), None, batch_invariant, ())
+
     @staticmethod
     def fake(x: Any, dim: int, dtype: Any, batch_invariant: Any) -> Any:
         """Return a tensor like the result."""
-        return _like(x, dtype)
+        return like_x(x, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -65,10 +65,23 @@ class _GradientOfResult(Operator):
 
     calls: WarmCalls
 
+    @classmethod
+    def launch(
+        cls,
+        dy: torch.Tensor,
+        y: torch.Tensor,
+        dim: int,
+        dtype: torch.dtype,
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx, of `dtype`."""
+        dy = plain(dy)
+        return cls.calls[type(dy)](dy, None, dim, dtype, tuning(), None, batch_invariant, (y,))
+
     @staticmethod
     def fake(dy: Any, y: Any, dim: int, dtype: Any, batch_invariant: Any) -> Any:
         """Return a tensor like the result."""
-        return _like(dy, dtype)
+        return like_x(dy, dtype=dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -83,17 +96,6 @@ class SoftmaxBackward(_GradientOfResult):
 
     of = "softmax"
     calls = calls_of("softmax_backward")
-
-    @staticmethod
-    def launch(
-        dy: torch.Tensor,
-        y: torch.Tensor,
-        dim: int,
-        dtype: torch.dtype,
-        batch_invariant: bool | None,
-    ) -> torch.Tensor:
-        """Return dx of `dtype`."""
-        return _along(SoftmaxBackward.calls, dy, (y,), dim, dtype, batch_invariant)
 
     @staticmethod
     def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
@@ -121,17 +123,6 @@ class LogSoftmaxBackward(_GradientOfResult):
     calls = calls_of("log_softmax_backward")
 
     @staticmethod
-    def launch(
-        dy: torch.Tensor,
-        y: torch.Tensor,
-        dim: int,
-        dtype: torch.dtype,
-        batch_invariant: bool | None,
-    ) -> torch.Tensor:
-        """Return dx of `dtype`."""
-        return _along(LogSoftmaxBackward.calls, dy, (y,), dim, dtype, batch_invariant)
-
-    @staticmethod
     def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
         """Return the gradients with respect to dy and y, by PyTorch's own operations."""
         dy, y = ctx.saved_tensors
@@ -155,13 +146,6 @@ class Softmax(_OfResult):
     calls = calls_of("softmax")
 
     @staticmethod
-    def launch(
-        x: torch.Tensor, dim: int, dtype: torch.dtype, batch_invariant: bool | None
-    ) -> torch.Tensor:
-        """Return softmax of `dtype`."""
-        return _along(Softmax.calls, x, (), dim, dtype, batch_invariant)
-
-    @staticmethod
     def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
         """Return dx, of x's dtype."""
         (y,) = ctx.saved_tensors
@@ -181,13 +165,6 @@ class LogSoftmax(_OfResult):
 
     of = "log_softmax"
     calls = calls_of("log_softmax")
-
-    @staticmethod
-    def launch(
-        x: torch.Tensor, dim: int, dtype: torch.dtype, batch_invariant: bool | None
-    ) -> torch.Tensor:
-        """Return log_softmax of `dtype`."""
-        return _along(LogSoftmax.calls, x, (), dim, dtype, batch_invariant)
 
     @staticmethod
     def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
@@ -231,14 +208,9 @@ class LogSumExpBackward(Operator):
     ) -> torch.Tensor:
         """Return dx of x's dtype."""
         given = (x.detach(), lse, upstream, tuple(dim) or None)
-        return gradients.logsumexp_backward(
-            *given, tune=tuning(), batch_invariant=batch_invariant
-        )
+        return gradients.logsumexp_backward(*given, tune=tuning(), batch_invariant=batch_invariant)
 
-    @staticmethod
-    def fake(x: Any, *_: Any) -> Any:
-        """Return a tensor like dx."""
-        return _like(x)
+    fake = staticmethod(like_x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -275,8 +247,12 @@ class LogSumExp(Operator):
     @staticmethod
     def launch(x: torch.Tensor, dim: list[int], batch_invariant: bool | None) -> torch.Tensor:
         """Return lse, float32 (float64 for float64)."""
-        options = {"dtype": wide(x), "tune": tuning(), "batch_invariant": batch_invariant}
-        return api.logsumexp(x.detach(), tuple(dim) or None, **options)
+        return api.logsumexp(
+            *(x.detach(), tuple(dim) or None),
+            dtype=wide(x),
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
 
     @staticmethod
     def fake(x: Any, dim: list[int], batch_invariant: Any) -> Any:
@@ -322,10 +298,7 @@ class EntropyBackward(Operator):
         given = (x.detach(), lse, entropy, upstream, tuple(dim) or None)
         return gradients.entropy_backward(*given, tune=tuning(), batch_invariant=batch_invariant)
 
-    @staticmethod
-    def fake(x: Any, *_: Any) -> Any:
-        """Return a tensor like dx."""
-        return _like(x)
+    fake = staticmethod(like_x)
 
 
 @registered("entropy")
@@ -339,8 +312,14 @@ class Entropy(Operator):
         x: torch.Tensor, dim: list[int], batch_invariant: bool | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the entropy and lse, float32 (float64 for float64)."""
-        options = {"dtype": wide(x), "tune": tuning(), "batch_invariant": batch_invariant}
-        return tokens.entropy(x.detach(), tuple(dim) or None, return_lse=True, **options)
+        found: tuple[torch.Tensor, torch.Tensor] = tokens.entropy(
+            *(x.detach(), tuple(dim) or None),
+            dtype=wide(x),
+            return_lse=True,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+        return found
 
     @staticmethod
     def fake(x: Any, dim: list[int], batch_invariant: Any) -> Any:
@@ -392,10 +371,7 @@ class TokenLogProbsBackward(Operator):
             batch_invariant=batch_invariant,
         )
 
-    @staticmethod
-    def fake(x: Any, *_: Any) -> Any:
-        """Return a tensor like dx."""
-        return _like(x)
+    fake = staticmethod(like_x)
 
 
 @registered("token_log_probs")

@@ -143,8 +143,9 @@ class Operator(Function):
         if not ndim:  # of numbers, which have no dimension to count behind
             each = [a.unbind() if isinstance(a, Tensor) else (a,) * size for a in arguments]
             found = [cls.call(*one) for one in zip(*each, strict=True)]
-            several = isinstance(found[0], tuple)
-            return tuple(map(torch.stack, zip(*found, strict=True))) if several else torch.stack(found)
+            if not isinstance(found[0], tuple):
+                return torch.stack(found)
+            return tuple(map(torch.stack, zip(*found, strict=True)))
         moved = [each + 1 for each in axes_of(dim if isinstance(dim, int) else tuple(dim), ndim)]
         dim = moved[0] if isinstance(dim, int) else moved
         return cls.call(*arguments[:at], dim, *arguments[at + 1 :])
@@ -154,6 +155,16 @@ Row = TypeVar("Row", bound=Operator)
 
 # The rows by name.
 TABLE: dict[str, type[Operator]] = {}
+
+
+def plain(x: Any) -> Any:
+    """Return x as a torch.Tensor: of a Parameter no call is warm."""
+    return x if type(x) is Tensor else x.detach()
+
+
+def like_x(x: Any, *_: Any, dtype: Any = None) -> Any:
+    """Return a contiguous empty tensor like the first argument."""
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
 
 
 def keep(ctx: Any, *tensors: Any) -> None:
@@ -305,5 +316,6 @@ def _tracked_of(row: Any) -> Callable[..., Any]:
 
     methods = {"forward": forward, "backward": row.backward, "jvp": row.jvp}
     as_methods = {name: staticmethod(method) for name, method in methods.items()}
-    apply: Callable[..., Any] = type(row.__name__, (Function,), as_methods).apply
+    function: Any = type(row.__name__, (Function,), as_methods)
+    apply: Callable[..., Any] = function.apply
     return apply

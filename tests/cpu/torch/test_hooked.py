@@ -114,7 +114,7 @@ def test_a_scale_of_each_row_on_the_way_out(compiled: bool) -> None:
 def test_arguments_that_are_no_hooks_or_no_tensors() -> None:
     x = drawn(3, 4)
     with pytest.raises(InvalidTypeError, match="unknown argument 'masks'"):
-        mine.softmax(x, -1, masks=None)
+        mine.softmax(x, -1, masks=None)  # type: ignore[call-arg]
     with pytest.raises(InvalidTypeError, match="bias must be a tensor, got list"):
         mine.softmax(x, -1, bias=[1.0])
     with pytest.raises(InvalidValueError, match="softcap must be above 0"):
