@@ -134,11 +134,10 @@ def losses_of_rows(
     rest = (target, ignored, z_loss, *values)
     loss, lse = calls[type(x)](x, None, -1, None, *options, rest)
     if smoothing:
-        more = z_loss * lse * lse
-        shared = lse - array.mean(
-            -1, dtype=loss.dtype
-        )  # both may be infinite: nothing is taken off
-        loss = (1 - smoothing) * (loss - more) + smoothing * shared + more
+        # Of a class of probability 0 parts are infinite: they are added, and none is taken off.
+        more = z_loss * lse * lse if z_loss else 0.0
+        of_target = (1 - smoothing) * (loss - more) if smoothing < 1 else 0.0
+        loss = of_target + smoothing * (lse - array.mean(-1, dtype=loss.dtype)) + more
         loss[target == ignored] = 0  # of which nothing is known
     return loss, lse
 
