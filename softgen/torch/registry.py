@@ -268,7 +268,11 @@ def is_plain(*tensors: Any) -> bool:
 
 
 def _is_tracked(tensors: Sequence[Any]) -> bool:
-    return is_grad_enabled() and any([each.requires_grad for each in tensors])
+    if is_grad_enabled():
+        for each in tensors:
+            if each.requires_grad:
+                return True
+    return False
 
 
 def _vmap_of(row: Any) -> Callable[..., Any]:
@@ -294,10 +298,12 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
 def _call_of(row: Any) -> Callable[..., Any]:
     """Return what calls a row: the kernel where it may be launched now, else the operator."""
     operator, launch, tracked, count = row.operator, row.launch, _tracked_of(row), row._tensors
+    types = [str(each.type) for each in operator._schema.arguments[:count]]
+    given = _given if "Optional[Tensor]" in types else tuple
 
     def call(*arguments: Any) -> Any:
         if not is_compiling():
-            tensors = _given(arguments[:count])
+            tensors = given(arguments[:count])
             if is_eager(*tensors):
                 return (tracked if _is_tracked(tensors) else launch)(*arguments)
         return operator(*arguments)
