@@ -27,12 +27,13 @@ def _set_of(*names: str) -> int:
     """Return the bits of dispatch keys."""
     bits = 0
     for name in names:
-        bits |= DispatchKeySet(getattr(DispatchKey, name)).raw_repr()
+        bits |= DispatchKeySet(torch._C._parse_dispatch_key(name)).raw_repr()
     return bits
 
 
-# What a thread includes in all calls while nothing goes on.
-_IDLE = _set_of("BackendSelect", "ADInplaceOrView")
+# What a thread includes in all calls while nothing goes on. VmapMode is of the older vmap, which
+# marks the tensors that it batches, and hands the others on as they are.
+_IDLE = _set_of("BackendSelect", "ADInplaceOrView", "VmapMode")
 # Where kernels run, and the keys of a dense tensor there.
 DEVICE = "cuda"
 SERVED = _set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
@@ -45,15 +46,38 @@ def is_eager(*tensors: Any) -> bool:
     negation, and no mode, transform, trace or level of forward-mode AD is under way. Otherwise a
     registered operator has to be called, of which PyTorch knows what it returns.
     """
-    return is_idle() and all(
-        type(each) in KINDS and not _keys_of(each).raw_repr() & ~SERVED for each in tensors
-    )
+    for each in tensors:
+        if type(each) not in KINDS or _keys_of(each).raw_repr() & ~SERVED:
+            return False
+    return is_idle()
 
 
 def is_idle() -> bool:
     """Whether no mode, transform, trace or level of forward-mode AD is under way."""
-    here = (_included() - _excluded()).raw_repr() & ~_IDLE
-    return not here and not (forward_ad._current_level >= 0 and _takes_tangents())
+    return (_as_then(_PROBE) or _includes_nothing()) and not (
+        forward_ad._current_level >= 0 and _takes_tangents()
+    )
+
+
+def _includes_nothing() -> bool:
+    return not (_included() - _excluded()).raw_repr() & ~_IDLE
+
+
+def _guard_of(probe: Any) -> Any:
+    """Return what tells of a tensor whether the thread dispatches as it does now, in 0.1 us.
+
+    It is what guards code of torch.compile. To compare the sets takes 1.5 us.
+    """
+    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
+    if not _includes_nothing() or not hasattr(guards, "TensorGuards"):
+        return lambda probe: False
+    guard = guards.TensorGuards(probe, dynamic_dims_sizes=[[0]], dynamic_dims_strides=[[1]])
+    alike, modes = guard.check, torch._C._len_torch_dispatch_stack
+    return lambda probe: not modes() and alike(probe)  # a guard does not see a FakeTensorMode
+
+
+_PROBE = torch.empty(0)
+_as_then = _guard_of(_PROBE)
 
 
 def is_launchable(out: Any, *inputs: Any) -> bool:

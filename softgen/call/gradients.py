@@ -148,7 +148,7 @@ def token_log_probs_backward(
     hooks = {}
     if temperature is not None:  # the gradient with respect to x / temperature, times that of it
         hooks["scale"] = scale = scale_of(temperature)
-        upstream = upstream * given.of_rows(scale)
+        upstream = given.flat(upstream) * given.of_rows(scale)
         entropy_upstream = None if entropy is None else entropy_upstream * scale
     beside = "" if entropy is None else "_entropy"
     name = f"token_log_probs_backward{beside}{given.suffix}"

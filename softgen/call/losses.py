@@ -114,8 +114,10 @@ def losses_of_rows(
     rest = (target, ignored, z_loss)
     loss, lse = call(name, x, options, HookedOptions, others=rest)
     if smoothing:
-        plain = loss - z_loss * lse * lse if z_loss else loss
-        loss = loss + smoothing * (lse - array.mean(-1, dtype=loss.dtype) - plain)
+        # Of a class of probability 0 parts are infinite: they are added, and none is taken off.
+        more = z_loss * lse * lse if z_loss else 0.0
+        of_target = (1 - smoothing) * (loss - more) if smoothing < 1 else 0.0
+        loss = of_target + smoothing * (lse - array.mean(-1, dtype=loss.dtype)) + more
         loss[target == ignored] = 0  # of which nothing is known
     return loss, lse
 

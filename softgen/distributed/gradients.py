@@ -11,8 +11,8 @@ from torch.autograd.function import once_differentiable
 from softgen.distributed import local
 from softgen.distributed.vocabulary import Chosen, logits_at, scale_by_row
 from softgen.torch.dtypes import wide
-from softgen.torch.gradients import Function
 from softgen.torch.losses import reduced_losses
+from softgen.torch.registry import Function
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -18,7 +18,7 @@ from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES, wide
-from softgen.torch.gradients import applied
+from softgen.torch.registry import applied
 
 # An ignore_index that no id is.
 _NONE_IGNORED = -(2**63)

@@ -11,29 +11,19 @@ import torch
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.ids import require_columns
-from softgen.call.warm_run import look_up
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.torch import hooked, operators, token_operators
+from softgen.torch import hooked
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
-from softgen.torch.gradients import LogSoftmax, LogSumExp, Softmax, applied, wanted_again
-from softgen.torch.plain import Seen
-from softgen.torch.plain_rows import entropy_of, log_probs_of, serves_entropy, serves_ids
-from softgen.torch.quick import Quick
-from softgen.torch.rows import Entropy, TokenLogProbs
+from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
+from softgen.torch.registry import Tensor, is_plain, tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from softgen.call.hooks import HookValues
+    from softgen.call.options import HookOptions
 
 # Each look at an attribute takes 0.03 us.
-Tensor = torch.Tensor
-is_compiling, is_autocast_enabled = torch.compiler.is_compiling, torch.is_autocast_enabled
-# Without torch.export, whose tensors are like none that was seen; 0.1 us less than to ask for both.
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-
-_softmax, _log_softmax = Quick(Softmax), Quick(LogSoftmax)
-_entropies, _log_probs = Seen(1), Seen(0)
+is_autocast_enabled = torch.is_autocast_enabled
 
 
 def softmax(
@@ -41,7 +31,9 @@ def softmax(
     dim: int | None = None,
     _stacklevel: int = 3,
     dtype: Any = None,
-    **hooks: Unpack[HookValues],
+    *,
+    batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return the softmax of a CUDA tensor along `dim`, as torch.nn.functional.softmax does.
 
@@ -51,6 +43,8 @@ def softmax(
             with a warning, as in PyTorch.
         dtype: dtype of the result, which the same kernel converts to. Under torch.autocast float32
             for 16-bit inputs.
+        batch_invariant: if True a row's result, and its gradient, has the same bits in any batch;
+            by default SOFTGEN_BATCH_INVARIANT, else False (`softgen.softmax`).
         hooks: as in `softgen.softmax`: scale, softcap, bias, mask, lengths, causal, sink, dropout
             with its seed, and so on (docs/pytorch.md). scale, bias
             and sink get gradients where they are tensors. With hooks the gradient is not
@@ -59,26 +53,12 @@ def softmax(
     The gradient is softgen's own kernel. It is differentiable again. Raises what `softgen.softmax`
     raises.
     """
-    if not is_dynamo_compiling():
-        alike, was_dim, was_dtype, mode, invariant, run = _softmax.last
-        if (
-            dim is was_dim
-            and dtype is was_dtype
-            and not hooks
-            and alike(input)
-            and look_up(b"SOFTGEN_TUNE") is mode
-            and look_up(b"SOFTGEN_BATCH_INVARIANT") is invariant
-        ):
-            return run(input)
-    given = dtype
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _result_type(input, dtype)
     if hooks:
-        return hooked.softmax(input, dim, dtype, hooks)
-    if is_compiling():
-        return operators.softmax(input, dim, dtype)
-    return _softmax(input, dim, given, dtype)
+        return hooked.softmax(input, dim, dtype, hooks, batch_invariant)
+    return Softmax.call(input, dim, dtype, batch_invariant)
 
 
 def log_softmax(
@@ -86,49 +66,51 @@ def log_softmax(
     dim: int | None = None,
     _stacklevel: int = 3,
     dtype: Any = None,
+    *,
+    batch_invariant: bool | None = None,
 ) -> Any:
     """Return the logarithm of the softmax; the arguments are those of `softmax`."""
-    if not is_dynamo_compiling():
-        alike, was_dim, was_dtype, mode, invariant, run = _log_softmax.last
-        if (
-            dim is was_dim
-            and dtype is was_dtype
-            and alike(input)
-            and look_up(b"SOFTGEN_TUNE") is mode
-            and look_up(b"SOFTGEN_BATCH_INVARIANT") is invariant
-        ):
-            return run(input)
-    given = dtype
     if dim is None:
         dim = _dim(input, _stacklevel)
-    dtype = _result_type(input, dtype)
-    if is_compiling():
-        return operators.log_softmax(input, dim, dtype)
-    return _log_softmax(input, dim, given, dtype)
+    return LogSoftmax.call(input, dim, _result_type(input, dtype), batch_invariant)
 
 
-def logsumexp(input: Any, dim: int | Sequence[int], keepdim: bool = False) -> Any:
+def logsumexp(
+    input: Any,
+    dim: int | Sequence[int],
+    keepdim: bool = False,
+    *,
+    batch_invariant: bool | None = None,
+) -> Any:
     """Return log(sum(exp(input))) along `dim`, as torch.logsumexp does.
 
     Args:
-        input: as in `softmax`.
+        input: as in `softmax`; 16 bits give float32 under torch.autocast.
         dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
+        batch_invariant: as in `softmax`.
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
+    dtype = _result_type(input, None)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_compiling():
-        lse = operators.logsumexp(input, list(axes_of(axis, input.dim())))
-    elif wanted_again(input):
-        lse = applied(LogSumExp, input)(input, axis).to(input.dtype)
+    if is_plain(input):
+        lse = api.logsumexp(
+            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
+        )
     else:
-        lse = api.logsumexp(input, axis)
+        dims = list(axes_of(axis, input.dim()))
+        lse = LogSumExp.call(input, dims, batch_invariant).to(dtype)
     return with_axes_kept(lse, axis, input.dim()) if keepdim else lse
 
 
 def entropy(
-    input: Any, dim: int | Sequence[int] = -1, keepdim: bool = False, *, dtype: Any = None
+    input: Any,
+    dim: int | Sequence[int] = -1,
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
+    batch_invariant: bool | None = None,
 ) -> Any:
     """Return -sum(p log p) of p = softmax(input) along `dim`, in nats.
 
@@ -138,29 +120,23 @@ def entropy(
         input: as in `softmax`.
         dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
-        dtype: dtype of the result; input's by default.
+        dtype: dtype of the result; input's by default. Under torch.autocast float32 for 16-bit
+            inputs.
+        batch_invariant: as in `softmax`.
 
     The gradient is one read and one write, from lse and the entropy in float32 (float64 for
     float64). It is not differentiable again. Where input is -inf p log p is 0.
     """
-    plain = not keepdim and dtype is None and not is_dynamo_compiling()
-    if plain:
-        alike, (was_dim,), run = _entropies.last
-        if (dim is was_dim and alike(input)) or (run := _entropies.find((dim,), input)):
-            return run(input)
-        if serves_entropy(input, dim):
-            run = entropy_of(input.dtype, dim)
-            found = run(input)
-            _entropies.keep(run, (dim,), input)
-            return found
+    dtype = _result_type(input, dtype)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_compiling():
-        found = operators.entropy_lse(input, list(axes_of(axis, input.dim())))[0]
-        found = found.to(dtype or input.dtype)
-    elif wanted_again(input):
-        found = applied(Entropy, input)(input, axis)[0].to(dtype or input.dtype)
+    if is_plain(input):
+        found = tokens.entropy(
+            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
+        )
     else:
-        found = tokens.entropy(input, axis, dtype=dtype)
+        dims = list(axes_of(axis, input.dim()))
+        x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
+        found = Entropy.call(x, dims, batch_invariant)[0].to(dtype)
     return with_axes_kept(found, axis, input.dim()) if keepdim else found
 
 
@@ -172,6 +148,7 @@ def token_log_probs(
     return_lse: bool = False,
     return_entropy: bool = False,
     checked: bool = False,
+    batch_invariant: bool | None = None,
 ) -> Any:
     """Return log_softmax(input / temperature) at the columns `ids` of each row.
 
@@ -187,6 +164,7 @@ def token_log_probs(
         return_entropy: whether to return the entropy of each row too.
         checked: whether an id that is no column raises InvalidValueError, for which the host waits
             for the GPU. Otherwise it gives NaN.
+        batch_invariant: as in `softmax`.
 
     Returns:
         A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for.
@@ -194,17 +172,6 @@ def token_log_probs(
     The gradient is one read and one write for log-probabilities and entropies together. It is not
     differentiable again. Raises what `softgen.token_log_probs` raises.
     """
-    if temperature is None and not (
-        return_lse or return_entropy or checked or is_dynamo_compiling()
-    ):
-        alike, _, run = _log_probs.last
-        if alike(input, ids) or (run := _log_probs.find((), input, ids)):
-            return run(input, ids)
-        if serves_ids(input, ids):
-            run = log_probs_of(input.dtype, ids.dtype)
-            found = run(input, ids)
-            _log_probs.keep(run, (), input, ids)
-            return found
     number, of_rows = None, None
     if isinstance(temperature, Tensor):
         if temperature.requires_grad:
@@ -214,18 +181,20 @@ def token_log_probs(
         number = float(temperature)
     if checked:
         require_columns(ids, input.shape[-1])
-    given = number if of_rows is None else of_rows
-    if is_compiling():
-        plain, more = token_operators.token_log_probs, token_operators.token_log_probs_entropy
-        found = (more if return_entropy else plain)(input, ids, number, of_rows)
-    elif return_entropy or return_lse or wanted_again(input):
-        found = applied(TokenLogProbs, input)(input, ids, given, return_entropy)
-    else:
-        return tokens.token_log_probs(input, ids, temperature=given)
-    log_probs, lse, *entropy = found
+    if not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
+        return tokens.token_log_probs(
+            *(input.detach(), ids),
+            temperature=number if of_rows is None else of_rows,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+    if of_rows is not None:
+        of_rows = of_rows.expand(input.shape[:-1])
+    request = (input, ids, of_rows, number, return_entropy, batch_invariant)
+    log_probs, lse, entropy = TokenLogProbs.call(*request)
     if not (return_lse or return_entropy):
         return log_probs
-    return log_probs, *([lse] * return_lse), *entropy
+    return log_probs, *([lse] * return_lse), *([entropy] * return_entropy)
 
 
 def _dim(x: Any, stacklevel: int) -> int:

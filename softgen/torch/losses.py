@@ -1,27 +1,22 @@
-"""Cross entropy for PyTorch: autograd from lse, and a registered operator for torch.compile."""
+"""Cross entropy: rows of the table whose result is a number, and the function that people call."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from softgen.call import losses
-from softgen.call.scalars import finite
+from softgen.call import losses, means
+from softgen.call.dispatch import calls_of
+from softgen.call.library import library_of
+from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.dtypes import HALVES, wide
-from softgen.torch.gradients import Function, applied
-from softgen.torch.plain import Seen
-from softgen.torch.plain_loss import loss_for, serves
-from softgen.torch.registered import differentiate, operator
-from softgen.torch.rows import CrossEntropyBackward
-
-Tensor = torch.Tensor
-is_dynamo_compiling = torch.compiler.is_dynamo_compiling
-
-_seen = Seen(4)
+from softgen.torch.dtypes import FLOATS, HALVES, wide
+from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
 
 
 def cross_entropy(
@@ -36,6 +31,7 @@ def cross_entropy(
     *,
     z_loss: float = 0.0,
     return_lse: bool = False,
+    batch_invariant: bool | None = None,
 ) -> Any:
     """Return the cross entropy of class indices, as torch.nn.functional.cross_entropy does.
 
@@ -53,6 +49,7 @@ def cross_entropy(
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(input))) of the rows too, without a gradient:
             float32, or float64 if input is; -inf for rows that are ignored.
+        batch_invariant: as in `softgen.torch.softmax`.
 
     Returns:
         The loss in input's dtype; under torch.autocast float32 for 16-bit inputs.
@@ -61,18 +58,6 @@ def cross_entropy(
     A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
     of classes, and what `softgen.cross_entropy` raises.
     """
-    plain = weight is size_average is reduce is None and not (return_lse or is_dynamo_compiling())
-    given = ignore_index, reduction, label_smoothing, z_loss
-    if plain:
-        alike, (was_ignored, was_reduction, was_smoothing, was_z_loss), run = _seen.last
-        if (
-            ignore_index is was_ignored
-            and reduction is was_reduction
-            and label_smoothing is was_smoothing
-            and z_loss is was_z_loss
-            and alike(input, target)
-        ) or (run := _seen.find(given, input, target)):
-            return run(input, target)
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
     if size_average is not None or reduce is not None:
@@ -81,8 +66,10 @@ def cross_entropy(
         raise NotSupportedError(
             "target must be class indices; probabilities of classes are not served"
         )
-    if weight is not None and weight.requires_grad and torch.is_grad_enabled():
-        raise NotSupportedError("weight has no gradient; pass weight.detach()")
+    if target.dtype not in (torch.int64, torch.int32):
+        raise InvalidTypeError(
+            f"target must be class indices of int32 or int64, got {target.dtype}"
+        )
     if input.dim() == 0 or target.dim() != input.dim() - 1:
         raise InvalidValueError(
             f"input must have one dimension more than target, got {tuple(input.shape)} and "
@@ -94,40 +81,37 @@ def cross_entropy(
             f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        if weight.shape != x.shape[-1:]:
-            raise InvalidValueError(
-                f"weight must have an element a class, {tuple(x.shape[-1:])}, got "
-                f"{tuple(weight.shape)}"
-            )
-        weight = weight.to(wide(x))
+        weight = _checked(weight, x)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
-        smoothing, z_loss = float(label_smoothing), float(z_loss)
+        ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
     else:
+        ignored = whole("ignore_index", ignore_index)
         smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
     dtype = input.dtype
     if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
-        dtype = wide(x)
-    if plain and serves(x, target, reduction):
-        run = loss_for(x, target, ignore_index, reduction, smoothing, z_loss, dtype)
-        loss = run(x, target)
-        if x is input:
-            _seen.keep(run, given, x, target)
-        return loss
-    if torch.compiler.is_compiling():
-        rows, lse = cross_entropy_rows(x, target, ignore_index, smoothing, z_loss)
-        loss, *_ = reduced_losses(rows, target, weight, ignore_index, reduction, x.shape[-1], dtype)
-    else:
-        request = (x, target, weight, ignore_index, reduction, smoothing, z_loss, dtype)
-        loss, lse, *_ = applied(CrossEntropy, x)(*request)
+        dtype = torch.float32
+    options = (ignored, reduction, smoothing, z_loss, dtype, batch_invariant)
+    loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
     return (loss, lse) if return_lse else loss
+
+
+def _checked(weight: Any, x: Any) -> Any:
+    """Return weights of the classes of x in the type of the arithmetic; raise for others."""
+    if weight.requires_grad and torch.is_grad_enabled():
+        raise NotSupportedError("weight has no gradient; pass weight.detach()")
+    if weight.shape != x.shape[-1:]:
+        raise InvalidValueError(
+            f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
+        )
+    return weight.detach().to(wide(x))
 
 
 def reduced_losses(
     rows: Any, target: Any, weight: Any, ignored: int, reduction: str, cols: int, dtype: Any
 ) -> tuple[Any, Any, Any]:
     """Return what `losses.reduction_of` does, with a loss of `dtype`."""
-    mean = losses.mean_of if torch.compiler.is_compiling() else functools.partial(_mean, dtype)
+    mean = functools.partial(_mean, dtype)
     of = (rows, target, ignored, reduction, weight, cols, mean)
     loss, weights, counted = losses.reduction_of(*of)
     return loss.to(dtype), weights, counted
@@ -145,90 +129,172 @@ def _mean(dtype: Any, rows: Any, target: Any, ignored: int, weights: Any) -> tup
     return torch.div(rows.sum(), counted, out=rows.new_empty((), dtype=dtype)), counted
 
 
-class CrossEntropy(Function):
-    """The loss, with what its gradient needs."""
+@registered("cross_entropy_backward")
+class CrossEntropyBackward(Operator):
+    """dx from lse and the gradient with respect to the loss, or to each row's."""
+
+    of = "cross_entropy"
 
     @staticmethod
-    def forward(
-        x: Any,
-        target: Any,
-        weight: Any,
+    def launch(
+        x: torch.Tensor,
+        target: torch.Tensor,
+        lse: torch.Tensor,
+        g: torch.Tensor,
+        divisor: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        ignored: int,
+        smoothing: float,
+        z_loss: float,
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx of x's dtype.
+
+        Args:
+            x: the logits.
+            target: the class of each row.
+            lse: of the rows.
+            g: the gradient with respect to the loss: of no dimensions, or one a row.
+            divisor: what the sum of the losses of rows was divided by, or None for 1.
+            weights: of the rows, or None for 1.
+            ignored: the target of rows that count for nothing.
+            smoothing: the label_smoothing.
+            z_loss: the weight of lse^2.
+            batch_invariant: as in `softgen.softmax`.
+        """
+        if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
+            g = g[(0,) * g.dim()]
+        small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
+        if small and divisor is not None and divisor.dtype is lse.dtype:
+            upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
+        else:
+            upstream = _upstream(lse, g, divisor, weights)
+        count = 1 if upstream.numel() == 1 else max(1, lse.numel())
+        rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
+        return _of_classes("cross_entropy_backward", x, batch_invariant, rest)
+
+    fake = staticmethod(like_x)
+
+    @classmethod
+    def vmap(cls, size: int, *arguments: Any) -> Any:
+        """Return dx of a batch, each of which has a divisor of its own."""
+        x, target, lse, g, divisor, weights, *options = arguments
+        upstream = g if divisor is None else g / divisor
+        if upstream.dim() < lse.dim():
+            upstream = upstream.reshape(-1, *[1] * (lse.dim() - 1)).expand(lse.shape)
+        upstream = _upstream(lse, upstream, None, weights)
+        return cls.call(x, target, lse, upstream, None, None, *options)
+
+
+@registered("cross_entropy")
+class CrossEntropy(Operator):
+    """The loss, with what its gradient needs.
+
+    A mean of up to 2^16 rows, without weights, is two launches, and its gradient is two. What it
+    divides by stays on the GPU.
+    """
+
+    of = "cross_entropy"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        target: torch.Tensor,
+        weight: torch.Tensor | None,
         ignored: int,
         reduction: str,
         smoothing: float,
         z_loss: float,
-        dtype: Any,
-    ) -> Any:
-        """Return the loss of `dtype`, lse, the weights of rows and what divided their sum."""
-        rows, lse = losses.losses_of_rows(x.detach(), target, ignored, smoothing, z_loss)
-        cols = x.shape[-1]
-        loss, *more = reduced_losses(rows, target, weight, ignored, reduction, cols, dtype)
-        return loss, lse, *more
+        dtype: torch.dtype,
+        batch_invariant: bool | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return the loss of `dtype`, lse, what divided the sum, and the weights of rows.
+
+        The last two are None where the gradient does without.
+        """
+        if smoothing:
+            request, options = (x, target, ignored, smoothing, z_loss), (tuning(), None)
+            rows, lse = losses.losses_of_rows(*request, options=(*options, batch_invariant))
+        else:
+            rest = (target, ignored, z_loss)
+            rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)
+        if weight is None and reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
+            loss, divisor = _small(reduction, x.dtype, dtype, x.device)(rows, lse, rows.numel())
+            return loss, lse, divisor if reduction == "mean" else None, None
+        of = (rows, target, weight, ignored, reduction, x.shape[-1], dtype)
+        loss, weights, divisor = reduced_losses(*of)
+        return loss, lse, divisor, weights
+
+    @staticmethod
+    def fake(x: Any, target: Any, weight: Any, ignored: Any, reduction: str, *rest: Any) -> Any:
+        """Return tensors like them."""
+        loss, lse = (
+            torch.empty_like(target, dtype=rest[-2]),
+            torch.empty_like(target, dtype=wide(x)),
+        )
+        divisor = lse.new_empty(()) if reduction == "mean" else None
+        weights = None if weight is None else torch.empty_like(lse)
+        return loss if reduction == "none" else loss.new_empty(()), lse, divisor, weights
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, target and all results but the loss."""
-        x, target, _, ignored, _, smoothing, z_loss, _ = inputs
-        _, *more = output
-        ctx.mark_non_differentiable(*(each for each in more if each is not None))
+        x, target, weight, ignored, reduction, smoothing, z_loss, _, invariant = inputs
+        _, lse, divisor, weights = output
+        ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
-        ctx.options = (ignored, smoothing, z_loss)
-        ctx.save_for_backward(x, target, *more)
+        ctx.options = (ignored, smoothing, z_loss, invariant)
+        more = (divisor if reduction == "mean" else None, None if weight is None else weights)
+        ctx.save_for_backward(x, target, lse, *more)
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return dx."""
         if g is None:
-            return (None,) * 8
-        x, target, lse, weights, counted = ctx.saved_tensors
-        if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
-            g = g[(0,) * g.dim()]
-        if counted is not None:
-            g = g / counted
-        upstream = g.to(lse.dtype) if weights is None else g * weights
-        run = applied(CrossEntropyBackward, x, upstream)
-        return run(x, target, lse, upstream, *ctx.options), *(None,) * 7
+            return (None,) * 9
+        x, target, lse, divisor, weights = ctx.saved_tensors
+        request = (x, target, lse, g, divisor, weights, *ctx.options)
+        return CrossEntropyBackward.call(*request), *(None,) * 8
+
+    @classmethod
+    def vmap(cls, size: int, *arguments: Any) -> Any:
+        """Return the loss of each of a batch, by the losses of all rows."""
+        x, target, weight, ignored, reduction, *options, dtype, invariant = arguments
+        request = (x, target, None, ignored, "none", *options, wide(x), invariant)
+        rows, lse, *_ = cls.call(*request)
+        counts, weights, divisor = target != ignored, None, None
+        if weight is not None:
+            classes = target.clip(0, x.shape[-1] - 1).reshape(size, -1).long()
+            weights = weight.gather(1, classes).view_as(rows) * counts
+            rows, counts = rows * weights, weights
+        if reduction != "none":
+            rows = rows.reshape(size, -1).sum(1)
+        if reduction == "mean":
+            divisor = counts.reshape(size, -1).sum(1, dtype=rows.dtype)
+            rows = rows / divisor
+        return rows.to(dtype), lse, divisor, weights
 
 
-def _like_rows(x: Any, *_: Any) -> tuple[Any, Any]:
-    """Return empty tensors like the results of the operator."""
-    rows = torch.empty(x.shape[:-1], dtype=wide(x), device=x.device)
-    return rows, torch.empty_like(rows)
+def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
+    """Return the gradient with respect to the loss of each row, or of all."""
+    if divisor is not None:
+        g = g / divisor
+    return g.to(lse.dtype) if weights is None else g.to(lse.dtype) * weights
 
 
-@operator(_like_rows)
-def cross_entropy_rows(
-    x: torch.Tensor, target: torch.Tensor, ignored: int, smoothing: float, z_loss: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the loss of each row, and lse."""
-    return losses.losses_of_rows(x, target, ignored, smoothing, z_loss)
+def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
+    """Return what a call gives that takes targets first, past the checks of those for people."""
+    calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
+    x = plain(x)
+    return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
 
 
-@operator(lambda x, *_: torch.empty(x.shape, dtype=x.dtype, device=x.device))
-def cross_entropy_backward(
-    x: torch.Tensor,
-    target: torch.Tensor,
-    lse: torch.Tensor,
-    upstream: torch.Tensor,
-    ignored: int,
-    smoothing: float,
-    z_loss: float,
-) -> torch.Tensor:
-    """Return dx."""
-    run = CrossEntropyBackward.forward
-    return run(x, target, lse, upstream, ignored, smoothing, z_loss).contiguous()
+@functools.cache
+def _small(kind: str, x_dtype: Any, dtype: Any, device: Any) -> Callable[..., Any]:
+    """Return a kernel of `means` for logits of `x_dtype` and a loss of `dtype`.
 
-
-def _gradient(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
-    x, target, lse = ctx.saved_tensors
-    return cross_entropy_backward(x, target, lse, g, *ctx.options), *(None,) * 4
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, target, *ctx.options = inputs
-    _, lse = output
-    ctx.mark_non_differentiable(lse)
-    ctx.save_for_backward(x, target, lse)
-
-
-differentiate(cross_entropy_rows, _gradient, _keep)
+    `kind` is "mean" or "sum", or "share" for the gradient.
+    """
+    library, x = library_of(torch.empty(0, dtype=x_dtype, device=device))
+    of = library, DType.of(dtype), compute_type(DType.of(x_dtype)), library.device(x)
+    return means.sharer(*of) if kind == "share" else means.reducer(*of, mean=kind == "mean")

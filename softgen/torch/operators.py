@@ -1,4 +1,4 @@
-"""The functions as registered operators, for torch.compile: no graph break, gradients included."""
+"""The table of operators: each function and each gradient, said once."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Any
 import torch
 
 from softgen.call import api, gradients, tokens
+from softgen.call.dispatch import FunctionCalls, calls_of
 from softgen.torch.dtypes import wide
-from softgen.torch.gradients import (
-    LogSoftmax,
-    LogSoftmaxBackward,
-    LogSumExp,
-    OfResult,
-    Softmax,
-    SoftmaxBackward,
+from softgen.torch.registry import (
+    Operator,
+    keep,
+    like_x,
+    plain,
+    registered,
+    tuning,
+    without_tangent,
 )
-from softgen.torch.registered import differentiate, operator
-from softgen.torch.rows import Entropy
-
-
-def _like(x: Any, dim: int, dtype: Any) -> Any:
-    return torch.empty(x.shape, dtype=dtype, device=x.device)
 
 
 def _like_rows(x: Any, dim: list[int]) -> Any:
@@ -29,98 +25,412 @@ def _like_rows(x: Any, dim: list[int]) -> Any:
     return torch.empty(rows, dtype=wide(x), device=x.device)
 
 
-# The first four are what models call: straight to a warm call, past the functions for people.
-@operator(_like)
-def softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return softmax of `dtype`."""
-    return Softmax.forward(x, dim, dtype)
+class _OfResult(Operator):
+    """Base of functions along `dim` whose gradient needs their result alone.
+
+    Attributes:
+        calls: of the function: models call these, past the functions for people.
+    """
+
+    calls: FunctionCalls
+
+    @classmethod
+    def launch(
+        cls, x: torch.Tensor, dim: int, dtype: torch.dtype, batch_invariant: bool | None
+    ) -> torch.Tensor:
+        """Return the result, of `dtype`."""
+        x = plain(x)
+        return cls.calls[type(x)](x, None, dim, dtype, tuning(), None, batch_invariant, ())
+
+    @staticmethod
+    def fake(x: Any, dim: int, dtype: Any, batch_invariant: Any) -> Any:
+        """Return a tensor like the result."""
+        return like_x(x, dtype=dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the result."""
+        x, ctx.dim, _, ctx.invariant = inputs
+        ctx.dtype = x.dtype
+        keep(ctx, output)
 
 
-@operator(_like)
-def log_softmax(x: torch.Tensor, dim: int, dtype: torch.dtype) -> torch.Tensor:
-    """Return log_softmax of `dtype`."""
-    return LogSoftmax.forward(x, dim, dtype)
+class _GradientOfResult(Operator):
+    """Base of the gradients of those functions.
+
+    Attributes:
+        calls: of the gradient.
+    """
+
+    calls: FunctionCalls
+
+    @classmethod
+    def launch(
+        cls,
+        dy: torch.Tensor,
+        y: torch.Tensor,
+        dim: int,
+        dtype: torch.dtype,
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx, of `dtype`."""
+        dy = plain(dy)
+        return cls.calls[type(dy)](dy, None, dim, dtype, tuning(), None, batch_invariant, (y,))
+
+    @staticmethod
+    def fake(dy: Any, y: Any, dim: int, dtype: Any, batch_invariant: Any) -> Any:
+        """Return a tensor like the result."""
+        return like_x(dy, dtype=dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save dy and y."""
+        dy, y, ctx.dim, _, _ = inputs
+        keep(ctx, dy, y)
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
-def softmax_backward(
-    dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
-) -> torch.Tensor:
-    """Return dx of `dtype`."""
-    return SoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
+@registered("softmax_backward")
+class SoftmaxBackward(_GradientOfResult):
+    """dx = y (dy - sum(dy y))."""
+
+    of = "softmax"
+    calls = calls_of("softmax_backward")
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
+        """Return the gradients with respect to dy and y, by PyTorch's own operations."""
+        dy, y = ctx.saved_tensors
+        g, dim = g.to(y.dtype), ctx.dim
+        weighed = (g * y).sum(dim, keepdim=True)
+        of_y = g * (dy - (dy * y).sum(dim, keepdim=True)) - dy * weighed
+        return y * (g - weighed), of_y, None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, of_dy: Any, of_y: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        dy, y = map(without_tangent, ctx.saved_tensors)
+        total, dim = (dy * y).sum(ctx.dim, keepdim=True), ctx.dim
+        moved = (of_dy * y + dy * of_y).sum(dim, keepdim=True)
+        return of_y * (dy - total) + y * (of_dy - moved)
 
 
-@operator(lambda dy, y, dim, dtype: _like(dy, dim, dtype))
-def log_softmax_backward(
-    dy: torch.Tensor, y: torch.Tensor, dim: int, dtype: torch.dtype
-) -> torch.Tensor:
-    """Return dx of `dtype`."""
-    return LogSoftmaxBackward.forward(dy, y, dim, dtype).contiguous()
+@registered("log_softmax_backward")
+class LogSoftmaxBackward(_GradientOfResult):
+    """dx = dy - exp(y) sum(dy)."""
+
+    of = "log_softmax"
+    calls = calls_of("log_softmax_backward")
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
+        """Return the gradients with respect to dy and y, by PyTorch's own operations."""
+        dy, y = ctx.saved_tensors
+        g, dim, p = g.to(y.dtype), ctx.dim, torch.exp(y)
+        of_dy = g - (g * p).sum(dim, keepdim=True)
+        return of_dy, -g * p * dy.sum(dim, keepdim=True), None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, of_dy: Any, of_y: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        dy, y = map(without_tangent, ctx.saved_tensors)
+        total, moved = (each.sum(ctx.dim, keepdim=True) for each in (dy, of_dy))
+        return of_dy - torch.exp(y) * (of_y * total + moved)
 
 
-@operator(_like_rows)
-def logsumexp_wide(x: torch.Tensor, dim: list[int]) -> torch.Tensor:
-    """Return lse in the type of the arithmetic; no dimension is all of a tensor that has none."""
-    return api.logsumexp(x, tuple(dim) or None, dtype=wide(x))
+@registered("softmax")
+class Softmax(_OfResult):
+    """softmax."""
+
+    of = "softmax"
+    calls = calls_of("softmax")
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        dx = SoftmaxBackward.call(dy, y, ctx.dim, ctx.dtype, ctx.invariant)
+        return dx, None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, t: Any, *_: Any) -> Any:
+        """Return y (t - sum(t y)): the gradient is symmetric."""
+        (y,) = ctx.saved_tensors
+        return SoftmaxBackward.call(t.to(y.dtype), y, ctx.dim, y.dtype, ctx.invariant)
 
 
-@operator(lambda x, lse, upstream, dim: _like(x, dim, x.dtype))
-def logsumexp_backward(
-    x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor, dim: list[int]
-) -> torch.Tensor:
-    """Return upstream * exp(x - lse)."""
-    return gradients.logsumexp_backward(x, lse, upstream, tuple(dim) or None).contiguous()
+@registered("log_softmax")
+class LogSoftmax(_OfResult):
+    """log_softmax."""
+
+    of = "log_softmax"
+    calls = calls_of("log_softmax")
+
+    @staticmethod
+    def backward(ctx: Any, dy: Any) -> tuple[Any, ...]:
+        """Return dx, of x's dtype."""
+        (y,) = ctx.saved_tensors
+        dx = LogSoftmaxBackward.call(dy, y, ctx.dim, ctx.dtype, ctx.invariant)
+        return dx, None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, t: Any, *_: Any) -> Any:
+        """Return t - sum(p t)."""
+        (y,) = ctx.saved_tensors
+        t = t.to(y.dtype)
+        return t - (torch.exp(y) * t).sum(ctx.dim, keepdim=True)
 
 
-@operator(lambda x, dim: (_like_rows(x, dim), _like_rows(x, dim)))
-def entropy_lse(x: torch.Tensor, dim: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the entropy and lse in the type of the arithmetic; dim is as in logsumexp_wide."""
-    found: tuple[torch.Tensor, torch.Tensor]
-    found = tokens.entropy(x, tuple(dim) or None, dtype=wide(x), return_lse=True)
-    return found
+# Functions of rows, along dimensions that are counted from 0 on, rising. No dimension is all of a
+# tensor that has none.
 
 
-@operator(lambda x, lse, entropy, upstream, dim: _like(x, dim, x.dtype))
-def entropy_backward(
-    x: torch.Tensor,
-    lse: torch.Tensor,
-    entropy: torch.Tensor,
-    upstream: torch.Tensor,
-    dim: list[int],
-) -> torch.Tensor:
-    """Return -p (log p + entropy) upstream."""
-    rows = (lse, entropy, upstream)
-    return gradients.entropy_backward(x, *rows, tuple(dim) or None).contiguous()
+def _kept(rows: Any, dim: list[int]) -> Any:
+    """Return what there is one of per row so that it broadcasts over elements."""
+    for each in dim:
+        rows = rows.unsqueeze(each)
+    return rows
 
 
-def logsumexp(x: Any, dim: list[int]) -> Any:
-    """Return lse along dimensions, of x's dtype."""
-    return logsumexp_wide(x, dim).to(x.dtype)
+@registered("logsumexp_backward")
+class LogSumExpBackward(Operator):
+    """dx = upstream * exp(x - lse)."""
+
+    of = "logsumexp"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        lse: torch.Tensor,
+        upstream: torch.Tensor,
+        dim: list[int],
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx of x's dtype."""
+        given = (x.detach(), lse, upstream, tuple(dim) or None)
+        return gradients.logsumexp_backward(*given, tune=tuning(), batch_invariant=batch_invariant)
+
+    fake = staticmethod(like_x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the tensors."""
+        *tensors, ctx.dim, _ = inputs
+        keep(ctx, *tensors)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
+        """Return the gradients with respect to x, lse and upstream, by PyTorch's operations."""
+        x, lse, upstream = ctx.saved_tensors
+        of_upstream = g * torch.exp(x - _kept(lse, ctx.dim))
+        of_x = of_upstream * _kept(upstream, ctx.dim)
+        sums = [each.sum(ctx.dim) if ctx.dim else each for each in (of_x, of_upstream)]
+        return of_x.to(x.dtype), -sums[0], sums[1], None, None
+
+    @staticmethod
+    def tangent(ctx: Any, of_x: Any, of_lse: Any, of_upstream: Any, *_: Any) -> Any:
+        """Return the tangent of dx."""
+        x, *rows = map(without_tangent, ctx.saved_tensors)
+        lse, upstream, of_lse, of_upstream = (
+            _kept(each, ctx.dim) for each in (*rows, of_lse, of_upstream)
+        )
+        moved = upstream * (of_x - of_lse) + of_upstream
+        return (torch.exp(x - lse) * moved).to(x.dtype)
 
 
-def _differentiate_by_result(operator: Any, gradient: Any) -> None:
-    """Give an operator along a dimension a gradient that needs its result alone."""
+@registered("logsumexp")
+class LogSumExp(Operator):
+    """logsumexp in the type of the arithmetic, as the gradient needs it."""
 
-    def backward(ctx: Any, dy: Any) -> tuple[Any, None, None]:
-        return gradient(dy, ctx.saved_tensors[0], ctx.dim, ctx.dtype), None, None
+    of = "logsumexp"
 
-    differentiate(operator, backward, OfResult.setup_context)
+    @staticmethod
+    def launch(x: torch.Tensor, dim: list[int], batch_invariant: bool | None) -> torch.Tensor:
+        """Return lse, float32 (float64 for float64)."""
+        return api.logsumexp(
+            *(x.detach(), tuple(dim) or None),
+            dtype=wide(x),
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+
+    @staticmethod
+    def fake(x: Any, dim: list[int], batch_invariant: Any) -> Any:
+        """Return a tensor like lse."""
+        return _like_rows(x, dim)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x and lse."""
+        x, ctx.dim, ctx.invariant = inputs
+        keep(ctx, x, output)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any) -> tuple[Any, ...]:
+        """Return dx."""
+        x, lse = ctx.saved_tensors
+        return LogSumExpBackward.call(x, lse, upstream, ctx.dim, ctx.invariant), None, None
+
+    @staticmethod
+    def tangent(ctx: Any, t: Any, *_: Any) -> Any:
+        """Return sum(p t)."""
+        x, lse = map(without_tangent, ctx.saved_tensors)
+        parts = torch.exp(x - _kept(lse, ctx.dim)) * t
+        return parts.sum(ctx.dim) if ctx.dim else parts
 
 
-def _differentiate_by_rows(operator: Any, gradient: Any) -> None:
-    """Give an operator whose result is a number a row a gradient that needs x and that."""
+@registered("entropy_backward")
+class EntropyBackward(Operator):
+    """dx = -p (log p + H) upstream."""
 
-    def backward(ctx: Any, upstream: Any) -> tuple[Any, None]:
-        return gradient(*ctx.saved_tensors, upstream, ctx.axis), None
+    of = "entropy"
 
-    differentiate(operator, backward, LogSumExp.setup_context)
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        lse: torch.Tensor,
+        entropy: torch.Tensor,
+        upstream: torch.Tensor,
+        dim: list[int],
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx of x's dtype."""
+        given = (x.detach(), lse, entropy, upstream, tuple(dim) or None)
+        return gradients.entropy_backward(*given, tune=tuning(), batch_invariant=batch_invariant)
+
+    fake = staticmethod(like_x)
 
 
-def _entropy_gradient(ctx: Any, upstream: Any, _: Any) -> tuple[Any, None]:
-    return entropy_backward(*ctx.saved_tensors, upstream, ctx.axis), None
+@registered("entropy")
+class Entropy(Operator):
+    """The entropy and lse in the type of the arithmetic, as the gradient needs them."""
+
+    of = "entropy"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor, dim: list[int], batch_invariant: bool | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the entropy and lse, float32 (float64 for float64)."""
+        found: tuple[torch.Tensor, torch.Tensor] = tokens.entropy(
+            *(x.detach(), tuple(dim) or None),
+            dtype=wide(x),
+            return_lse=True,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+        return found
+
+    @staticmethod
+    def fake(x: Any, dim: list[int], batch_invariant: Any) -> Any:
+        """Return tensors like both."""
+        return _like_rows(x, dim), _like_rows(x, dim)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x and both."""
+        x, ctx.dim, ctx.invariant = inputs
+        entropy, lse = output
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)  # or zeros for lse are written
+        ctx.save_for_backward(x, lse, entropy)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any, _: Any) -> tuple[Any, ...]:
+        """Return dx."""
+        if upstream is None:
+            return None, None, None
+        x, lse, entropy = ctx.saved_tensors
+        request = (x, lse, entropy, upstream, ctx.dim, ctx.invariant)
+        return EntropyBackward.call(*request), None, None
 
 
-differentiate(entropy_lse, _entropy_gradient, Entropy.setup_context)
-_differentiate_by_result(softmax, softmax_backward)
-_differentiate_by_result(log_softmax, log_softmax_backward)
-_differentiate_by_rows(logsumexp_wide, logsumexp_backward)
+@registered("token_log_probs_backward")
+class TokenLogProbsBackward(Operator):
+    """The gradient of log-probabilities and, where there is one, of the entropy."""
+
+    of = "token_log_probs"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        lse: torch.Tensor,
+        upstream: torch.Tensor,
+        entropy: torch.Tensor | None,
+        of_entropy: torch.Tensor | None,
+        temperatures: torch.Tensor | None,
+        temperature: float | None,
+        batch_invariant: bool | None,
+    ) -> torch.Tensor:
+        """Return dx of x's dtype."""
+        return gradients.token_log_probs_backward(
+            *(x.detach(), ids, lse, upstream, entropy, of_entropy),
+            temperature=temperature if temperatures is None else temperatures,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+
+    fake = staticmethod(like_x)
+
+
+@registered("token_log_probs")
+class TokenLogProbs(Operator):
+    """Log-probabilities of ids in the type of the arithmetic, lse, and the entropy if asked for.
+
+    Of two temperatures one is None: a number, or one of each row.
+    """
+
+    of = "token_log_probs"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        temperatures: torch.Tensor | None,
+        temperature: float | None,
+        return_entropy: bool,
+        batch_invariant: bool | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return them, float32 (float64 for float64)."""
+        found = tokens.token_log_probs(
+            *(x.detach(), ids),
+            temperature=temperature if temperatures is None else temperatures,
+            dtype=wide(x),
+            return_lse=True,
+            return_entropy=return_entropy,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+        log_probs, lse, *entropy = found
+        return log_probs, lse, entropy[0] if entropy else None
+
+    @staticmethod
+    def fake(x: Any, ids: Any, temperatures: Any, temperature: Any, entropy: bool, _: Any) -> Any:
+        """Return tensors like them."""
+        made = torch.empty(ids.shape, dtype=wide(x), device=x.device)
+        rows = [torch.empty(x.shape[:-1], dtype=wide(x), device=x.device) for _ in range(2)]
+        return made, rows[0], rows[1] if entropy else None
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x, ids and the results of rows."""
+        x, ids, temperatures, ctx.temperature, returned, ctx.invariant = inputs
+        _, lse, entropy = output
+        ctx.mark_non_differentiable(lse)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, ids, lse, entropy if returned else None, temperatures)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any, _: Any, of_entropy: Any) -> tuple[Any, ...]:
+        """Return dx."""
+        nones = (None,) * 5
+        if upstream is None and of_entropy is None:
+            return None, *nones
+        x, ids, lse, entropy, temperatures = ctx.saved_tensors
+        if upstream is None:
+            upstream = torch.zeros(ids.shape, dtype=lse.dtype, device=lse.device)
+        if of_entropy is None:
+            entropy = None
+        both = (entropy, of_entropy)
+        request = (x, ids, lse, upstream, *both, temperatures, ctx.temperature, ctx.invariant)
+        return TokenLogProbsBackward.call(*request), *nones

@@ -173,12 +173,12 @@ def test_compiled_into_a_cuda_graph() -> None:
 
 
 def test_the_operators_are_registered_as_they_should_be() -> None:
-    from softgen.torch import operators
+    from softgen.torch.operators import LogSoftmax, LogSumExp, Softmax
 
     x = torch.randn(4, 50, device="cuda", requires_grad=True)
-    torch.library.opcheck(operators.softmax, (x, -1, torch.float32))
-    torch.library.opcheck(operators.log_softmax, (x, 0, torch.float32))
-    torch.library.opcheck(operators.logsumexp_wide, (x, [1]))
+    torch.library.opcheck(Softmax.operator, (x, -1, torch.float32, None))
+    torch.library.opcheck(LogSoftmax.operator, (x, 0, torch.float32, None))
+    torch.library.opcheck(LogSumExp.operator, (x, [1], None))
 
 
 def test_transforms_of_functions() -> None:

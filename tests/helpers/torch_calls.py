@@ -28,15 +28,20 @@ class World:
     Attributes:
         launches: the names of the functions that were launched, each time.
         chosen: those for which a kernel was asked, on the full path.
+        modes: how each was chosen: a `tune`, or INVARIANT.
     """
 
     def __init__(self) -> None:
         self.driver = FakeDriver()
         self.launches = self.driver.names
         self.chosen: list[str] = []
+        self.modes: list[str] = []
 
-    def kernel_for(self, problem: Problem, *_: Any) -> FakeKernel:
+    def kernel_for(
+        self, problem: Problem, rows: int, device: int, mode: str, *_: Any
+    ) -> FakeKernel:
         self.chosen.append(problem.function.name)
+        self.modes.append(mode)
         return FakeKernel(problem, self.driver)
 
     def small_launch_of(
@@ -116,7 +121,10 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
+    from softgen.torch import losses
+
     dispatch.calls_of.cache_clear()
+    losses._small.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():

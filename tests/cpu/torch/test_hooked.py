@@ -9,7 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.errors import NotSupportedError  # noqa: E402
+from softgen.errors import (  # noqa: E402
+    InvalidTypeError,
+    InvalidValueError,
+    NotSupportedError,
+)
 
 KEYS, CAP = 5, 4.0
 
@@ -93,16 +97,43 @@ def test_causal_and_dropout_along_the_first_dimension() -> None:
     torch.testing.assert_close(found, right)
 
 
-def test_a_scale_of_each_row_on_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_scale_of_each_row_on_the_way_out(compiled: bool) -> None:
     x, out = drawn(5, 3), torch.tensor([0.5, 2.0, -1.0], dtype=torch.float64)
-    y = mine.softmax(x, 0, out_scale=out)
+
+    def ours(x: Any, out: Any) -> Any:
+        return mine.softmax(x, 0, out_scale=out)
+
+    y = (torch.compile(ours, backend="aot_eager", fullgraph=True) if compiled else ours)(x, out)
     torch.testing.assert_close(y, torch.softmax(x, 0) * out)
     (found,) = torch.autograd.grad(y, x, dy := torch.randn(5, 3, dtype=torch.float64))
     (right,) = torch.autograd.grad(torch.softmax(x, 0) * out, x, dy)
     torch.testing.assert_close(found, right)
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    with pytest.raises(NotSupportedError, match=r"out_scale is a number under torch\.compile"):
-        mine.softmax(x, 0, out_scale=out)
+
+
+def test_arguments_that_are_no_hooks_or_no_tensors() -> None:
+    x = drawn(3, 4)
+    with pytest.raises(InvalidTypeError, match="unknown argument 'masks'"):
+        mine.softmax(x, -1, masks=None)  # type: ignore[call-arg]
+    with pytest.raises(InvalidTypeError, match="bias must be a tensor, got list"):
+        mine.softmax(x, -1, bias=[1.0])
+    with pytest.raises(InvalidValueError, match="softcap must be above 0"):
+        mine.softmax(x, -1, softcap=-1.0)
+
+
+@pytest.mark.parametrize("hook", ["plain", "sink", "dropout"])
+def test_a_gradient_that_is_differentiated_again_is_refused(hook: str) -> None:
+    """That of lse is none, so that a second derivative would be wrong in silence."""
+    hooks: dict[str, dict[str, Any]] = {
+        "plain": {"causal": True},
+        "sink": {"sink": drawn(1)},
+        "dropout": {"dropout": 0.5, "seed": 1},
+    }
+    x = drawn(3, 4)
+    y = mine.softmax(x, -1, **hooks[hook])
+    (dx,) = torch.autograd.grad(y.square().sum(), x, create_graph=True)
+    with pytest.raises(NotSupportedError, match="softmax with hooks is not differentiable again"):
+        dx.sum().backward()
 
 
 @pytest.mark.parametrize("compiled", [False, True])

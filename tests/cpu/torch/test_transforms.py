@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.errors import NotSupportedError  # noqa: E402
 from softgen.torch.patching import SERVED  # noqa: E402
 
 func = torch.func
@@ -67,16 +68,39 @@ def test_transforms_of_functions(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["softmax", "log_softmax"])
-def test_batched_gradients_are_those_of_torch_func(name: str) -> None:
-    """The older way to batch them is PyTorch's own error: docs/pytorch.md says what to take."""
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # PyTorch's loop over a batch
+def test_gradients_are_batched_by_both_ways(name: str) -> None:
     ours, theirs = getattr(mine, name), getattr(torch, name)
     x, upstream = torch.randn(3, 4, requires_grad=True), torch.randn(5, 3, 4)
     y = theirs(x, -1)
     (wanted,) = torch.autograd.grad(y, x, upstream, is_grads_batched=True)
     _, pull = func.vjp(lambda v: ours(v, -1), x.detach())
     torch.testing.assert_close(func.vmap(pull)(upstream)[0], wanted)
-    with pytest.raises(NotSupportedError, match="recorded or transformed"):
-        torch.autograd.grad(ours(x, -1), x, upstream, is_grads_batched=True)
+    (found,) = torch.autograd.grad(ours(x, -1), x, upstream, is_grads_batched=True)
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.filterwarnings("ignore")  # of PyTorch's own decompositions for forward mode
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_second_derivatives_by_any_order_of_modes(name: str) -> None:
+    ours, theirs = getattr(mine, name), getattr(torch, name)
+    x, forward, reverse = torch.randn(5), func.jacfwd, func.jacrev
+    for outer, inner in itertools.product((forward, reverse), repeat=2):
+        found, wanted = (
+            outer(inner(lambda v, f=f: f(v, 0).square().sum()))(x) for f in (ours, theirs)
+        )
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", ["softmax", "log_softmax", "logsumexp"])
+def test_a_batch_of_numbers_has_rows_of_one(name: str) -> None:
+    ours, theirs = getattr(mine, name), getattr(torch, name)
+    x = torch.randn(3)
+    for dim in (0, -1):
+        found, wanted = (
+            func.vmap(func.grad(functools.partial(f, dim=dim)))(x) for f in (ours, theirs)
+        )
+        torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "entropy"])

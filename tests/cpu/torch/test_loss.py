@@ -1,4 +1,4 @@
-"""Cross entropy that is one number, like one before: four launches, and the values of PyTorch."""
+"""Cross entropy: a mean is four launches with its gradient, and the values are PyTorch's."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 import softgen.torch as mine  # noqa: E402
 from softgen.call import means  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
-from softgen.torch import losses  # noqa: E402
-from softgen.torch.quick import FEW  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 
 theirs = torch.nn.functional.cross_entropy
@@ -60,8 +58,9 @@ def test_it_is_pytorchs_and_nothing_is_asked_again(
     assert len(world.chosen) == 2
     suffix = "" if kind is torch.int64 else "_i32"
     names = [f"cross_entropy{suffix}", "reduce_rows", f"cross_entropy_backward{suffix}"]
-    assert [name for name in world.launches[-4:] if name != "share"] == names
-    assert world.launches.count("share") == 3  # PyTorch divided once
+    shares = "reduction" not in options  # a sum's gradient is that of each row
+    assert [name for name in world.launches[-3 - shares :] if name != "share"] == names
+    assert world.launches.count("share") == 4 * shares
 
 
 def test_requests_in_turn_and_parameters(world: World) -> None:
@@ -126,7 +125,7 @@ def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
         ids = torch.randint(5, (2, 3))
         (dx,) = torch.autograd.grad(mine.cross_entropy(deep, ids), deep)
         torch.testing.assert_close(dx, torch.autograd.grad(theirs(deep, ids), deep)[0])
-    assert world.launches.count("reduce_rows") == 4
+    assert world.launches.count("reduce_rows") == 6
 
 
 def test_rows_that_one_block_would_not_sum_soon(
@@ -180,13 +179,35 @@ def test_a_gradient_that_is_differentiated_again_is_refused() -> None:
             dx.sum().backward()
 
 
-def test_transforms_take_the_other_way(world: World) -> None:
+def test_a_transform_launches_as_much() -> None:
     x, target = draw()
-    same_as_torchs(x, target)
-    before = len(world.launches)
     dx = torch.func.grad(lambda a: mine.cross_entropy(a, target))(x.detach())
     torch.testing.assert_close(dx, torch.autograd.grad(theirs(x, target), x)[0])
-    assert "reduce_rows" not in world.launches[before:]
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dims", [(0, 0, None), (0, None, 0), (None, 0, 0), (1, 0, None)])
+def test_losses_of_samples(reduction: str, dims: tuple[Any, ...]) -> None:
+    """Of each of a batch, with weights that are its own or those of all."""
+    shapes = [(3, 4, 5), (3, 4), (3, 5)]
+    weight = torch.rand(3, 5) + 0.5
+    target = torch.randint(5, (3, 4))
+    target[0, 1] = -100
+    given = [
+        each[0] if dim is None else torch.movedim(each, 0, dim)
+        for each, dim in zip((torch.randn(shapes[0]), target, weight), dims, strict=True)
+    ]
+    upstream = torch.arange(1.0, 5.0) if reduction == "none" else torch.tensor(2.0)
+    found, wanted = (
+        torch.func.vmap(
+            torch.func.grad_and_value(
+                lambda x, t, w, f=f: (f(x, t, w, reduction=reduction) * upstream).sum()
+            ),
+            in_dims=dims,
+        )(*given)
+        for f in (mine.cross_entropy, theirs)
+    )
+    torch.testing.assert_close(found, wanted)
 
 
 def test_what_was_saved_comes_back_otherwise() -> None:
@@ -228,10 +249,3 @@ def test_autocast_gives_float32_and_ends() -> None:
             loss = mine.cross_entropy(x, target)
         assert loss.dtype is torch.float32
         assert torch.autograd.grad(loss, x)[0].dtype is torch.float16
-
-
-def test_more_requests_than_are_remembered_are_served(world: World) -> None:
-    for _ in range(2):
-        for rows in range(1, FEW + 3):
-            same_as_torchs(*draw(rows + 1))
-    assert len(losses._seen.recent) == FEW

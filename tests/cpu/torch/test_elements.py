@@ -1,4 +1,4 @@
-"""Calls like the one before: they go past all checks, and only those do."""
+"""softmax and log_softmax: what a call is asked again, what it is not, and values of PyTorch."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_the_environment_counts_at_each_call(world: World, monkeypatch: pytest.M
     assert len(world.chosen) == before + 2
 
 
-def test_a_gradient_is_kept_for_the_environment_of_its_forward(
+def test_a_gradient_is_computed_in_the_environment_of_its_own(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x = leaf(3, 4)
@@ -119,7 +119,7 @@ def test_a_gradient_is_kept_for_the_environment_of_its_forward(
         for _ in range(3):
             y.backward(torch.randn(3, 4), retain_graph=True)
     assert world.chosen == ["softmax", "softmax_backward"]
-    for _ in range(3):  # the first takes the class that y has
+    for _ in range(3):
         same_as_torchs("softmax", x)
         assert world.chosen == ["softmax", "softmax_backward", "softmax_backward"]
 
