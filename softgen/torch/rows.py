@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from softgen.call import gradients, losses, tokens
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
@@ -145,3 +147,31 @@ class CrossEntropyBackward(GradientOfRows):
             label_smoothing=smoothing,
             z_loss=z_loss,
         )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the inputs but lse, which is made of x."""
+        x, target, _, upstream, *ctx.options = inputs
+        ctx.save_for_backward(x, target, upstream)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> tuple[Any, ...]:
+        """Return the gradients with respect to x and upstream, by PyTorch's own operations."""
+        x, target, upstream = ctx.saved_tensors
+        ignored, smoothing, z_loss = ctx.options
+        again = torch.is_grad_enabled()
+        with torch.enable_grad():
+            if not again:
+                x, upstream = (each.detach().requires_grad_() for each in (x, upstream))
+            x = x if x.requires_grad else x.detach().requires_grad_()
+            upstream = upstream if upstream.requires_grad else upstream.detach().requires_grad_()
+            logits = x.to(upstream.dtype)
+            rows, of = logits.reshape(-1, x.shape[-1]), target.reshape(-1).long()
+            # Past torch.nn.functional, whose function may be softgen's.
+            loss = torch._C._nn.cross_entropy_loss(rows, of, None, 0, ignored, smoothing)
+            if z_loss:
+                loss = loss + z_loss * torch.logsumexp(rows, -1).square() * (of != ignored)
+            every = upstream.expand(target.shape).reshape(-1) if upstream.numel() == 1 else upstream
+            (dx,) = torch.autograd.grad(loss, x, every.reshape(-1), create_graph=True)
+        of_x, of_upstream = torch.autograd.grad(dx, (x, upstream), g, create_graph=again)
+        return of_x, None, None, of_upstream, None, None, None

@@ -173,6 +173,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     import torch
 
     from softgen.call import eager
+    from softgen.torch import patching
 
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: STREAM, raising=False)
     library, world = CpuLibrary(), World()
@@ -188,6 +189,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
             monkeypatch.setattr(module, "require_device", driver_of)
     monkeypatch.setattr(call_library, "_torch_library", lambda: library)
     monkeypatch.setattr(eager, "DEVICE", "cpu")
+    monkeypatch.setattr(patching, "KEY", "CPU")
     keys = ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
     monkeypatch.setattr(eager, "SERVED", eager._set_of(*keys))
     for each in (full, means):
