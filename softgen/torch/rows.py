@@ -161,17 +161,18 @@ class CrossEntropyBackward(GradientOfRows):
         ignored, smoothing, z_loss = ctx.options
         again = torch.is_grad_enabled()
         with torch.enable_grad():
-            if not again:
-                x, upstream = (each.detach().requires_grad_() for each in (x, upstream))
-            x = x if x.requires_grad else x.detach().requires_grad_()
-            upstream = upstream if upstream.requires_grad else upstream.detach().requires_grad_()
+            # Views of their own: upstream may be made of x, whose other part is not asked for here.
+            x, upstream = (
+                each.view_as(each) if again and each.requires_grad else each.detach().requires_grad_()
+                for each in (x, upstream)
+            )
             logits = x.to(upstream.dtype)
             rows, of = logits.reshape(-1, x.shape[-1]), target.reshape(-1).long()
             # Past torch.nn.functional, whose function may be softgen's.
             loss = torch._C._nn.cross_entropy_loss(rows, of, None, 0, ignored, smoothing)
             if z_loss:
                 loss = loss + z_loss * torch.logsumexp(rows, -1).square() * (of != ignored)
-            every = upstream.expand(target.shape).reshape(-1) if upstream.numel() == 1 else upstream
-            (dx,) = torch.autograd.grad(loss, x, every.reshape(-1), create_graph=True)
+            each = upstream.reshape(-1).expand(len(rows))  # one of all rows, or one a row
+            (dx,) = torch.autograd.grad(loss, x, each, create_graph=True)
         of_x, of_upstream = torch.autograd.grad(dx, (x, upstream), g, create_graph=again)
         return of_x, None, None, of_upstream, None, None, None
