@@ -27,9 +27,7 @@ from softgen.torch.dtypes import HALVES
 try:
     from torch._inductor.custom_graph_pass import CustomGraphPass
 except ImportError:  # PyTorch 2.4 and 2.5
-    CustomGraphPass = object  # type: ignore[misc,assignment]
-
-Node = torch.fx.Node
+    CustomGraphPass = object
 
 # An operator costs the host 10 us more than inductor's own kernels. In that time an H200 reads so
 # many elements of 16 bits; softgen saves one read.
@@ -104,14 +102,14 @@ def take_along(graph: Any) -> None:
             REPLACED[name](graph, node, _arguments(name, node))
 
 
-def _arguments(name: str, node: Node) -> dict[str, Any]:
+def _arguments(name: str, node: Any) -> dict[str, Any]:
     """Return all arguments of a call by name."""
     bound = inspect.signature(getattr(F, name)).bind(*node.args, **node.kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
 
 
-def _take_loss(graph: Any, node: Node, given: dict[str, Any]) -> None:
+def _take_loss(graph: Any, node: Any, given: dict[str, Any]) -> None:
     x, target = given["input"], given["target"]
     plain = given["weight"] is given["size_average"] is given["reduce"] is None
     shape, of = _tensor(x), _tensor(target)
@@ -120,7 +118,7 @@ def _take_loss(graph: Any, node: Node, given: dict[str, Any]) -> None:
     if (shape.dim(), of.dim(), of.dtype) != (2, 1, torch.int64):
         return
     options = tuple(given[each] for each in ("ignore_index", "reduction", "label_smoothing"))
-    if any(isinstance(each, Node) for each in options):
+    if any(isinstance(each, torch.fx.Node) for each in options):
         return
     found = _before_conversion(x, node)
     if found is None or not _pays(*found):
@@ -131,13 +129,13 @@ def _take_loss(graph: Any, node: Node, given: dict[str, Any]) -> None:
     _replace(graph, node, new, x)
 
 
-def _take_softmax(mine: Any, graph: Any, node: Node, given: dict[str, Any]) -> None:
+def _take_softmax(mine: Any, graph: Any, node: Any, given: dict[str, Any]) -> None:
     x, dim, dtype = given["input"], given["dim"], given["dtype"]
     shape = _tensor(x)
     if shape is None or not isinstance(dim, int):
         return
     if shape.dtype in HALVES and dtype is torch.float32:
-        found: tuple[Node, list[Node]] | None = (x, [])
+        found: tuple[Any, list[Any]] | None = (x, [])
     elif shape.dtype is torch.float32 and dtype in (None, torch.float32):
         found = _before_conversion(x, node)
     else:
@@ -149,7 +147,7 @@ def _take_softmax(mine: Any, graph: Any, node: Node, given: dict[str, Any]) -> N
     _replace(graph, node, new, x)
 
 
-REPLACED: dict[str, Callable[[Any, Node, dict[str, Any]], None]] = {
+REPLACED: dict[str, Callable[[Any, Any, dict[str, Any]], None]] = {
     "cross_entropy": _take_loss,
     "softmax": functools.partial(_take_softmax, operators.softmax),
     "log_softmax": functools.partial(_take_softmax, operators.log_softmax),
@@ -169,20 +167,20 @@ def cross_entropy_of_halves(
 
 def _tensor(node: Any) -> Any:
     """Return the tensor without memory that stands for a node's result; None if it is no tensor."""
-    found = node.meta.get("example_value") if isinstance(node, Node) else None
+    found = node.meta.get("example_value") if isinstance(node, torch.fx.Node) else None
     return found if isinstance(found, torch.Tensor) else None
 
 
-def _before_conversion(node: Node, call: Node) -> tuple[Node, list[Node]] | None:
+def _before_conversion(node: Any, call: Any) -> tuple[Any, list[Any]] | None:
     """Return the 16-bit tensor that a call's float32 one is a view of, and the views, or None.
 
     Nobody else may use what lies between: it would be written all the same. And nothing may change
     a tensor between: the call reads it later then.
     """
-    views: list[Node] = []
+    views: list[Any] = []
     while len(node.users) == 1 and node.op == "call_method" and node.target in VIEWS:
         views.append(node)
-        node = node.args[0]  # type: ignore[assignment]
+        node = node.args[0]
     if len(node.users) > 1 or node.op != "call_method" or node.target not in CONVERSIONS:
         return None
     source: Any = node.args[0]
@@ -198,7 +196,7 @@ def _before_conversion(node: Node, call: Node) -> tuple[Node, list[Node]] | None
     return source, views[::-1]
 
 
-def _changes(node: Node) -> bool:
+def _changes(node: Any) -> bool:
     """Whether a node may change a tensor that was there before."""
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
     return (
@@ -211,11 +209,11 @@ def _changes(node: Node) -> bool:
     )
 
 
-def _pays(x: Node, views: list[Node]) -> bool:
+def _pays(x: Any, views: list[Any]) -> bool:
     """Whether softgen reads x, a view of it, where it lies: large, and there without inductor."""
     tensor, written = _tensor(x), x
     while written.op == "call_method" and written.target in VIEWS:
-        written = written.args[0]  # type: ignore[assignment]
+        written = written.args[0]
     there = _is_unfused(written) or any(user.op == "output" for user in written.users)
     return (
         there
@@ -231,25 +229,27 @@ def _size(tensor: Any) -> int:
     return count if isinstance(count, int) else count.node.hint or 0
 
 
-def _is_unfused(node: Node) -> bool:
+def _is_unfused(node: Any) -> bool:
     """Whether inductor fuses nothing into a node."""
     name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
     return node.op in ("placeholder", "get_attr", "output") or name in UNFUSED
 
 
-def _viewed(graph: Any, x: Node, views: list[Node]) -> Node:
+def _viewed(graph: Any, x: Any, views: list[Any]) -> Any:
     """Return the views of x, as they were of what it was converted to."""
     for view in views:
         x = graph.call_method(view.target, (x, *view.args[1:]), view.kwargs)
     return x
 
 
-def _replace(graph: Any, node: Node, new: Node, x: Node) -> None:
+def _replace(graph: Any, node: Any, new: Any, x: Any) -> None:
     """Put a node in another's place, and drop the conversion of its input x and its views."""
     new.meta.update(node.meta)
     node.replace_all_uses_with(new)
     graph.erase_node(node)
-    while not x.users:  # inductor would drop them too, but operations with effects are none of these
+    while (
+        not x.users
+    ):  # inductor would drop them too, but operations with effects are none of these
         source: Any = x.args[0]
         graph.erase_node(x)
         x = source

@@ -20,6 +20,7 @@ from torch.overrides import has_torch_function_variadic
 
 from softgen.call.eager import is_eager
 from softgen.call.full import calls_of
+from softgen.call.losses import REDUCTIONS
 from softgen.errors import CaptureError, NotSupportedError
 from softgen.torch import functional, losses
 from softgen.torch.dtypes import FLOATS
@@ -149,8 +150,8 @@ def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
         if not is_eager(x, *rest):
             return None
         # Parameters have no warm calls.
-        x, *rest = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
-        y = calls[Tensor](x, None, dim, dtype, None, None, None, tuple(rest))
+        x, *others = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
+        y = calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
         return y.contiguous()
     except (CaptureError, NotSupportedError):
         return None
@@ -282,7 +283,7 @@ def _is_loss(x: Any, target: Any, reduction: Any, smoothing: Any) -> bool:
         and target.device == x.device
         and x.dim() in (1, 2)
         and target.shape == x.shape[:-1]
-        and reduction in losses.losses.REDUCTIONS
+        and reduction in REDUCTIONS
         and 0 <= smoothing <= 1
         and not has_torch_function_variadic(x, target)
     )

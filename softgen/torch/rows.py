@@ -163,7 +163,9 @@ class CrossEntropyBackward(GradientOfRows):
         with torch.enable_grad():
             # Views of their own: upstream may be made of x, whose other part is not asked for here.
             x, upstream = (
-                each.view_as(each) if again and each.requires_grad else each.detach().requires_grad_()
+                each.view_as(each)
+                if again and each.requires_grad
+                else each.detach().requires_grad_()
                 for each in (x, upstream)
             )
             logits = x.to(upstream.dtype)

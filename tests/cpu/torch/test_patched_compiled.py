@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 import torch.nn.functional as F  # noqa: E402
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 from torch._inductor import config  # noqa: E402
+from torch._inductor.custom_graph_pass import CustomGraphPass  # noqa: E402
 from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 
 import softgen.torch as mine  # noqa: E402
@@ -81,7 +82,7 @@ def by_hand(graph: Any, inputs: Any) -> Any:
     return forward(graph, inputs)
 
 
-def compile(run: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+def compile(run: Callable[..., Any], **options: Any) -> Any:
     return torch.compile(run, fullgraph=True, backend=by_hand, **options)
 
 
@@ -175,7 +176,7 @@ def test_what_stays_inductors(world: World, name: str) -> None:
 
 
 def test_logits_that_are_written_anyway(world: World) -> None:
-    """What would be fused in front is no reason to leave a loss where the caller gets the logits."""
+    """What inductor would fuse in front is written where the caller gets the logits."""
 
     def run(x: Any) -> Any:
         logits = 30 * torch.tanh(head(x) / 30)
@@ -202,15 +203,33 @@ def test_dynamic_shapes(world: World) -> None:
     assert world.launches.count("cross_entropy") == 2 + 2  # and of what is compared
 
 
-@pytest.mark.parametrize("loss", [True, False])
-def test_inductor(world: World, loss: bool) -> None:
-    """Inductor's own kernels stand in for what softgen does not take: none of its are launched."""
-    run = TAKEN["a mean"][0] if loss else LEFT["no conversion"]
-    wanted = with_gradient(torch.compile(run, backend="eager"), inputs())
-    world.launches.clear()
+@pytest.mark.parametrize("taken", [True, False])
+def test_inductor(world: World, taken: bool) -> None:
+    """Its own kernels are what softgen does not take: none is launched for them."""
+    run = TAKEN["a mean"][0] if taken else LEFT["no conversion"]
     found = with_gradient(torch.compile(run, fullgraph=True), inputs())
-    assert world.launches == (LOSS if loss else [])
+    assert world.launches == (LOSS if taken else [])
+    mine.unpatch()
+    wanted = with_gradient(run, inputs())
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_what_inductor_keeps_on_disk(world: World) -> None:
+    """What was compiled patched is not found unpatched, nor the other way around."""
+    from torch._dynamo.utils import counters
+    from torch._inductor.utils import fresh_inductor_cache
+
+    run, hits = TAKEN["rows alone"][0], []
+    with config.patch(force_disable_caches=False), fresh_inductor_cache():
+        for patched in (True, False, True, False):
+            (mine.patch if patched else mine.unpatch)()
+            torch._dynamo.reset()
+            counters.clear()
+            world.launches.clear()
+            with_gradient(torch.compile(run, fullgraph=True), inputs())
+            assert world.launches == (LOSS if patched else [])
+            hits.append(counters["inductor"]["fxgraph_cache_hit"] > 0)
+    assert hits == [False, False, True, True]
 
 
 def test_what_dynamo_took_for_pytorchs_own(world: World) -> None:
@@ -239,7 +258,7 @@ def test_what_dynamo_took_for_pytorchs_own(world: World) -> None:
         trace_rules.get_torch_obj_rule_map.cache_clear()
 
 
-class Other(compiled.CustomGraphPass):  # type: ignore[misc]
+class Other(CustomGraphPass):  # type: ignore[misc]
     """A pass of another library."""
 
     def __init__(self) -> None:
