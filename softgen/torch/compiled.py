@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import inspect
-import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,12 +34,11 @@ FEWEST_ELEMENTS = 1 << 24
 
 VIEWS = ("view", "reshape", "flatten", "contiguous")
 CONVERSIONS = ("float", "to", "type", "type_as")
-# setitem, iadd and such.
-IN_PLACE = {
-    *(operator.setitem, operator.iadd, operator.isub, operator.imul, operator.itruediv),
-    *(operator.ifloordiv, operator.imod, operator.ipow, operator.imatmul, operator.ilshift),
-    *(operator.irshift, operator.iand, operator.ior, operator.ixor),
-}
+# What models do to targets between a conversion and a loss. None of it changes a tensor.
+HARMLESS = (
+    *(*VIEWS, *CONVERSIONS, "pad", "getitem", "size", "add", "sub", "mul", "floordiv"),
+    *("long", "clone", "eq", "ne", "where", "masked_fill"),
+)
 # What inductor does not fuse with its neighbours: of their results nothing is saved by fusing.
 UNFUSED = ("linear", "matmul", "bmm", "mm", "addmm", "baddbmm")
 
@@ -174,8 +172,8 @@ def _tensor(node: Any) -> Any:
 def _before_conversion(node: Any, call: Any) -> tuple[Any, list[Any]] | None:
     """Return the 16-bit tensor that a call's float32 one is a view of, and the views, or None.
 
-    Nobody else may use what lies between: it would be written all the same. And nothing may change
-    a tensor between: the call reads it later then.
+    Nobody else may use what lies between: it would be written all the same. And nothing between may
+    change a tensor: the call reads it later than the conversion did.
     """
     views: list[Any] = []
     while len(node.users) == 1 and node.op == "call_method" and node.target in VIEWS:
@@ -185,28 +183,15 @@ def _before_conversion(node: Any, call: Any) -> tuple[Any, list[Any]] | None:
         return None
     source: Any = node.args[0]
     before, after = _tensor(source), _tensor(node)
-    if before.dtype not in HALVES or before.device != after.device:
+    if before is None or before.dtype not in HALVES or before.device != after.device:
         return None
     if before.requires_grad is not after.requires_grad:  # converted under no_grad
         return None
     while call.prev is not node:
         call = call.prev
-        if _changes(call):
+        if call.op not in ("placeholder", "get_attr") and _name(call) not in HARMLESS:
             return None
     return source, views[::-1]
-
-
-def _changes(node: Any) -> bool:
-    """Whether a node may change a tensor that was there before."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-    return (
-        str(name).rstrip("_") + "_" == name
-        or node.target in IN_PLACE
-        or "out" in node.kwargs
-        or node.op == "call_module"
-        or isinstance(node.target, torch._ops.HigherOrderOperator)
-        or (isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable)
-    )
 
 
 def _pays(x: Any, views: list[Any]) -> bool:
@@ -231,8 +216,12 @@ def _size(tensor: Any) -> int:
 
 def _is_unfused(node: Any) -> bool:
     """Whether inductor fuses nothing into a node."""
-    name = node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
-    return node.op in ("placeholder", "get_attr", "output") or name in UNFUSED
+    return node.op in ("placeholder", "get_attr", "output") or _name(node) in UNFUSED
+
+
+def _name(node: Any) -> Any:
+    """Return the name of the function or method that a node calls."""
+    return node.target if node.op == "call_method" else getattr(node.target, "__name__", None)
 
 
 def _viewed(graph: Any, x: Any, views: list[Any]) -> Any:
@@ -247,9 +236,7 @@ def _replace(graph: Any, node: Any, new: Any, x: Any) -> None:
     new.meta.update(node.meta)
     node.replace_all_uses_with(new)
     graph.erase_node(node)
-    while (
-        not x.users
-    ):  # inductor would drop them too, but operations with effects are none of these
-        source: Any = x.args[0]
+    while not x.users:
+        source = x.args[0]
         graph.erase_node(x)
         x = source

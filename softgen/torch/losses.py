@@ -57,7 +57,8 @@ def cross_entropy(
     Returns:
         The loss in input's dtype; under torch.autocast float32 for 16-bit inputs.
 
-    The gradient reads input again and writes as much, from lse. It is not differentiable again.
+    The gradient reads input again and writes as much, from lse. It is differentiable again,
+    by PyTorch's own operations.
     A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
     of classes, and what `softgen.cross_entropy` raises.
     """

@@ -54,7 +54,8 @@ def patch() -> None:
     convert a large 16-bit tensor to float32 (softgen/torch/compiled.py). Code that was compiled
     before stays as it is.
 
-    Patching twice is patching once. F.softmax, F.log_softmax and F.cross_entropy are other objects
+    Patching twice is patching once. No other thread may compute meanwhile: PyTorch's registry of
+    kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other objects
     while they are patched: an earlier reference to one cannot be pickled then.
     """
     global _library
@@ -136,7 +137,7 @@ def _backward(name: str) -> Kernel:
 
 
 def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
-    """Return a contiguous result of softgen's kernel; None where PyTorch has to compute it.
+    """Return the result of softgen's kernel, contiguous; None where PyTorch has to compute it.
 
     PyTorch calls kernels below autograd with the caller's modes, under which nothing is launched on
     a tensor that requires a gradient or while tangents are recorded. Nobody records here.
@@ -151,8 +152,7 @@ def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
             return None
         # Parameters have no warm calls.
         x, *others = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
-        y = calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
-        return y.contiguous()
+        return calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
     except (CaptureError, NotSupportedError):
         return None
     finally:

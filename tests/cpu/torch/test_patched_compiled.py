@@ -127,6 +127,13 @@ def changed_between(x: Any) -> Any:
     return huggingface(wide, LABELS) + logits.sum()
 
 
+def changed_out_of_sight(x: Any) -> Any:
+    logits = head(x)
+    wide = logits.float()
+    F.threshold(logits, 0.0, 5.0, True)
+    return huggingface(wide, LABELS) + logits.sum()
+
+
 def converted_without_gradient(x: Any) -> Any:
     logits = head(x)
     with torch.no_grad():
@@ -145,6 +152,7 @@ LEFT: dict[str, Callable[[Any], Any]] = {
     ),
     "float32 that is needed": converted_and_kept,
     "a change between": changed_between,
+    "a change that has no name": changed_out_of_sight,
     "no gradient of the conversion": converted_without_gradient,
     "something to fuse in front": lambda x: huggingface(30 * torch.tanh(head(x) / 30), LABELS),
     "something to fuse in front of a softmax": lambda x: F.softmax(

@@ -484,28 +484,41 @@ def test_what_came_after_stays(launches: list[str], monkeypatch: pytest.MonkeyPa
     assert launches == ["cross_entropy"]
 
 
-def test_threads(launches: list[str]) -> None:
-    """Patching from several, while others compute."""
-    wanted, found, failed = torch.softmax(numbers(), -1), [], []
+def at_once(run: Callable[[int], None]) -> None:
+    """Run it in several threads, with their numbers."""
+    failed: list[Exception] = []
 
-    def run(number: int) -> None:
+    def guarded(number: int) -> None:
         try:
-            for turn in range(20):
-                if number < 2:
-                    (mine.patch, mine.unpatch)[(turn + number) % 2]()
-                found.append(with_gradient(lambda x: F.softmax(x, -1), numbers())[0])
-                F.cross_entropy(numbers(), TARGET)
+            run(number)
         except Exception as error:
             failed.append(error)
 
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(4)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
     assert not failed
-    for each in found:
-        torch.testing.assert_close(each, wanted)
+
+
+def test_threads(launches: list[str]) -> None:
+    """Several compute, then several patch: PyTorch's registry takes no change during a call."""
+    before, kernels = theirs(lambda: (F.softmax, kernels_of_aten()))
+    wanted = theirs(lambda: with_gradient(lambda x: F.softmax(x, -1), numbers()))
+
+    def compute(number: int) -> None:
+        for _ in range(10):
+            same(with_gradient(lambda x: F.softmax(x, -1), numbers()), wanted)
+            F.cross_entropy(numbers(), TARGET, reduction="none")
+
+    def change(number: int) -> None:
+        for turn in range(10):
+            (mine.patch, mine.unpatch)[(turn + number) % 2]()
+
+    at_once(compute)
+    assert sorted(launches) == sorted(["softmax", "softmax_backward", "cross_entropy"] * 40)
+    at_once(change)
     mine.unpatch()
-    assert F.softmax.__module__ == F.__name__
-    assert not hasattr(F.softmax, "__wrapped__")
+    assert F.softmax is before
+    assert kernels_of_aten() == kernels
