@@ -176,13 +176,18 @@ def _before_conversion(node: Any, call: Any) -> tuple[Any, list[Any]] | None:
     change a tensor: the call reads it later than the conversion did.
     """
     views: list[Any] = []
-    while len(node.users) == 1 and node.op == "call_method" and node.target in VIEWS:
-        views.append(node)
-        node = node.args[0]
-    if len(node.users) > 1 or node.op != "call_method" or node.target not in CONVERSIONS:
-        return None
-    source: Any = node.args[0]
-    before, after = _tensor(source), _tensor(node)
+    while True:
+        if len(node.users) > 1 or node.op != "call_method":
+            return None
+        source: Any = node.args[0]
+        before, after = _tensor(source), _tensor(node)
+        if node.target in VIEWS:
+            views.append(node)
+        elif node.target not in CONVERSIONS:
+            return None
+        elif before is None or before.dtype is not after.dtype:
+            break
+        node = source
     if before is None or before.dtype not in HALVES or before.device != after.device:
         return None
     if before.requires_grad is not after.requires_grad:  # converted under no_grad

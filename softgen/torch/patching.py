@@ -52,11 +52,11 @@ def patch() -> None:
 
     What torch.compile compiles is PyTorch's, except for functions of torch.nn.functional that
     convert a large 16-bit tensor to float32 (softgen/torch/compiled.py). Code that was compiled
-    before stays as it is.
+    before is compiled again.
 
     Patching twice is patching once. No other thread may compute meanwhile: PyTorch's registry of
-    kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other objects
-    while they are patched: an earlier reference to one cannot be pickled then.
+    kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other
+    objects while they are patched: an earlier reference to one cannot be pickled then.
     """
     global _library
     with _lock:

@@ -73,7 +73,7 @@ def by_hand(graph: Any, inputs: Any) -> Any:
 
     Where it is not softgen's operator, a softmax is made of exponentials.
     """
-    compiled.take_along(graph.graph)
+    compiled.Pass(None)(graph.graph)
     graph.recompile()
     forward = aot_autograd(
         fw_compiler=lambda graph, _: graph.forward,
@@ -101,6 +101,7 @@ TAKEN: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
         lambda x: F.cross_entropy(head(x).view(-1, WORDS).to(torch.float32), LABELS.view(-1)),
         LOSS,
     ),
+    "converted twice": (lambda x: huggingface(head(x).float(), LABELS), LOSS),
     "rows alone": (
         lambda x: F.cross_entropy(head(x[0]).float(), LABELS[0], reduction="none"),
         LOSS,
@@ -115,30 +116,34 @@ TAKEN: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
 }
 
 
+def loss_of(wide: Any) -> Any:
+    return F.cross_entropy(wide.view(-1, WORDS), LABELS.view(-1))
+
+
 def converted_and_kept(x: Any) -> Any:
     logits = head(x).float()
-    return logits.sum() + huggingface(logits, LABELS)
+    return logits.sum() + loss_of(logits)
 
 
 def changed_between(x: Any) -> Any:
     logits = head(x)
     wide = logits.float()
     logits.mul_(2)
-    return huggingface(wide, LABELS) + logits.sum()
+    return loss_of(wide) + logits.sum()
 
 
 def changed_out_of_sight(x: Any) -> Any:
     logits = head(x)
     wide = logits.float()
     F.threshold(logits, 0.0, 5.0, True)
-    return huggingface(wide, LABELS) + logits.sum()
+    return loss_of(wide) + logits.sum()
 
 
 def converted_without_gradient(x: Any) -> Any:
     logits = head(x)
     with torch.no_grad():
         wide = logits.float()
-    return F.cross_entropy(wide.view(-1, WORDS), LABELS.view(-1)) + logits.sum()
+    return loss_of(wide) + logits.sum()
 
 
 LEFT: dict[str, Callable[[Any], Any]] = {
@@ -297,6 +302,15 @@ def test_other_passes_stay(world: World) -> None:
         config.pre_grad_custom_pass = later
         mine.unpatch()
         assert config.pre_grad_custom_pass is later
+
+
+def test_a_pass_that_is_left_does_nothing(world: World) -> None:
+    """As where another library put one around it, or in a thread that does not unpatch."""
+    for patched in (True, False):
+        (mine.patch if patched else mine.unpatch)()
+        torch._dynamo.reset()
+        compile(TAKEN["a mean"][0])(inputs())
+        assert world.launches == LOSS[:1]
 
 
 def test_a_pass_that_cannot_be_kept_on_disk() -> None:
