@@ -200,6 +200,19 @@ def test_logits_that_are_written_anyway(world: World) -> None:
     torch.testing.assert_close(loss, run(inputs())[0], rtol=2e-2, atol=2e-2)
 
 
+def test_a_view_that_would_be_a_copy_stays_inductors(world: World) -> None:
+    x = inputs().transpose(0, 1) @ HEAD.T.bfloat16()
+    across = x.contiguous().transpose(0, 1)
+
+    def run(x: Any) -> Any:
+        return F.cross_entropy(x.float().reshape(-1, WORDS), LABELS.view(-1))
+
+    found = compile(run)(across)
+    assert world.launches == []
+    mine.unpatch()
+    torch.testing.assert_close(found, run(across), rtol=2e-2, atol=2e-2)
+
+
 def test_small_tensors_stay_inductors(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "FEWEST_ELEMENTS", B * T * WORDS + 1)
     compile(TAKEN["a mean"][0])(inputs())
