@@ -54,7 +54,8 @@ def cross_entropy(
     Returns:
         The loss in input's dtype; under torch.autocast float32 for 16-bit inputs.
 
-    The gradient reads input again and writes as much, from lse. It is not differentiable again.
+    The gradient reads input again and writes as much, from lse. It is differentiable again,
+    by PyTorch's own operations.
     A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
     of classes, and what `softgen.cross_entropy` raises.
     """
@@ -175,6 +176,36 @@ class CrossEntropyBackward(Operator):
 
     fake = staticmethod(like_x)
 
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the tensors but lse, which is made of x."""
+        x, target, _, g, divisor, weights, *ctx.options = inputs
+        ctx.save_for_backward(x, target, g, divisor, weights)
+
+    @staticmethod
+    def backward(ctx: Any, h: Any) -> tuple[Any, ...]:
+        """Return the gradients with respect to x and g, by PyTorch's own operations.
+
+        With u the gradient of a row's loss, p its softmax, q what p ought to be, z the weight of
+        lse^2 and c = 1 + 2 z lse, dx = u (c p - q). That of sum(h dx) with respect to u is
+        sum(h (c p - q)), and with respect to x u p (c (h - sum(p h)) + 2 z sum(p h)).
+        """
+        x, target, g, divisor, weights = ctx.saved_tensors
+        ignored, smoothing, z_loss, _ = ctx.options
+        logits, h = x.to(wide(x)), h.to(wide(x))
+        p = torch.softmax(logits, -1)
+        c = 1 + 2 * z_loss * torch.logsumexp(logits, -1, keepdim=True)
+        counts = (target != ignored)[..., None]
+        classes = target.clip(0, x.shape[-1] - 1).long()[..., None]
+        ought = (1 - smoothing) * h.gather(-1, classes) + smoothing * h.mean(-1, keepdim=True)
+        along = (p * h).sum(-1, keepdim=True)
+        of_rows = torch.where(counts, c * along - ought, 0)[..., 0]
+        upstream = _upstream(logits, g, divisor, weights).expand(target.shape)[..., None]
+        of_x = upstream * p * (c * (h - along) + 2 * z_loss * along)
+        of_x = torch.where(counts, of_x, 0).to(x.dtype)
+        of_g = _upstream(logits, of_rows, divisor, weights).sum_to_size(g.shape).to(g.dtype)
+        return of_x, None, None, of_g, *(None,) * 6
+
     @classmethod
     def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return dx of a batch, each of which has a divisor of its own."""
@@ -213,8 +244,9 @@ class CrossEntropy(Operator):
         The last two are None where the gradient does without.
         """
         if smoothing:
-            request, options = (x, target, ignored, smoothing, z_loss), (tuning(), None)
-            rows, lse = losses.losses_of_rows(*request, options=(*options, batch_invariant))
+            options = {"tune": tuning(), "batch_invariant": batch_invariant}
+            request = (x, target, ignored, smoothing, z_loss)
+            rows, lse = losses.losses_of_rows(*request, options=options)
         else:
             rest = (target, ignored, z_loss)
             rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)

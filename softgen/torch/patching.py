@@ -1,65 +1,248 @@
-"""softgen in the place of torch.nn.functional's functions."""
+"""softgen in the place of PyTorch's own softmax, log_softmax and cross entropy.
+
+Eager calls come by the operators of aten, whose kernels are replaced: what PyTorch does around them
+(autograd, transforms, traces, modes) stays. Three functions of torch.nn.functional are wrapped too.
+They convert a tensor before aten is called, which softgen's kernels do along the way.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
+import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch.overrides import has_torch_function_variadic
 
+from softgen.call.eager import is_eager
+from softgen.call.full import calls_of
+from softgen.call.losses import REDUCTIONS
+from softgen.errors import CaptureError, NotSupportedError
 from softgen.torch import functional, losses
 from softgen.torch.dtypes import FLOATS
 
-_originals: dict[str, Callable[..., Any]] = {}
+# The key of PyTorch's dispatcher whose kernels are replaced.
+KEY = "CUDA"
+
+Tensor = torch.Tensor
+is_dynamo_compiling = torch.compiler.is_dynamo_compiling
+is_grad_enabled, set_grad_enabled = torch.is_grad_enabled, torch._C._set_grad_enabled
+takes_tangents, set_takes_tangents = torch._C._is_fwd_grad_enabled, torch._C._set_fwd_grad_enabled
+Kernel = Callable[..., Any]
+
+_lock = threading.Lock()
+# What holds the kernels in aten's place; None while nothing is patched.
+_library: torch.library.Library | None = None
+# What each function of torch.nn.functional became, and what it was.
+_wrapped: dict[str, tuple[Kernel, Kernel]] = {}
 
 
 def patch() -> None:
-    """Put softgen in the place of functions of torch.nn.functional, until `unpatch`.
+    """Let PyTorch's softmax, log_softmax and cross entropy run softgen's kernels, until `unpatch`.
 
-    Those are softmax, log_softmax and cross_entropy. A call takes softgen where its tensor is on a
-    GPU, of a float of 16 to 64 bits, and not empty; and where `dim` is given, or targets are class
-    indices in rows, without both weights and smoothing. Any other call goes to PyTorch, as do the
-    functions of `torch` and the methods of tensors. Patching twice is patching once.
+    Softmax and log_softmax of CUDA tensors, by whatever name they are called, and their gradients
+    are served where the type is a float of 16 to 64 bits; F.cross_entropy where targets are class
+    indices in rows, without weights. Any other call is PyTorch's, and so is one in the capture of a
+    CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN, where PyTorch
+    stops by an assertion on the GPU.
+
+    What torch.compile compiles is PyTorch's, except for functions of torch.nn.functional that
+    convert a large 16-bit tensor to float32 (softgen/torch/compiled.py). Code that was compiled
+    before is compiled again.
+
+    Patching twice is patching once. No other thread may compute meanwhile: PyTorch's registry of
+    kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other
+    objects while they are patched: an earlier reference to one cannot be pickled then.
     """
-    for name, (either, mine) in SERVED.items():
-        if name not in _originals:
-            _originals[name] = getattr(torch.nn.functional, name)
-            setattr(torch.nn.functional, name, either(mine, _originals[name]))
+    global _library
+    with _lock:
+        if _library is not None:
+            return
+        library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            # PyTorch says once a process that a kernel is replaced.
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            for name in ("softmax", "log_softmax"):
+                library.impl(f"_{name}", _forward(name), KEY)
+                library.impl(f"_{name}_backward_data", _backward(name), KEY)
+        for name, (wrapper_of, mine) in WRAPPERS.items():
+            theirs = getattr(F, name)
+            _wrapped[name] = wrapper_of(mine, theirs), theirs
+            setattr(F, name, _wrapped[name][0])
+        _library = library
 
 
 def unpatch() -> None:
-    """Put torch.nn.functional's own functions back."""
-    for name in list(_originals):
-        setattr(torch.nn.functional, name, _originals.pop(name))
+    """Put back what `patch` replaced.
+
+    A function or a pass that another library has put around softgen's since stays where it is, and
+    calls PyTorch's own through softgen's, which does nothing more.
+    """
+    global _library
+    with _lock:
+        if _library is None:
+            return
+        for name, (mine, theirs) in _wrapped.items():
+            if getattr(F, name) is mine:
+                setattr(F, name, theirs)
+        _wrapped.clear()
+        _library._destroy()
+        _library = None
+        compiled = sys.modules.get("softgen.torch.compiled")
+        if compiled is not None:
+            compiled.remove()
 
 
-def _served(input: Any) -> bool:
-    """Whether softgen computes functions of it."""
-    return (
-        type(input) in (torch.Tensor, torch.nn.Parameter)
-        and input.is_cuda
-        and input.dtype in FLOATS
-        and input.numel() > 0
-    )
+def is_patched() -> bool:
+    """Whether `patch` holds."""
+    return _library is not None
 
 
-def _along_dim(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function along `dim` that is either."""
+def _forward(name: str) -> Kernel:
+    """Return the kernel of softmax or log_softmax in aten's place."""
+    calls, theirs = calls_of(name), getattr(torch.ops.aten, f"_{name}").out
 
-    @functools.wraps(theirs)
+    def kernel(x: Any, dim: int, half_to_float: bool) -> Any:
+        dtype = torch.float32 if half_to_float else x.dtype
+        if not half_to_float or x.dtype is torch.float16:
+            y = _launched(calls, x, dim, dtype)
+            if y is not None:
+                return y
+        return theirs(x, dim, half_to_float, out=_empty(x, dtype))
+
+    return kernel
+
+
+def _backward(name: str) -> Kernel:
+    """Return the kernel of the gradient of softmax or log_softmax in aten's place."""
+    calls = calls_of(f"{name}_backward")
+    theirs = getattr(torch.ops.aten, f"_{name}_backward_data").out
+    result = "grad_input" if name == "softmax" else "out"
+
+    def kernel(dy: Any, y: Any, dim: int, input_dtype: Any) -> Any:
+        # Only half_to_float has an x of another type than dy.
+        halves = dy.dtype is torch.float32 and input_dtype is torch.float16
+        dtype = input_dtype if halves else dy.dtype
+        if dtype is input_dtype and dy.dtype is y.dtype and dy.shape == y.shape:
+            dx = _launched(calls, dy, dim, dtype, y)
+            if dx is not None:
+                return dx
+        return theirs(dy, y, dim, input_dtype, **{result: _empty(dy, dtype)})
+
+    return kernel
+
+
+def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
+    """Return the result of softgen's kernel, contiguous; None where PyTorch has to compute it.
+
+    PyTorch calls kernels below autograd with the caller's modes, under which nothing is launched on
+    a tensor that requires a gradient or while tangents are recorded. Nobody records here.
+    """
+    if x.dtype not in FLOATS or not x.numel() or not -x.dim() <= dim < x.dim():
+        return None
+    tracked, tangents = is_grad_enabled(), takes_tangents()
+    set_grad_enabled(False)
+    set_takes_tangents(False)
+    try:
+        if not is_eager(x, *rest):
+            return None
+        # Parameters have no warm calls.
+        x, *others = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
+        return calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
+    except (CaptureError, NotSupportedError):
+        return None
+    finally:
+        set_grad_enabled(tracked)
+        set_takes_tangents(tangents)
+
+
+def _empty(x: Any, dtype: Any) -> Any:
+    """Return what an operator with `out=` gives its shape."""
+    return torch.empty(0, dtype=dtype, device=x.device)
+
+
+def _compiling() -> None:
+    """Let what is being compiled take conversions along; run while torch.compile traces a wrapper.
+
+    The setting is the thread's own, and importing inductor takes seconds: neither is for `patch`.
+    """
+    from softgen.torch import compiled
+
+    compiled.install()
+
+
+# Dynamo runs it and records nothing. torch.compiler.assume_constant_result would import dynamo.
+_compiling._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def _is_traced() -> bool:
+    """Whether torch.compile runs a wrapper on tensors of its own.
+
+    It does where it met the functions first when they were patched: it takes a wrapper for
+    PyTorch's, and puts it into the graph as it is.
+    """
+    return torch._guards.TracingContext.try_get() is not None
+
+
+def _wraps(theirs: Kernel) -> Callable[[Kernel], Kernel]:
+    """Make a function stand for PyTorch's own; torch.jit.script compiles PyTorch's in its place."""
+
+    def become(call: Kernel) -> Kernel:
+        wrapper: Any = functools.wraps(theirs)(call)
+        wrapper.__prepare_scriptable__ = lambda: theirs
+        found: Kernel = wrapper
+        return found
+
+    return become
+
+
+# A wrapper is made once: dynamo knows it by its identity, from its first look at torch on.
+@functools.cache
+def _along_dim(mine: Kernel, theirs: Kernel) -> Kernel:
+    """Return what wraps softmax or log_softmax of torch.nn.functional."""
+
+    @_wraps(theirs)
     def call(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
-        if _served(input) and dim is not None and (dtype is None or dtype in FLOATS):
-            return mine(input, dim, dtype=dtype)
-        return theirs(input, dim, _stacklevel=_stacklevel + 1, dtype=dtype)
+        if is_dynamo_compiling():
+            _compiling()
+            return theirs(input, dim, _stacklevel, dtype)
+        if _library is not None and _widens(input, dim, dtype):
+            try:
+                return mine(input, dim, dtype=torch.float32)
+            except CaptureError:
+                pass
+        elif _is_traced():
+            _compiling()
+        return theirs(input, dim, _stacklevel + 1, dtype)
 
     return call
 
 
-def _of_classes(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the loss that is either."""
+def _widens(x: Any, dim: Any, dtype: Any) -> bool:
+    """Whether softgen computes a float32 result of bfloat16, which PyTorch converts first.
 
-    @functools.wraps(theirs)
+    It converts no float16 first: its own kernel has half_to_float.
+    """
+    return (
+        is_eager(x)
+        and x.dtype is torch.bfloat16
+        and x.numel() > 0
+        and isinstance(dim, int)
+        and -x.dim() <= dim < x.dim()
+        and (dtype is torch.float32 or (dtype is None and torch.is_autocast_enabled(x.device.type)))
+        and not has_torch_function_variadic(x)
+    )
+
+
+@functools.cache
+def _of_classes(mine: Kernel, theirs: Kernel) -> Kernel:
+    """Return what wraps torch.nn.functional.cross_entropy."""
+
+    @_wraps(theirs)
     def call(
         input: Any,
         target: Any,
@@ -70,39 +253,44 @@ def _of_classes(mine: Callable[..., Any], theirs: Callable[..., Any]) -> Callabl
         reduction: str = "mean",
         label_smoothing: float = 0.0,
     ) -> Any:
-        served = (
-            _served(input)
-            and isinstance(target, torch.Tensor)
-            and target.dtype is torch.int64
-            and target.device == input.device
-            and input.dim() in (1, 2)
-            and target.shape == input.shape[:-1]
-            and size_average is None
-            and reduce is None
-            and (weight is None or (_weighs(weight, input) and not label_smoothing))
+        given = (
+            *(input, target, weight, size_average, ignore_index, reduce),
+            *(reduction, label_smoothing),
         )
-        if served:
-            options = (weight, None, ignore_index, None, reduction, label_smoothing)
-            return mine(input, target, *options)
-        return theirs(
-            *(input, target, weight, size_average, ignore_index, reduce, reduction, label_smoothing)
-        )
+        if is_dynamo_compiling():
+            _compiling()
+            return theirs(*given)
+        plain = weight is size_average is reduce is None
+        if _library is not None and plain and _is_loss(input, target, *given[-2:]):
+            try:
+                return mine(*given)
+            except CaptureError:
+                pass
+        elif _is_traced():
+            _compiling()
+        return theirs(*given)
 
     return call
 
 
-def _weighs(weight: Any, input: Any) -> bool:
-    """Whether softgen takes the weights."""
+def _is_loss(x: Any, target: Any, reduction: Any, smoothing: Any) -> bool:
+    """Whether softgen computes the loss of class indices."""
     return (
-        weight.dtype is input.dtype
-        and weight.device == input.device
-        and tuple(weight.shape) == tuple(input.shape[-1:])
-        and not weight.requires_grad
+        is_eager(x, target)
+        and x.dtype in FLOATS
+        and x.numel() > 0
+        and target.dtype is torch.int64
+        and target.device == x.device
+        and x.dim() in (1, 2)
+        and target.shape == x.shape[:-1]
+        and reduction in REDUCTIONS
+        and 0 <= smoothing <= 1
+        and not has_torch_function_variadic(x, target)
     )
 
 
-# What makes the function that takes a call to softgen's or to PyTorch's, and softgen's.
-SERVED: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+# What makes a wrapper of softgen's function and PyTorch's own, and softgen's.
+WRAPPERS: dict[str, tuple[Callable[[Kernel, Kernel], Kernel], Kernel]] = {
     "softmax": (_along_dim, functional.softmax),
     "log_softmax": (_along_dim, functional.log_softmax),
     "cross_entropy": (_of_classes, losses.cross_entropy),

@@ -95,6 +95,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     import torch
 
     from softgen.call import eager
+    from softgen.torch import patching
 
     world = World()
     stream_of: Callable[[int], int] = lambda device: world.driver.stream  # noqa: E731
@@ -108,6 +109,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
             monkeypatch.setattr(module, "require_device", lambda: device)
     monkeypatch.setattr(call_library, "_torch_library", lambda: library)
     monkeypatch.setattr(eager, "DEVICE", "cpu")
+    monkeypatch.setattr(patching, "KEY", "CPU")
     keys = ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
     monkeypatch.setattr(eager, "SERVED", eager._set_of(*keys))
     for each in (dispatch, means):

@@ -1,4 +1,4 @@
-"""softgen.torch under what PyTorch does to functions: transforms, checkpoints, hooks, patches."""
+"""softgen.torch under what PyTorch does to functions: transforms, checkpoints, hooks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.torch.patching import SERVED  # noqa: E402
 
 func = torch.func
 
@@ -146,17 +145,3 @@ def test_checkpoints_and_tensors_that_are_kept_elsewhere(name: str) -> None:
         for each in (y, z):
             (found,) = torch.autograd.grad(each.pow(2).sum(), x)
             torch.testing.assert_close(found, wanted)
-
-
-def test_patching_twice_is_patching_once() -> None:
-    functional = torch.nn.functional
-    before = {name: getattr(functional, name) for name in SERVED}
-    mine.patch()
-    mine.patch()
-    try:
-        assert all(getattr(functional, name) is not before[name] for name in SERVED)
-        x = torch.randn(2, 3)  # on the CPU, so PyTorch's own
-        torch.testing.assert_close(functional.softmax(x, -1), torch.softmax(x, -1))
-    finally:
-        mine.unpatch()
-    assert {name: getattr(functional, name) for name in SERVED} == before
