@@ -231,7 +231,8 @@ def token_log_probs(
     m, d, logits = exchange.pairs(x, scale, chosen(x, ids, start, scale))
     log_sum = torch.log(d)
     log_probs = (logits - m[..., None]) - log_sum[..., None]
-    return log_probs.masked_fill_(logits == torch.inf, torch.nan), m + log_sum
+    log_probs = log_probs.masked_fill_(logits == torch.inf, torch.nan)
+    return log_probs.contiguous(), m + log_sum
 
 
 @_operator(lambda x, *_: _like(x), sends=False)
