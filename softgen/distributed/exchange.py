@@ -138,6 +138,7 @@ def _unwillingness() -> str:
 def _is_alive(group: Any) -> bool:
     """Return whether a group that somebody holds has not been destroyed."""
     try:
-        return dist.get_rank(group) >= 0
+        dist.get_rank(group)
     except ValueError:
         return False
+    return True

@@ -44,28 +44,46 @@ def calls(ids: Any, group: Any = None) -> dict[str, Callable[[Any], Any]]:
 
 
 def compiled(full: Any, ids: Any, rank: int, size: int) -> None:
-    """No graph breaks, and results and gradients are those of eager calls, also of a new length."""
-    group = dist.new_group(list(range(size)))
-    shard = mine(full, rank, size)
-    for call in calls(ids, group).values():
+    """No graph breaks; results and gradients are those of eager calls. Lengths may be dynamic."""
+    every = list(calls(ids, dist.new_group(list(range(size)))).values())
 
-        def run(x: Any, call: Any = call) -> Any:
-            return call(x * 2).float().cos()
+    def run(x: Any) -> list[Any]:
+        return [call(x * 2).float().cos() for call in every]
 
-        torch._dynamo.reset()
-        quick: Any = torch.compile(run, fullgraph=True, backend="aot_eager")
-        for x in (shard, shard.to(torch.bfloat16)):
-            wanted_x, got_x = (x.clone().requires_grad_() for _ in range(2))
-            wanted, got = run(wanted_x), quick(got_x)
-            close(got.detach(), wanted.detach(), 1e-6)
-            wanted.sum().backward()
-            got.sum().backward()
-            close(got_x.grad, wanted_x.grad, 1e-6 if x is shard else 8e-3)
     torch._dynamo.reset()
-    quick = torch.compile(sd.softmax, fullgraph=True, backend="aot_eager", dynamic=True)
+    quick: Any = torch.compile(run, fullgraph=True, backend="aot_eager")
+    shard = mine(full, rank, size)
+    for x, bound in ((shard, 1e-6), (shard.to(torch.bfloat16), 8e-3)):
+        eager_x, quick_x = (x.clone().requires_grad_() for _ in range(2))
+        wanted, got = run(eager_x), quick(quick_x)
+        for theirs, ours in zip(wanted, got, strict=True):
+            close(ours.detach(), theirs.detach(), bound)
+        for each, found in ((eager_x, wanted), (quick_x, got)):
+            sum(part.sum() for part in found).backward()
+            assert each.grad.abs().sum() > 0
+        close(quick_x.grad, eager_x.grad, bound)
+    compiled_dtensor(full, ids, size)
+    dynamic: Any = torch.compile(sd.softmax, fullgraph=True, backend="aot_eager", dynamic=True)
     exact = torch.softmax(full.double(), -1)
     for rows in (slice(0, 3), slice(0, 2)):
-        close(quick(shard[rows]), mine(exact[rows], rank, size), 3e-6)
+        close(dynamic(shard[rows]), mine(exact[rows], rank, size), 3e-6)
+
+
+def compiled_dtensor(full: Any, ids: Any, size: int) -> None:
+    """A DTensor in, and one out."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (size,))
+    x = distribute_tensor(full, mesh, [Shard(2)]).requires_grad_()
+    exact = full.double().requires_grad_()
+    wanted = torch.nn.functional.cross_entropy(exact.flatten(0, 1), ids.flatten())
+    quick: Any = torch.compile(sd.cross_entropy, fullgraph=True, backend="aot_eager")
+    loss = quick(x, ids)
+    close(loss.full_tensor().detach(), wanted.detach(), 3e-6)
+    loss.backward()
+    wanted.backward()
+    close(x.grad.full_tensor(), exact.grad, 3e-6)
 
 
 def sound(x: Any, ids: Any, first: int) -> None:
@@ -75,8 +93,6 @@ def sound(x: Any, ids: Any, first: int) -> None:
     name = dist.group.WORLD.group_name
     cases = [
         (operators.softmax, (x, torch.float32, name)),
-        (operators.log_softmax, (x, torch.float32, name)),
-        (operators.logsumexp, (x, name)),
         (operators.losses, (x, ids, first, -100, 0.1, name)),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
     ]

@@ -70,7 +70,7 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
     monkeypatch.setattr("torch.distributed.get_world_size", lambda group: 2)
     monkeypatch.setattr("torch.distributed.get_process_group_ranks", lambda group: [0, 1])
     by_name = {group.group_name: group for group in found}
-    monkeypatch.setattr(exchange.distributed_c10d, "_resolve_process_group", by_name.get)
+    monkeypatch.setattr(dist.distributed_c10d, "_resolve_process_group", by_name.get)
     monkeypatch.setattr(exchange, "_exchanges", type(exchange._exchanges)())
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     monkeypatch.setattr("torch.cuda.device", lambda device: contextlib.nullcontext())
