@@ -36,7 +36,7 @@ class Collective(Gathered):
         return every.view(self.size, *mine.shape)
 
     def total(self, sums: Any) -> Any:
-        """Return the sums over the processes; see Exchange."""
+        """Return what a number a row adds up to over the processes."""
         if self.size > 1 and sums.numel():
             dist.all_reduce(sums, group=self.group)
         return sums

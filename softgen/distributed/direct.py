@@ -70,16 +70,25 @@ class Direct:
         """What the rest goes through."""
         return Collective(self.group)
 
-    def softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the softmax; see Exchange."""
-        return self._elements("softmax", x, dtype)
+    def softmax(self, x: Any, dtype: Any, log: bool = False) -> Any:
+        """Return this shard of the softmax, or its logarithm; see Gathered."""
+        function = "log_softmax" if log else "softmax"
 
-    def log_softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the logarithm of the softmax; see Exchange."""
-        return self._elements("log_softmax", x, dtype)
+        def direct(x: Any) -> Any:
+            found = self._launch(function, x, dtype)
+            if found is not None:
+                return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
+            m, d = local.partial(x, None)
+            m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
+            return local.finished(x, m, d, log, dtype)
+
+        def gather(x: Any) -> Any:
+            return self.collective.softmax(x, dtype, log)
+
+        return self._chosen(function, x, dtype, direct, gather, writes_elements=True)
 
     def logsumexp(self, x: Any) -> Any:
-        """Return lse of the rows; see Exchange."""
+        """Return lse of the rows; see Gathered."""
 
         def direct(x: Any) -> Any:
             found = self._at_once("logsumexp", x, wide(x))
@@ -92,7 +101,7 @@ class Direct:
     def losses(
         self, x: Any, target: Any, first: int, ignored: int, z_loss: float
     ) -> tuple[Any, Any]:
-        """Return the losses and lse; see Exchange."""
+        """Return the losses and lse; see Gathered."""
         kind = "" if target.dtype is torch.int64 else "_i32"
         target = target.contiguous()
         rest = (target, ignored, z_loss)
@@ -113,28 +122,12 @@ class Direct:
         return found
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """Return the pairs and the chosen elements of the rows; see Exchange."""
+        """Return the pairs and the chosen elements of the rows; see Gathered."""
         return self.collective.pairs(x, scale, chosen)
 
     def total(self, sums: Any) -> Any:
-        """Return the sums over the processes; see Exchange."""
+        """Return the sums over the processes; see Gathered."""
         return self.collective.total(sums)
-
-    def _elements(self, function: str, x: Any, dtype: Any) -> Any:
-        """Return what there is one of a column."""
-
-        def direct(x: Any) -> Any:
-            found = self._launch(function, x, dtype)
-            if found is not None:
-                return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
-            m, d = local.partial(x, None)
-            m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
-            return local.finished(x, m, d, function == "log_softmax", dtype)
-
-        def gather(x: Any) -> Any:
-            return getattr(self.collective, function)(x, dtype)
-
-        return self._chosen(function, x, dtype, direct, gather, writes_elements=True)
 
     def _chosen(
         self,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import torch
-
 from softgen.errors import InvalidValueError, NotSupportedError
-from softgen.torch.dtensor import is_dtensor, shard_dim, strides_of
+from softgen.torch.dtensor import is_dtensor, shard_dim, whole
 
 
 class Sharded(NamedTuple):
@@ -59,28 +57,16 @@ class Sharded(NamedTuple):
 
     def elements(self, y: Any) -> Any:
         """Return a result of the shard's shape, placed as x is."""
-        source = self.source
-        if source is None:
-            return y
-        return type(source).from_local(
-            *(y, source.device_mesh, source.placements),
-            run_check=False,
-            shape=source.shape,
-            stride=strides_of(source.shape),
-        )
+        x = self.source
+        return y if x is None else whole(y, x.device_mesh, x.placements, x.shape)
 
     def rows(self, found: Any) -> Any:
         """Return a result of the rows, or one for all: the same in the group."""
-        source = self.source
-        if source is None:
+        x = self.source
+        if x is None:
             return found
-        shape = (*source.shape[:-1], *found.shape[source.dim() - 1 :]) if found.dim() else ()
-        return type(source).from_local(
-            *(found, source.device_mesh, self._of_rows()),
-            run_check=False,
-            shape=torch.Size(shape),
-            stride=strides_of(shape),
-        )
+        shape = (*x.shape[:-1], *found.shape[x.dim() - 1 :]) if found.dim() else ()
+        return whole(found, x.device_mesh, self._of_rows(), shape)
 
     def like_rows(self, given: Any) -> Any:
         """Return the part of a DTensor that belongs to the rows here, or a tensor as it is."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,53 +20,6 @@ if TYPE_CHECKING:
 
 # By process group, what its GPUs were found to be able to do; None for a Collective.
 _exchanges: WeakKeyDictionary[Any, Direct | None] = WeakKeyDictionary()
-
-
-class Exchange(Protocol):
-    """What the functions need of the processes that hold the other columns of the same rows.
-
-    x is this process's shard, (..., columns), and may have no column. All processes call the same
-    methods in the same order, with the same rows; what is returned a row has the same bits on all.
-    """
-
-    @property
-    def group(self) -> Any:
-        """The process group."""
-
-    def softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the softmax of the rows, of `dtype`."""
-
-    def log_softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the logarithm of the softmax, of `dtype`."""
-
-    def logsumexp(self, x: Any) -> Any:
-        """Return log(sum(exp(x))) of the rows, in the type of the arithmetic."""
-
-    def losses(
-        self, x: Any, target: Any, first: int, ignored: int, z_loss: float
-    ) -> tuple[Any, Any]:
-        """Return the cross entropy of the rows with their targets, and lse.
-
-        Args:
-            x: the shard.
-            target: a number of a column among those of all processes, int32 or int64, one a row.
-            first: that of this process's first column.
-            ignored: a target whose row counts for nothing: 0, and an lse of -inf.
-            z_loss: the weight of lse^2.
-        """
-
-    def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """Return the pairs (m, d) of the rows of x * scale, and the chosen elements of all.
-
-        Args:
-            x: the shard.
-            scale: a number, one a row, or None for 1.
-            chosen: (..., k) elements of x * scale in the type of the arithmetic, +inf where another
-                process may have them. What none has stays +inf.
-        """
-
-    def total(self, sums: Any) -> Any:
-        """Return what a number a row adds up to over the processes."""
 
 
 def name_of(group: Any) -> str:
@@ -93,7 +46,7 @@ def name_of(group: Any) -> str:
     return name
 
 
-def exchange_named(name: str, x: Any) -> Exchange:
+def exchange_named(name: str, x: Any) -> Direct | Collective:
     """Return the exchange of the process group of that name, for shards like x."""
     group = distributed_c10d._resolve_process_group(name)
     if x.is_cuda and group not in _exchanges:

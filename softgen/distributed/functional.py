@@ -35,7 +35,7 @@ def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
     Raises NotSupportedError before torch.distributed is initialised, and what `softgen.softmax`
     raises.
     """
-    return _elements(operators.softmax, x_local, dtype, group)
+    return _elements(x_local, dtype, False, group)
 
 
 def log_softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
@@ -43,7 +43,7 @@ def log_softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
 
     -inf gives -inf where the rest of the row is finite.
     """
-    return _elements(operators.log_softmax, x_local, dtype, group)
+    return _elements(x_local, dtype, True, group)
 
 
 def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: Any = None) -> Any:
@@ -101,11 +101,11 @@ def autocast_type(x: Any) -> Any:
     return torch.float32 if kept else x.dtype
 
 
-def _elements(operator: Any, x_local: Any, dtype: Any, group: Any) -> Any:
-    """Return what an operator gives for the elements of a shard."""
+def _elements(x_local: Any, dtype: Any, log: bool, group: Any) -> Any:
+    """Return this shard of the softmax, or its logarithm."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
     dtype = _result_dtype(dtype, x)
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)
-    return placed.elements(operator(x, dtype, name_of(placed.group)))
+    return placed.elements(operators.softmax(x, dtype, log, name_of(placed.group)))

@@ -40,7 +40,7 @@ def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
 
 def log_softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
     """Return this process's columns of the logarithm of the softmax; see `softmax`."""
-    return _Nccl(comm).log_softmax(_wide_for(dtype, x_local), dtype)
+    return _Nccl(comm).softmax(_wide_for(dtype, x_local), dtype, log=True)
 
 
 def logsumexp(x_local: Any, comm: Any, *, keepdim: bool = False) -> Any:

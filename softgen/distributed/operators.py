@@ -78,38 +78,24 @@ def _like_rows(x: Any) -> Any:
 
 
 def _keep_result(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, _, ctx.group = inputs
+    x, _, ctx.log, ctx.group = inputs
     ctx.dtype = x.dtype
     ctx.save_for_backward(output)
 
 
-def _of_softmax(ctx: Any, dy: Any) -> tuple[Any, None, None]:
-    """Return y (dy - sum(dy y)), where the sum is over all shards."""
+def _of_result(ctx: Any, dy: Any) -> tuple[Any, None, None, None]:
+    """Return y (dy - sum(dy y)), or dy - exp(y) sum(dy) of a logarithm; over all shards."""
     (y,) = ctx.saved_tensors
     up = dy.to(wide(y))
-    sums = total((up * y).sum(-1), ctx.group)
-    return ((up - sums[..., None]) * y).to(ctx.dtype), None, None
+    sums = total((up if ctx.log else up * y).sum(-1), ctx.group)[..., None]
+    dx = up - y.to(up.dtype).exp() * sums if ctx.log else (up - sums) * y
+    return dx.to(ctx.dtype), None, None, None
 
 
-def _of_log_softmax(ctx: Any, dy: Any) -> tuple[Any, None, None]:
-    """Return dy - exp(y) sum(dy), where the sum is over all shards."""
-    (y,) = ctx.saved_tensors
-    up = dy.to(wide(y))
-    sums = total(up.sum(-1), ctx.group)
-    return (up - torch.exp(y.to(up.dtype)) * sums[..., None]).to(ctx.dtype), None, None
-
-
-@_operator(lambda x, dtype, group: _like(x, dtype), _of_softmax, _keep_result)
-def softmax(x: torch.Tensor, dtype: torch.dtype, group: str) -> torch.Tensor:
-    """Return this shard of the softmax, of `dtype`."""
-    found: torch.Tensor = exchange_named(group, x).softmax(x.detach(), dtype)
-    return found.contiguous()
-
-
-@_operator(lambda x, dtype, group: _like(x, dtype), _of_log_softmax, _keep_result)
-def log_softmax(x: torch.Tensor, dtype: torch.dtype, group: str) -> torch.Tensor:
-    """Return this shard of the logarithm of the softmax, of `dtype`."""
-    found: torch.Tensor = exchange_named(group, x).log_softmax(x.detach(), dtype)
+@_operator(lambda x, dtype, log, group: _like(x, dtype), _of_result, _keep_result)
+def softmax(x: torch.Tensor, dtype: torch.dtype, log: bool, group: str) -> torch.Tensor:
+    """Return this shard of the softmax, of `dtype`, or its logarithm."""
+    found: torch.Tensor = exchange_named(group, x).softmax(x.detach(), dtype, log)
     return found.contiguous()
 
 
@@ -167,7 +153,7 @@ def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
 def losses(
     x: torch.Tensor, target: torch.Tensor, first: int, ignored: int, z_loss: float, group: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cross entropy of each row, and lse; see Exchange."""
+    """Return the cross entropy of each row, and lse; see Gathered."""
     exchange = exchange_named(group, x)
     start = first_column(first, x, exchange.group)
     return exchange.losses(x.detach(), target, start, ignored, z_loss)

@@ -6,6 +6,7 @@ a DTensor, and calls it on what lies here.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -95,7 +96,7 @@ def serve(operator: Any, rule: Rule) -> None:
 
 def _served(operator: Any, rule: Rule, given: dict[str, Any]) -> Any:
     """Return the results of an operator that is given DTensors."""
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import Replicate, Shard
 
     tensors = {name: each for name, each in given.items() if isinstance(each, torch.Tensor)}
     for name, each in tensors.items():
@@ -126,15 +127,13 @@ def _served(operator: Any, rule: Rule, given: dict[str, Any]) -> Any:
             placed[name] = each.redistribute(mesh, wanted).to_local()
     results = operator(**placed)
 
-    def whole(result: Any, like: str) -> Any:
-        shape = torch.Size([x.shape[i] for i in kept]) if like == ROWS else given[like].shape
-        wanted = placements if like in rule.elements else of_rows(shape)
-        options = {"run_check": False, "shape": shape, "stride": strides_of(shape)}
-        return DTensor.from_local(result, mesh, wanted, **options)
+    def placed_as(result: Any, like: str) -> Any:
+        shape = [x.shape[i] for i in kept] if like == ROWS else given[like].shape
+        return whole(result, mesh, placements if like in rule.elements else of_rows(shape), shape)
 
     if isinstance(results, torch.Tensor):
-        return whole(results, rule.results[0])
-    return tuple(whole(*pair) for pair in zip(results, rule.results, strict=True))
+        return placed_as(results, rule.results[0])
+    return tuple(placed_as(*pair) for pair in zip(results, rule.results, strict=True))
 
 
 def _whole_rows(placement: Any, reduced: set[int], ndim: int) -> Any:
@@ -161,10 +160,14 @@ def shard_dim(placement: Any, ndim: int) -> int | None:
     return dim
 
 
-def strides_of(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))
+def whole(result: Any, mesh: Any, placements: Sequence[Any], shape: Sequence[int]) -> Any:
+    """Return the DTensor of which each process has a result, in chunks that may be uneven."""
+    from torch.distributed.tensor import DTensor
+
+    strides = [math.prod(max(1, size) for size in shape[i + 1 :]) for i in range(len(shape))]
+    return DTensor.from_local(
+        *(result, mesh, placements),
+        run_check=False,
+        shape=torch.Size(shape),
+        stride=tuple(strides),
+    )

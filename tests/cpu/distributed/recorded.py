@@ -92,7 +92,7 @@ def sound(x: Any, ids: Any, first: int) -> None:
     ids = ids[0, :2]
     name = dist.group.WORLD.group_name
     cases = [
-        (operators.softmax, (x, torch.float32, name)),
+        (operators.softmax, (x, torch.float32, True, name)),
         (operators.losses, (x, ids, first, -100, 0.1, name)),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
     ]
