@@ -26,8 +26,7 @@ class Collective(Gathered):
     @cached_property
     def size(self) -> int:
         """How many processes it has."""
-        found: int = dist.get_world_size(self.group)
-        return found
+        return int(dist.get_world_size(self.group))
 
     def gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""

@@ -318,35 +318,31 @@ def obstacle(group: Any, unwilling: str) -> str:
         return f"kernels exchange rows of 2 to {MOST_SHARDS} GPUs, and these are {size}"
     gpu = torch.cuda.current_device()
     here = [_uuid(i) for i in range(torch.cuda.device_count())]
-    if not (unwilling or Mailboxes.are_possible()):
-        unwilling = f"PyTorch {torch.__version__} has no symmetric memory"
-    hosts, gpus, uuids, complaints = zip(
-        *_from_all((_host(), gpu, here[gpu], unwilling), group), strict=True
-    )
-    said = next(filter(None, complaints), "")
-    if said:
-        return str(said)
+    facts = _from_all((_host(), gpu, here[gpu], unwilling), group)
+    hosts, gpus, uuids, complaints = zip(*facts, strict=True)
+    if any(complaints):
+        return str(next(filter(None, complaints)))
     if len(set(hosts)) > 1:
         return "they are on several hosts"
     if len(set(uuids)) < size:
         return "two of them have one GPU"
-    pairs = list(zip(gpus, uuids, strict=True))
     said = ""
-    if any(here[i : i + 1] != [uuid] for i, uuid in pairs):
+    if any(here[i : i + 1] != [uuid] for i, uuid in zip(gpus, uuids, strict=True)):
         said = (
             "they do not see the same GPUs (CUDA_VISIBLE_DEVICES); let each process see all of "
             "them, and take its own by torch.cuda.set_device()"
         )
     elif not all(gpu == i or torch.cuda.can_device_access_peer(gpu, i) for i in gpus):
         said = "not every GPU can access the memory of the others"
-    said = next(filter(None, _from_all(said, group)), "")
-    if said:
-        return said
-    try:
-        Mailboxes(group, torch.device("cuda", gpu), 1, 1.0)
-    except RuntimeError as error:  # as where a container forbids what shares memory
-        said = f"symmetric memory failed: {error}"
-    return next(filter(None, _from_all(said, group)), "")
+    found = _from_all(said, group)
+    if not any(found):
+        try:
+            Mailboxes(group, torch.device("cuda", gpu), 1, 1.0)
+        # As in an old PyTorch, and where a container forbids what shares memory.
+        except (AttributeError, ImportError, RuntimeError) as error:
+            said = f"symmetric memory failed: {error}"
+        found = _from_all(said, group)
+    return next(filter(None, found), "")
 
 
 def _from_all(mine: Any, group: Any) -> list[Any]:

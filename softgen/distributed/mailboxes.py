@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -75,15 +74,6 @@ class Mailboxes:
         self._last = handle, stream
         if last is not None and not torch.cuda.is_current_stream_capturing():
             stream.wait_stream(last[1])
-
-    @staticmethod
-    def are_possible() -> bool:
-        """Whether this PyTorch has symmetric memory."""
-        try:
-            module = importlib.import_module("torch.distributed._symmetric_memory")
-        except ImportError:
-            return False
-        return hasattr(module, "empty") and hasattr(module, "rendezvous")
 
 
 @contextlib.contextmanager

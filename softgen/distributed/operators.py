@@ -54,8 +54,7 @@ def _operator(
 
     def register(run: Callable[..., Any]) -> Any:
         short = f"sharded_{run.__name__}"
-        name = f"softgen::{short}"
-        schema = _schema_of(run, mutates_args=())
+        name, schema = f"softgen::{short}", _schema_of(run, mutates_args=())
         _LIBRARY.define(f"{short}{schema}", tags=torch.Tag.pt2_compliant_tag)
         _LIBRARY.impl(short, run, "CompositeExplicitAutograd")
         torch.library.register_fake(name, fake, lib=_LIBRARY)
@@ -95,15 +94,13 @@ def _of_result(ctx: Any, dy: Any) -> tuple[Any, None, None, None]:
 @_operator(lambda x, dtype, log, group: _like(x, dtype), _of_result, _keep_result)
 def softmax(x: torch.Tensor, dtype: torch.dtype, log: bool, group: str) -> torch.Tensor:
     """Return this shard of the softmax, of `dtype`, or its logarithm."""
-    found: torch.Tensor = exchange_named(group, x).softmax(x.detach(), dtype, log)
-    return found.contiguous()
+    return exchange_named(group, x).softmax(x.detach(), dtype, log).contiguous()
 
 
 @_operator(lambda sums, group: _like(sums))
 def total(sums: torch.Tensor, group: str) -> torch.Tensor:
     """Return what a number a row adds up to over the processes."""
-    found: torch.Tensor = exchange_named(group, sums).total(sums.detach().clone())
-    return found
+    return exchange_named(group, sums).total(sums.detach().clone())
 
 
 def _keep_lse(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -117,8 +114,7 @@ def _of_logsumexp(ctx: Any, upstream: Any) -> tuple[Any, None]:
 @_operator(lambda x, group: _like_rows(x), _of_logsumexp, _keep_lse)
 def logsumexp(x: torch.Tensor, group: str) -> torch.Tensor:
     """Return lse of the rows, in the type of the arithmetic."""
-    found: torch.Tensor = exchange_named(group, x).logsumexp(x.detach())
-    return found
+    return exchange_named(group, x).logsumexp(x.detach())
 
 
 @_operator(lambda x, lse, upstream: _like(x), sends=False)
@@ -127,8 +123,7 @@ def logsumexp_backward(x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tenso
     if not x.numel():
         return _like(x)
     rows = lse.detach(), upstream.detach()
-    found: torch.Tensor = local.logsumexp_backward(x.detach(), *rows)
-    return found.contiguous()
+    return local.logsumexp_backward(x.detach(), *rows).contiguous()
 
 
 def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -177,8 +172,7 @@ def losses_backward(
     start = first_column(first, x, exchange_named(group, x).group)
     upstream = upstream.detach().to(lse.dtype).contiguous()
     more = lse.detach(), upstream, z_loss, rows.detach(), start
-    found: torch.Tensor = local.cross_entropy_backward(x.detach(), target, ignored, *more)
-    return found.contiguous()
+    return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -252,8 +246,7 @@ def token_log_probs_backward(
     hits = ((at[..., :, None] == at[..., None, :]) * (mine * g)[..., None, :]).sum(-1)
     right = hits - p * g.sum(-1, keepdim=True)
     right = right if scale is None else right * scale_by_row(scale)
-    found: torch.Tensor = dx.scatter_(-1, at.to(torch.int64), right.to(dx.dtype))
-    return found.contiguous()
+    return dx.scatter_(-1, at.to(torch.int64), right.to(dx.dtype)).contiguous()
 
 
 def _scale(number: float | None, of_rows: Any) -> Any:

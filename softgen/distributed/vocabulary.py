@@ -8,18 +8,16 @@ import torch
 import torch.distributed as dist
 
 from softgen.distributed.collective import Collective
-from softgen.distributed.starts import Starts
+from softgen.distributed.starts import first_of
 from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
-
-_starts = Starts()
 
 
 def first_column(given: int, x: Any, group: Any) -> int:
     """Return the number of the shard's first column among the columns of all processes.
 
     Where the one that is given is below 0, the processes ask each other once for a number of
-    columns: see Starts.
+    columns: see first_of.
 
     Raises CaptureError where it is not known yet and the stream is captured.
     """
@@ -35,7 +33,7 @@ def first_column(given: int, x: Any, group: Any) -> int:
         mine = torch.tensor([[x.shape[-1]]], device=x.device)
         return Collective(group).gather(mine).view(-1)
 
-    return _starts.first(group, dist.get_rank(group), x.shape[-1], ask)
+    return first_of(group, dist.get_rank(group), x.shape[-1], ask)
 
 
 def nearest(x: Any, ids: Any, first: int) -> tuple[Any, Any]:

@@ -44,10 +44,6 @@ class Boxes:
     def __init__(self, *given: Any) -> None:
         """Take a group, a device, rows and seconds."""
 
-    @staticmethod
-    def are_possible() -> bool:
-        return True
-
 
 def test_before_torch_distributed_is_initialised() -> None:
     with pytest.raises(NotSupportedError, match="start the program with torchrun"):
@@ -169,6 +165,28 @@ def test_what_processes_answer_decides_for_all(
     told = direct.obstacle(None, "")
     assert said in told
     assert bool(said) == bool(told)
+
+
+@pytest.mark.usefixtures("groups")
+def test_memory_that_one_process_cannot_share_is_told_by_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Here the other process fails, which this one hears in the last round."""
+    rounds: list[Any] = []
+
+    def gather(every: list[Any], mine: Any, group: Any) -> None:
+        rounds.append(mine)
+        answers = [("a", 0, "GPU-0", ""), ("a", 1, "GPU-1", "")], ["", ""], ["", "no memory"]
+        every[:] = answers[len(rounds) - 1]
+
+    monkeypatch.setattr("torch.distributed.all_gather_object", gather)
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(direct, "_uuid", lambda gpu: f"GPU-{gpu}")
+    monkeypatch.setattr("torch.cuda.can_device_access_peer", lambda one, other: True)
+    monkeypatch.setattr(direct, "Mailboxes", Boxes)
+    assert direct.obstacle(None, "") == "no memory"
+    assert rounds[1:] == ["", ""]
 
 
 @pytest.mark.parametrize("size", [1, 9])
