@@ -64,8 +64,7 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
     dtype = _result_dtype(dtype, x)
-    lse = operators.logsumexp(x, name_of(placed.group))
-    lse = placed.rows(lse.to(dtype))
+    lse = placed.rows(operators.logsumexp(x, name_of(placed.group)).to(dtype))
     return lse[..., None] if keepdim else lse
 
 
