@@ -590,7 +590,6 @@ PARAMETER = "a number that the code has, or that a caller gives"
 NO_MEASUREMENT: dict[str, dict[str, str]] = {
     "README.md": {"| 5.2 GB |": "the size of PyTorch's packages on disk"},
     "docs/bench.md": {"One whose input is over 1 GiB is drawn again": PARAMETER},
-    "docs/distributed.md": {"ends the wait of the others after 600 s": PARAMETER},
     "docs/hooks.md": {"|x| < 0.8 c": PARAMETER},
     "docs/partial.md": {"where m is above 88.7": "the logarithm of float32's largest number"},
     "docs/performance.md": {
@@ -619,7 +618,6 @@ NO_MEASUREMENT: dict[str, dict[str, str]] = {
         "whose launches take 240 us": MODEL,
     },
     "docs/sharded.md": {
-        "it waits 600 s, as NCCL does": PARAMETER,
         "random delays of up to 20 us": PARAMETER,
     },
     "docs/sources.md": {"the 20% and the 80% quantile": PARAMETER},

@@ -26,8 +26,7 @@ class Collective(Gathered):
     @cached_property
     def size(self) -> int:
         """How many processes it has."""
-        found: int = dist.get_world_size(self.group)
-        return found
+        return int(dist.get_world_size(self.group))
 
     def gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
@@ -36,7 +35,7 @@ class Collective(Gathered):
         return every.view(self.size, *mine.shape)
 
     def total(self, sums: Any) -> Any:
-        """Return the sums over the processes; see Exchange."""
+        """Return what a number a row adds up to over the processes."""
         if self.size > 1 and sums.numel():
             dist.all_reduce(sums, group=self.group)
         return sums

@@ -15,16 +15,13 @@ import torch.distributed as dist
 from softgen.devices.gpu.compile import compile_source
 from softgen.distributed import local, tuned
 from softgen.distributed.collective import Collective
-from softgen.distributed.mailboxes import Mailboxes
+from softgen.distributed.mailboxes import Mailboxes, patience_of
 from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.spec.shards import MOST_SHARDS, SHARDS
 from softgen.torch.dtypes import wide
-
-# As long as NCCL waits where nobody says otherwise.
-SECONDS = 600.0
 
 # A mailbox has 128 bytes a row and process: of 8 processes 64 MiB.
 MOST_ROWS = 65536
@@ -43,7 +40,7 @@ _NO_COLUMN = 2**63 - 1
 
 
 class Direct:
-    """Parts of rows through mailboxes in symmetric memory, for groups of GPUs that are `usable`.
+    """Parts of rows through mailboxes in symmetric memory, for groups without an `obstacle`.
 
     Whether a call goes through them depends on what is the same in all processes: its rows, and
     what they found at the first call with about so many (`tuned.py`). Each launches a kernel for
@@ -54,12 +51,10 @@ class Direct:
         size: how many processes it has.
     """
 
-    def __init__(self, group: Any, seconds: float = SECONDS) -> None:
-        """Make an exchange that waits so many seconds for another process."""
+    def __init__(self, group: Any) -> None:
         # An exchange is kept as long as its group, and must not keep it.
         self._group = weakref.ref(group)
         self.size: int = dist.get_world_size(group)
-        self._seconds = seconds
         self._mailboxes: Mailboxes | None = None
         self._kernels: dict[Any, Any] = {}
         self._launches: dict[Any, Any] = {}
@@ -75,16 +70,25 @@ class Direct:
         """What the rest goes through."""
         return Collective(self.group)
 
-    def softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the softmax; see Exchange."""
-        return self._elements("softmax", x, dtype)
+    def softmax(self, x: Any, dtype: Any, log: bool = False) -> Any:
+        """Return this shard of the softmax, or its logarithm; see Gathered."""
+        function = "log_softmax" if log else "softmax"
 
-    def log_softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the logarithm of the softmax; see Exchange."""
-        return self._elements("log_softmax", x, dtype)
+        def direct(x: Any) -> Any:
+            found = self._launch(function, x, dtype)
+            if found is not None:
+                return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
+            m, d = local.partial(x, None)
+            m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
+            return local.finished(x, m, d, log, dtype)
+
+        def gather(x: Any) -> Any:
+            return self.collective.softmax(x, dtype, log)
+
+        return self._chosen(function, x, dtype, direct, gather, writes_elements=True)
 
     def logsumexp(self, x: Any) -> Any:
-        """Return lse of the rows; see Exchange."""
+        """Return lse of the rows; see Gathered."""
 
         def direct(x: Any) -> Any:
             found = self._at_once("logsumexp", x, wide(x))
@@ -97,7 +101,7 @@ class Direct:
     def losses(
         self, x: Any, target: Any, first: int, ignored: int, z_loss: float
     ) -> tuple[Any, Any]:
-        """Return the losses and lse; see Exchange."""
+        """Return the losses and lse; see Gathered."""
         kind = "" if target.dtype is torch.int64 else "_i32"
         target = target.contiguous()
         rest = (target, ignored, z_loss)
@@ -118,28 +122,12 @@ class Direct:
         return found
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """Return the pairs and the chosen elements of the rows; see Exchange."""
+        """Return the pairs and the chosen elements of the rows; see Gathered."""
         return self.collective.pairs(x, scale, chosen)
 
     def total(self, sums: Any) -> Any:
-        """Return the sums over the processes; see Exchange."""
+        """Return the sums over the processes; see Gathered."""
         return self.collective.total(sums)
-
-    def _elements(self, function: str, x: Any, dtype: Any) -> Any:
-        """Return what there is one of a column."""
-
-        def direct(x: Any) -> Any:
-            found = self._launch(function, x, dtype)
-            if found is not None:
-                return found[0] if x.shape[-1] else torch.empty_like(x, dtype=dtype)
-            m, d = local.partial(x, None)
-            m, d = self._must("merge", m[..., None], m.dtype, (d[..., None],))
-            return local.finished(x, m, d, function == "log_softmax", dtype)
-
-        def gather(x: Any) -> Any:
-            return getattr(self.collective, function)(x, dtype)
-
-        return self._chosen(function, x, dtype, direct, gather, writes_elements=True)
 
     def _chosen(
         self,
@@ -283,7 +271,7 @@ class Direct:
         if self._mailboxes is None or self._mailboxes.room < rows:
             self._require_no_capture("there are no mailboxes for so many rows yet")
             room = rows_bucket(max(rows, 1024))
-            self._mailboxes = Mailboxes(self.group, device, room, self._seconds)
+            self._mailboxes = Mailboxes(self.group, device, room, patience_of(self.group))
             dist.barrier(self.group)  # nobody writes into a mailbox that is not clear yet
         return self._mailboxes
 
@@ -314,37 +302,59 @@ def on(x: Any) -> Any:
     return contextlib.nullcontext() if here else torch.cuda.device(x.device)
 
 
-def usable(group: Any, wanted: bool) -> bool:
-    """Return whether the processes of a group exchange directly; all of them have to ask.
+def obstacle(group: Any, unwilling: str) -> str:
+    """Return why the processes of a group cannot exchange directly, or ""; all have to ask.
 
-    They do where all have `wanted` it, on GPUs of one host, one each, that access each other's
-    memory, where PyTorch has symmetric memory and the system lets it share memory between
-    processes. The answer is the same in all.
+    They can where each wants to, on GPUs of one host, one each, that have the same numbers in all
+    and access each other's memory, where PyTorch has symmetric memory and the system lets it share
+    memory between processes. The answer is the same in all.
+
+    Args:
+        group: the process group.
+        unwilling: why this process does not want to, or "".
     """
     size = dist.get_world_size(group)
     if not 1 < size <= MOST_SHARDS:
-        return False
+        return f"kernels exchange rows of 2 to {MOST_SHARDS} GPUs, and these are {size}"
     gpu = torch.cuda.current_device()
-    every: list[Any] = [None] * size
-    dist.all_gather_object(every, (_host(), gpu, wanted), group=group)
-    hosts, gpus, wishes = zip(*every, strict=True)
-    if not all(wishes) or len(set(hosts)) > 1 or len(set(gpus)) < len(gpus):
-        return False
-    reach = all(gpu == its or torch.cuda.can_device_access_peer(gpu, its) for its in gpus)
-    if not _agree(reach and Mailboxes.are_possible(), group):
-        return False
-    try:
-        Mailboxes(group, torch.device("cuda", gpu), 1, 1.0)
-    except RuntimeError:  # as where a container forbids what shares memory between processes
-        return _agree(False, group)
-    return _agree(True, group)
+    here = [_uuid(i) for i in range(torch.cuda.device_count())]
+    facts = _from_all((_host(), gpu, here[gpu], unwilling), group)
+    hosts, gpus, uuids, complaints = zip(*facts, strict=True)
+    if any(complaints):
+        return str(next(filter(None, complaints)))
+    if len(set(hosts)) > 1:
+        return "they are on several hosts"
+    if len(set(uuids)) < size:
+        return "two of them have one GPU"
+    said = ""
+    if any(here[i : i + 1] != [uuid] for i, uuid in zip(gpus, uuids, strict=True)):
+        said = (
+            "they do not see the same GPUs (CUDA_VISIBLE_DEVICES); let each process see all of "
+            "them, and take its own by torch.cuda.set_device()"
+        )
+    elif not all(gpu == i or torch.cuda.can_device_access_peer(gpu, i) for i in gpus):
+        said = "not every GPU can access the memory of the others"
+    found = _from_all(said, group)
+    if not any(found):
+        try:
+            Mailboxes(group, torch.device("cuda", gpu), 1, 1.0)
+        # As in an old PyTorch, and where a container forbids what shares memory.
+        except (AttributeError, ImportError, RuntimeError) as error:
+            said = f"symmetric memory failed: {error}"
+        found = _from_all(said, group)
+    return next(filter(None, found), "")
 
 
-def _agree(mine: bool, group: Any) -> bool:
-    """Return whether it is so in all processes of a group of GPUs."""
-    found = torch.tensor([mine], dtype=torch.int32).cuda()
-    dist.all_reduce(found, op=dist.ReduceOp.MIN, group=group)
-    return bool(found.item())
+def _from_all(mine: Any, group: Any) -> list[Any]:
+    """Return what each process of a group says."""
+    every: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, mine, group=group)
+    return every
+
+
+def _uuid(gpu: int) -> str:
+    """Return what tells a GPU from all others, whatever its number is here."""
+    return str(torch.cuda.get_device_properties(gpu).uuid)
 
 
 def _host() -> str:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NamedTuple
 
-import torch
-
 from softgen.errors import InvalidValueError, NotSupportedError
+from softgen.torch.dtensor import is_dtensor, shard_dim, whole
 
 
 class Sharded(NamedTuple):
@@ -34,12 +32,12 @@ class Sharded(NamedTuple):
         Raises NotSupportedError for a DTensor whose last dimension is not sharded over one
         dimension of its mesh, and InvalidValueError for a group beside a DTensor.
         """
-        if not _is_dtensor(x):
+        if not is_dtensor(x):
             return cls(x, group)
         if group is not None:
             raise InvalidValueError("a DTensor has a group of its own; leave group= out")
         mesh, last = x.device_mesh, x.dim() - 1
-        along = [i for i, each in enumerate(x.placements) if _dim_of(each, last) == last]
+        along = [i for i, each in enumerate(x.placements) if shard_dim(each, x.dim()) == last]
         if len(along) != 1 or any(each.is_partial() for each in x.placements):
             raise NotSupportedError(
                 f"the last dimension of a DTensor must be sharded over one dimension of its mesh, "
@@ -59,32 +57,20 @@ class Sharded(NamedTuple):
 
     def elements(self, y: Any) -> Any:
         """Return a result of the shard's shape, placed as x is."""
-        source = self.source
-        if source is None:
-            return y
-        return type(source).from_local(
-            *(y, source.device_mesh, source.placements),
-            run_check=False,
-            shape=source.shape,
-            stride=_strides(source.shape),
-        )
+        x = self.source
+        return y if x is None else whole(y, x.device_mesh, x.placements, x.shape)
 
     def rows(self, found: Any) -> Any:
         """Return a result of the rows, or one for all: the same in the group."""
-        source = self.source
-        if source is None:
+        x = self.source
+        if x is None:
             return found
-        shape = (*source.shape[:-1], *found.shape[source.dim() - 1 :]) if found.dim() else ()
-        return type(source).from_local(
-            *(found, source.device_mesh, self._of_rows()),
-            run_check=False,
-            shape=torch.Size(shape),
-            stride=_strides(shape),
-        )
+        shape = (*x.shape[:-1], *found.shape[x.dim() - 1 :]) if found.dim() else ()
+        return whole(found, x.device_mesh, self._of_rows(), shape)
 
     def like_rows(self, given: Any) -> Any:
         """Return the part of a DTensor that belongs to the rows here, or a tensor as it is."""
-        if self.source is None or not _is_dtensor(given):
+        if self.source is None or not is_dtensor(given):
             return given
         return given.redistribute(self.source.device_mesh, self._of_rows()).to_local()
 
@@ -95,28 +81,3 @@ class Sharded(NamedTuple):
         placements = list(self.source.placements)
         placements[self.along] = Replicate()
         return placements
-
-
-def _is_dtensor(x: Any) -> bool:
-    """Whether x is one. Nobody has one without that module, which takes a while to import."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return isinstance(x, getattr(module, "DTensor", ()))
-
-
-def _dim_of(placement: Any, last: int) -> int | None:
-    """Return the dimension that a placement shards in chunks, or None."""
-    if not placement.is_shard():
-        return None
-    if type(placement).__name__ != "Shard":
-        raise NotSupportedError(f"a DTensor must be placed by Shard, got {placement}")
-    dim: int = placement.dim
-    return dim if dim >= 0 else dim + last + 1
-
-
-def _strides(shape: Any) -> tuple[int, ...]:
-    """Return the strides of a contiguous tensor."""
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(1, size)
-    return tuple(reversed(strides))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
+from softgen import logs
 from softgen.distributed.collective import Collective
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.switches import is_on
@@ -20,69 +22,19 @@ if TYPE_CHECKING:
 _exchanges: WeakKeyDictionary[Any, Direct | None] = WeakKeyDictionary()
 
 
-class Exchange(Protocol):
-    """What the functions need of the processes that hold the other columns of the same rows.
-
-    x is this process's shard, (..., columns), and may have no column. All processes call the same
-    methods in the same order, with the same rows; what is returned a row has the same bits on all.
-
-    """
-
-    @property
-    def group(self) -> Any:
-        """The process group."""
-
-    def softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the softmax of the rows, of `dtype`."""
-
-    def log_softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the logarithm of the softmax, of `dtype`."""
-
-    def logsumexp(self, x: Any) -> Any:
-        """Return log(sum(exp(x))) of the rows, in the type of the arithmetic."""
-
-    def losses(
-        self, x: Any, target: Any, first: int, ignored: int, z_loss: float
-    ) -> tuple[Any, Any]:
-        """Return the cross entropy of the rows with their targets, and lse.
-
-        Args:
-            x: the shard.
-            target: a number of a column among those of all processes, int32 or int64, one a row.
-            first: that of this process's first column.
-            ignored: a target whose row counts for nothing: 0, and an lse of -inf.
-            z_loss: the weight of lse^2.
-        """
-
-    def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """Return the pairs (m, d) of the rows of x * scale, and the chosen elements of all.
-
-        Args:
-            x: the shard.
-            scale: a number, one a row, or None for 1.
-            chosen: (..., k) elements of x * scale in the type of the arithmetic, +inf where another
-                process may have them. What none has stays +inf.
-        """
-
-    def total(self, sums: Any) -> Any:
-        """Return what a number a row adds up to over the processes."""
-
-
-def exchange_of(group: Any, x: Any) -> Exchange:
-    """Return the exchange of a process group, for shards like x; None is that of all processes.
+def name_of(group: Any) -> str:
+    """Return the name of a process group; None is that of all processes.
 
     Raises NotSupportedError before torch.distributed is initialised, and InvalidTypeError or
     InvalidValueError for a group that is none or that this process is not in.
     """
-    group = _world() if group is None else group
-    known = group is not None and x.is_cuda and group in _exchanges
-    if known:
-        return _exchanges[group] or Collective(group)
     if not dist.is_available() or not dist.is_initialized():
         raise NotSupportedError(
             "torch.distributed is not initialised; start the program with torchrun and call "
             "torch.distributed.init_process_group() first"
         )
+    if group is None:
+        group = dist.group.WORLD
     if not isinstance(group, dist.ProcessGroup) and group is not dist.GroupMember.NON_GROUP_MEMBER:
         raise InvalidTypeError(
             "group must be a process group, as torch.distributed.new_group() returns it, or None "
@@ -90,18 +42,56 @@ def exchange_of(group: Any, x: Any) -> Exchange:
         )
     if dist.get_rank(group) < 0:
         raise InvalidValueError("this process is not in the group; call with one that it is in")
-    # While a stream is captured they cannot ask each other.
-    if not x.is_cuda or torch.cuda.is_current_stream_capturing():
-        return Collective(group)
-    from softgen.distributed.direct import Direct, usable
+    name: str = group.group_name
+    return name
 
+
+def exchange_named(name: str, x: Any) -> Direct | Collective:
+    """Return the exchange of the process group of that name, for shards like x."""
+    group = distributed_c10d._resolve_process_group(name)
+    if x.is_cuda and group not in _exchanges:
+        # While a stream is captured they cannot ask each other.
+        if torch.cuda.is_current_stream_capturing():
+            return Collective(group)
+        with torch.cuda.device(x.device):
+            _exchanges[group] = _asked(group)
+    return (x.is_cuda and _exchanges[group]) or Collective(group)
+
+
+def _asked(group: Any) -> Direct | None:
+    """Ask all processes of a group of GPUs; the first one says why they do not go directly."""
+    from softgen.distributed.direct import Direct, obstacle
+
+    found = obstacle(group, _unwillingness())
+    if not found:
+        return Direct(group)
+    if dist.get_rank(group) == 0 and dist.get_world_size(group) > 1:
+        ranks = dist.get_process_group_ranks(group)
+        logs.warning("processes %s share rows by an all-gather, as %s", ranks, found)
+    return None
+
+
+def _unwillingness() -> str:
+    """Return why this process wants no direct exchange; "" if it does."""
+    if not is_on("SOFTGEN_DIRECT", default=True):
+        return "SOFTGEN_DIRECT=0 is set"
     # Which kernel sends parts of rows depends on their number, and with it the last bits of a row.
-    wanted = is_on("SOFTGEN_DIRECT", default=True) and not batch_invariant_default()
-    with torch.cuda.device(x.device):
-        _exchanges[group] = Direct(group) if usable(group, wanted) else None
-    return _exchanges[group] or Collective(group)
+    if batch_invariant_default():
+        return "SOFTGEN_BATCH_INVARIANT=1 is set"
+    # Kernels of two groups on two streams could run in another order on another GPU: each would
+    # hold its GPU and wait for the other.
+    if any(each is not None and _is_alive(group) for group, each in _exchanges.items()):
+        return (
+            "another group goes directly there already, and kernels of both that run at once would "
+            "wait for each other; destroy it first, or pass the same group everywhere"
+        )
+    return ""
 
 
-def _world() -> Any:
-    """Return the group of all processes, or None."""
-    return dist.group.WORLD if dist.is_available() else None
+def _is_alive(group: Any) -> bool:
+    """Return whether a group that somebody holds has not been destroyed."""
+    try:
+        dist.get_rank(group)
+    except ValueError:
+        return False
+    return True

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
+from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
-from softgen.distributed.exchange import exchange_of
-from softgen.distributed.gradients import LogSoftmax, LogSumExp, Softmax
+from softgen.distributed.exchange import name_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType, Float8, result_type
-from softgen.torch.dtypes import FLOATS
-
-F = TypeVar("F", bound=Callable[..., Any])
+from softgen.torch.dtypes import FLOATS, HALVES
 
 
-def eager(function: F) -> F:
-    """Return a function that torch.compile calls as it is: a graph breaks there."""
-    found: F = torch.compiler.disable(function)
-    return found
-
-
-@eager
 def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
     """Return this process's columns of the softmax of rows whose columns all processes share.
 
@@ -31,7 +21,8 @@ def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
         x_local: this process's columns, (..., columns), float16, bfloat16, float32 or float64; of
             the same rows and dtype in all processes. Columns may differ, and there may be none. Or
             a DTensor that is sharded along its last dimension.
-        dtype: dtype of the result; x_local's by default.
+        dtype: dtype of the result; x_local's by default, under torch.autocast float32 for 16-bit
+            inputs.
         group: the process group, the default one if None; the DTensor's own for a DTensor.
 
     Returns:
@@ -44,19 +35,17 @@ def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
     Raises NotSupportedError before torch.distributed is initialised, and what `softgen.softmax`
     raises.
     """
-    return _elements(Softmax, x_local, dtype, group)
+    return _elements(x_local, dtype, False, group)
 
 
-@eager
 def log_softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
     """Return this process's columns of the logarithm of the softmax; see `softmax`.
 
     -inf gives -inf where the rest of the row is finite.
     """
-    return _elements(LogSoftmax, x_local, dtype, group)
+    return _elements(x_local, dtype, True, group)
 
 
-@eager
 def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: Any = None) -> Any:
     """Return log(sum(exp(x))) of rows whose columns all processes share: the same bits in each.
 
@@ -75,12 +64,7 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
     dtype = _result_dtype(dtype, x)
-    exchange = exchange_of(placed.group, x)
-    if x.requires_grad and torch.is_grad_enabled():
-        lse = LogSumExp.apply(x, exchange)
-    else:
-        lse = exchange.logsumexp(x.detach())
-    lse = placed.rows(lse.to(dtype))
+    lse = placed.rows(operators.logsumexp(x, name_of(placed.group)).to(dtype))
     return lse[..., None] if keepdim else lse
 
 
@@ -98,7 +82,7 @@ def checked(x: Any) -> Any:
 def _result_dtype(dtype: Any, x: Any) -> Any:
     """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others."""
     if dtype is None:
-        return x.dtype
+        return autocast_type(x)
     if isinstance(dtype, torch.dtype) and dtype in FLOATS:
         return dtype
     found = result_type(dtype)
@@ -110,15 +94,17 @@ def _result_dtype(dtype: Any, x: Any) -> Any:
     return getattr(torch, found.value)
 
 
-def _elements(function: Any, x_local: Any, dtype: Any, group: Any) -> Any:
-    """Return what a class of `gradients` gives for the elements of a shard."""
+def autocast_type(x: Any) -> Any:
+    """Return the dtype of results where none is asked for: float32 under torch.autocast."""
+    kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
+    return torch.float32 if kept else x.dtype
+
+
+def _elements(x_local: Any, dtype: Any, log: bool, group: Any) -> Any:
+    """Return this shard of the softmax, or its logarithm."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
     dtype = _result_dtype(dtype, x)
-    exchange = exchange_of(placed.group, x)
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)
-    if x.requires_grad and torch.is_grad_enabled():
-        return placed.elements(function.apply(x, dtype, exchange))
-    run = exchange.softmax if function is Softmax else exchange.log_softmax
-    return placed.elements(run(x.detach(), dtype))
+    return placed.elements(operators.softmax(x, dtype, log, name_of(placed.group)))

@@ -13,8 +13,9 @@ from softgen.distributed.local import module_of
 class Gathered(abc.ABC):
     """One kernel before the all-gather, and one or two after it.
 
-    x is a process's shard, (..., columns), and may have no column. Nothing is sent where there is
-    one process, or no row.
+    x is a process's shard, (..., columns), and may have no column. All processes call the same
+    methods in the same order, with the same rows; what is returned a row has the same bits on all.
+    Nothing is sent where there is one process, or no row.
     """
 
     @property
@@ -26,16 +27,15 @@ class Gathered(abc.ABC):
     def gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
 
-    def softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the softmax; see Exchange."""
-        return self._finished(x, dtype, log=False)
-
-    def log_softmax(self, x: Any, dtype: Any) -> Any:
-        """Return this shard of the logarithm of the softmax; see Exchange."""
-        return self._finished(x, dtype, log=True)
+    def softmax(self, x: Any, dtype: Any, log: bool = False) -> Any:
+        """Return this shard of the softmax, of `dtype`, or its logarithm."""
+        m, d = local.pair(x, None)
+        if self._sends(m):
+            m, d = _merged(self.gather(_stacked(m, d)), m.shape)
+        return local.finished(x, m, d, log, dtype)
 
     def logsumexp(self, x: Any) -> Any:
-        """Return lse of the rows; see Exchange.
+        """Return log(sum(exp(x))) of the rows, in the type of the arithmetic.
 
         A pair does not tell +inf from NaN, so that shards' own lse travel.
         """
@@ -48,7 +48,15 @@ class Gathered(abc.ABC):
     def losses(
         self, x: Any, target: Any, first: int, ignored: int, z_loss: float
     ) -> tuple[Any, Any]:
-        """Return the losses and lse; see Exchange."""
+        """Return the cross entropy of the rows with their targets, and lse.
+
+        Args:
+            x: the shard.
+            target: a number of a column among those of all processes, int32 or int64, one a row.
+            first: that of this process's first column.
+            ignored: a target whose row counts for nothing: 0, and an lse of -inf.
+            z_loss: the weight of lse^2.
+        """
         m, d, logits = local.targets_of(x, target, first, ignored)
         if not math.prod(m.shape):
             return m, d
@@ -60,7 +68,14 @@ class Gathered(abc.ABC):
         return loss.reshape(m.shape), lse.reshape(m.shape)
 
     def pairs(self, x: Any, scale: Any, chosen: Any) -> tuple[Any, Any, Any]:
-        """Return the pairs and the chosen elements of the rows; see Exchange."""
+        """Return the pairs (m, d) of the rows of x * scale, and the chosen elements of all.
+
+        Args:
+            x: the shard.
+            scale: a number, one a row, or None for 1.
+            chosen: (..., k) elements of x * scale in the type of the arithmetic, +inf where another
+                process may have them. What none has stays +inf.
+        """
         m, d = local.pair(x, scale)
         if not self._sends(m):
             return m, d, chosen
@@ -68,13 +83,6 @@ class Gathered(abc.ABC):
         every = self.gather(module_of(m).concatenate((_stacked(m, d), columns)))
         least = module_of(every).amin(every[:, 2:], 0)
         return *_merged(every, m.shape), least.T.reshape(chosen.shape)
-
-    def _finished(self, x: Any, dtype: Any, log: bool) -> Any:
-        """Return the softmax of this shard, or its logarithm."""
-        m, d = local.pair(x, None)
-        if self._sends(m):
-            m, d = _merged(self.gather(_stacked(m, d)), m.shape)
-        return local.finished(x, m, d, log, dtype)
 
     def _sends(self, rows: Any) -> bool:
         return math.prod(rows.shape) > 0 and self.size > 1

@@ -9,22 +9,19 @@ import torch
 from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import require_reduction
 from softgen.call.scalars import finite, is_number, whole
+from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
-from softgen.distributed.exchange import exchange_of
-from softgen.distributed.functional import checked, eager
-from softgen.distributed.gradients import CrossEntropy, Losses, TokenLogProbs
+from softgen.distributed.exchange import name_of
+from softgen.distributed.functional import autocast_type, checked
 from softgen.distributed.starts import start_of
-from softgen.distributed.vocabulary import chosen, first_column
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.dtypes import HALVES, wide
-from softgen.torch.registry import applied
+from softgen.torch.dtypes import wide
 
 # An ignore_index that no id is.
 _NONE_IGNORED = -(2**63)
 
 
-@eager
 def token_log_probs(
     x_local: Any,
     ids: Any,
@@ -57,44 +54,20 @@ def token_log_probs(
     """
     placed = Sharded.of(x_local, group)
     x, ids = checked(placed.x), _integers("ids", placed.like_rows(ids))
-    several = ids.dim() == x.dim()
     count = count_of(ids.shape, x.shape)
-    temperature = _temperature(temperature, x)
-    start = None if offset is None else start_of(offset)
-    exchange = exchange_of(placed.group, x)
-    start = _start(start, placed, x, exchange.group)
-    tracked = x.requires_grad and torch.is_grad_enabled()
+    number, of_rows = _temperature(temperature, x)
+    start, name = _start(offset, placed), name_of(placed.group)
     if temperature is None and count == 1:
-        log_probs, lse = _of_one(x, ids.reshape(x.shape[:-1]), start, exchange)
-        log_probs = placed.rows(log_probs.reshape(ids.shape))
-        return (log_probs, placed.rows(lse)) if return_lse else log_probs
-    scale = None if temperature is None else 1 / temperature
-    found = chosen(x.detach(), ids if several else ids[..., None], start, scale)
-    m, d, logits = exchange.pairs(x.detach(), scale, found.logits)
-    known = logits != torch.inf
-    log_sum = torch.log(d)
-    log_probs = torch.where(known, (logits - m[..., None]) - log_sum[..., None], torch.nan)
-    lse = m + log_sum
-    if tracked:
-        log_probs = TokenLogProbs.apply(x, log_probs, lse, found, known, temperature)
-    log_probs = placed.rows(log_probs if several else log_probs[..., 0])
+        of_one = ids.reshape(x.shape[:-1])
+        losses, lse = operators.losses(x, of_one, start, _NONE_IGNORED, 0.0, name)
+        log_probs, lse = -losses, lse.masked_fill(lse == torch.inf, torch.nan)
+    else:
+        several = ids if ids.dim() == x.dim() else ids[..., None]
+        log_probs, lse = operators.token_log_probs(x, several, number, of_rows, start, name)
+    log_probs = placed.rows(log_probs.reshape(ids.shape))
     return (log_probs, placed.rows(lse)) if return_lse else log_probs
 
 
-def _of_one(x: Any, ids: Any, start: int, exchange: Any) -> tuple[Any, Any]:
-    """Return the log-probability of an id a row, which is a loss less than 0, and lse."""
-    asked = Losses(ids, start, _NONE_IGNORED)
-    losses, lse = _losses(x, asked, exchange)
-    return -losses, lse.masked_fill(lse == torch.inf, torch.nan)
-
-
-def _losses(x: Any, asked: Losses, exchange: Any) -> tuple[Any, Any]:
-    """Return the losses that are asked for, and lse."""
-    loss, lse, *_ = applied(CrossEntropy, x)(x, asked, exchange)
-    return loss, lse
-
-
-@eager
 def cross_entropy(
     x_local: Any,
     target: Any,
@@ -130,7 +103,6 @@ def cross_entropy(
     """
     require_reduction(None, reduction, 0, z_loss)
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
-    start = None if offset is None else start_of(offset)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), _integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
@@ -138,19 +110,21 @@ def cross_entropy(
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    exchange = exchange_of(placed.group, x)
-    start = _start(start, placed, x, exchange.group)
-    kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
-    options = (ignored, z_loss, reduction, wide(x) if kept else x.dtype)
-    loss, lse = _losses(x, Losses(target, start, *options), exchange)
-    loss = placed.rows(loss)
+    start, name = _start(offset, placed), name_of(placed.group)
+    loss, lse = operators.losses(x, target, start, ignored, z_loss, name)
+    if reduction != "none":
+        loss = loss.sum()
+    if reduction == "mean":
+        loss = loss / (target != ignored).sum()
+    loss = placed.rows(loss.to(autocast_type(x)))
     return (loss, placed.rows(lse)) if return_lse else loss
 
 
-def _start(offset: int | None, placed: Sharded, x: Any, group: Any) -> int:
-    """Return the number of the shard's first column."""
-    known = placed.offset if offset is None else offset
-    return first_column(x, group) if known is None else known
+def _start(offset: int | None, placed: Sharded) -> int:
+    """Return the number of the shard's first column; -1 where the processes have to ask."""
+    if offset is not None:
+        return start_of(offset)
+    return -1 if placed.offset is None else placed.offset
 
 
 def _integers(name: str, array: Any) -> Any:
@@ -160,22 +134,22 @@ def _integers(name: str, array: Any) -> Any:
     return array
 
 
-def _temperature(value: Any, x: Any) -> Any:
-    """Return a number, one a row as a tensor, or None for 1."""
+def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:
+    """Return a number, or one a row as a tensor; of both one is None, or both for 1."""
     if isinstance(value, torch.Tensor):
         if value.requires_grad:
             raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
         try:
-            return value.to(wide(x)).expand(x.shape[:-1])
+            return None, value.to(wide(x)).expand(x.shape[:-1])
         except RuntimeError:
             raise InvalidValueError(
                 f"temperature must broadcast to {tuple(x.shape[:-1])}, got shape "
                 f"{tuple(value.shape)}"
             ) from None
     if value is None:
-        return None
+        return None, None
     if isinstance(value, bool) or not is_number(value):
         raise InvalidTypeError(f"temperature must be a number or a tensor, got {value!r}")
     if not value > 0:
         raise InvalidValueError(f"temperature must be above 0, got {value!r}")
-    return float(value)
+    return float(value), None

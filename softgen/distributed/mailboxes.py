@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
+import contextlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ import torch.distributed as dist
 
 from softgen.errors import ExchangeError
 from softgen.spec.shards import mailbox_bytes
+
+# PyTorch asks for it at each rendezvous.
+NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"
 
 
 class Mailboxes:
@@ -26,16 +30,16 @@ class Mailboxes:
 
         They are clear when all processes have come back from here.
         """
-        # NVLink's multicast is not needed, and can put GPUs out of service where it fails.
-        os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         import torch.distributed._symmetric_memory as symmetric
 
         size, rank = dist.get_world_size(group), dist.get_rank(group)
         self.room, self._seconds = room, seconds
-        self._mine = symmetric.empty(mailbox_bytes(size, room), dtype=torch.uint8, device=device)
-        self._mine.zero_()
-        torch.cuda.synchronize()
-        self._handle = symmetric.rendezvous(self._mine, group)
+        with without_multicast():
+            count = mailbox_bytes(size, room)
+            self._mine = symmetric.empty(count, dtype=torch.uint8, device=device)
+            self._mine.zero_()
+            torch.cuda.synchronize()
+            self._handle = symmetric.rendezvous(self._mine, group)
         offset = self._mine.data_ptr() - self._handle.buffer_ptrs[rank]
         addresses = [pointer + offset for pointer in self._handle.buffer_ptrs]
         self._addresses = torch.tensor(addresses, dtype=torch.int64, device=device)
@@ -71,11 +75,26 @@ class Mailboxes:
         if last is not None and not torch.cuda.is_current_stream_capturing():
             stream.wait_stream(last[1])
 
-    @staticmethod
-    def are_possible() -> bool:
-        """Whether this PyTorch has symmetric memory."""
-        try:
-            module = importlib.import_module("torch.distributed._symmetric_memory")
-        except ImportError:
-            return False
-        return hasattr(module, "empty") and hasattr(module, "rendezvous")
+
+@contextlib.contextmanager
+def without_multicast() -> Iterator[None]:
+    """Have PyTorch leave NVLink's multicast out of symmetric memory, unless the user says else.
+
+    It is not needed, and can put GPUs out of service where it fails. A rendezvous of another thread
+    at the same time goes without it too.
+    """
+    given = os.environ.get(NO_MULTICAST)
+    os.environ.setdefault(NO_MULTICAST, "1")
+    try:
+        yield
+    finally:
+        if given is None:
+            os.environ.pop(NO_MULTICAST, None)
+
+
+def patience_of(group: Any) -> float:
+    """Return the timeout of a group of GPUs, in seconds."""
+    backend = group._get_backend(torch.device("cuda"))
+    options = getattr(backend, "options", None)  # not every backend tells
+    timeout = getattr(options, "_timeout", dist.distributed_c10d.default_pg_timeout)
+    return float(timeout.total_seconds())

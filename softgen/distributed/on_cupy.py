@@ -13,15 +13,13 @@ from softgen.call.losses import reduced, require_reduction
 from softgen.call.scalars import whole
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed.gathered import Gathered
-from softgen.distributed.starts import Starts, start_of
+from softgen.distributed.starts import first_of, start_of
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 # By communicator how many processes it has.
 _sizes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-
-_starts = Starts()
 
 
 def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
@@ -40,7 +38,7 @@ def softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
 
 def log_softmax(x_local: Any, comm: Any, *, dtype: object = None) -> Any:
     """Return this process's columns of the logarithm of the softmax; see `softmax`."""
-    return _Nccl(comm).log_softmax(_wide_for(dtype, x_local), dtype)
+    return _Nccl(comm).softmax(_wide_for(dtype, x_local), dtype, log=True)
 
 
 def logsumexp(x_local: Any, comm: Any, *, keepdim: bool = False) -> Any:
@@ -167,7 +165,7 @@ def _first(x: Any, comm: Any, offset: int | None) -> int:
     def ask() -> Any:
         return _Nccl(comm).gather(_cupy().array([[x.shape[-1]]], "int64")).ravel()
 
-    return _starts.first(comm, comm.rank, x.shape[-1], ask)
+    return first_of(comm, comm.rank, x.shape[-1], ask)
 
 
 def _integers(name: str, columns: Any) -> Any:

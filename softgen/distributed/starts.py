@@ -9,26 +9,26 @@ from weakref import WeakKeyDictionary
 from softgen.call.scalars import whole
 from softgen.errors import InvalidValueError
 
+# By group, and how many columns this process has.
+_known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
 
-class Starts:
-    """First columns of this process, by its group and how many it has.
+
+def first_of(group: Any, rank: int, cols: int, ask: Callable[[], Any]) -> int:
+    """Return the number of the first column of process `rank` among those of the group.
 
     Where the columns of any process change, those of each have to, or the ones that know would not
     answer.
+
+    Args:
+        group: a process group, or a communicator.
+        rank: of this process.
+        cols: how many columns it has.
+        ask: returns how many columns each process has, in an array in the order of the ranks.
     """
-
-    def __init__(self) -> None:
-        self._known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
-
-    def first(self, group: Any, rank: int, cols: int, ask: Callable[[], Any]) -> int:
-        """Return the number of the first column of process `rank` among those of the group.
-
-        `ask` returns how many columns each process has, in an array in the order of the ranks.
-        """
-        known = self._known.setdefault(group, {})
-        if cols not in known:
-            known[cols] = int(ask()[:rank].sum())
-        return known[cols]
+    known = _known.setdefault(group, {})
+    if cols not in known:
+        known[cols] = int(ask()[:rank].sum())
+    return known[cols]
 
 
 def start_of(offset: Any) -> int:

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from softgen.distributed.collective import Collective
-from softgen.distributed.starts import Starts
+from softgen.distributed.starts import first_of
 from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
 
-_starts = Starts()
 
-
-def first_column(x: Any, group: Any) -> int:
+def first_column(given: int, x: Any, group: Any) -> int:
     """Return the number of the shard's first column among the columns of all processes.
 
-    The processes ask each other once for a number of columns: see Starts.
+    Where the one that is given is below 0, the processes ask each other once for a number of
+    columns: see first_of.
 
     Raises CaptureError where it is not known yet and the stream is captured.
     """
+    if given >= 0:
+        return given
 
     def ask() -> Any:
         if x.is_cuda and torch.cuda.is_current_stream_capturing():
@@ -32,32 +33,22 @@ def first_column(x: Any, group: Any) -> int:
         mine = torch.tensor([[x.shape[-1]]], device=x.device)
         return Collective(group).gather(mine).view(-1)
 
-    return _starts.first(group, dist.get_rank(group), x.shape[-1], ask)
+    return first_of(group, dist.get_rank(group), x.shape[-1], ask)
 
 
-class Chosen(NamedTuple):
-    """The elements of x at columns of all processes, (..., k), as this process has them.
-
-    Attributes:
-        columns: in this shard; where another has it, the nearest column of this one.
-        mine: whether this process has it.
-        logits: the elements; +inf where another process may have them.
-    """
-
-    columns: Any
-    mine: Any
-    logits: Any
+def nearest(x: Any, ids: Any, first: int) -> tuple[Any, Any]:
+    """Return the columns of this shard that are nearest to `ids`, and whether they are these."""
+    columns = ids - first
+    found = columns.clamp(0, x.shape[-1] - 1)
+    return found, found == columns
 
 
-def chosen(x: Any, ids: Any, offset: int, scale: Any) -> Chosen:
-    """Return the elements of x * scale at the columns `ids`, (..., k)."""
-    columns = ids - offset if offset else ids
+def chosen(x: Any, ids: Any, first: int, scale: Any) -> Any:
+    """Return the elements of x * scale at `ids`, (..., k); +inf where others may have them."""
     if not x.shape[-1]:
-        nowhere = torch.full(ids.shape, torch.inf, dtype=wide(x), device=x.device)
-        return Chosen(columns, torch.zeros_like(ids, dtype=torch.bool), nowhere)
-    nearest = columns.clamp(0, x.shape[-1] - 1)
-    mine = nearest == columns
-    return Chosen(nearest, mine, logits_at(x, nearest, scale).masked_fill_(~mine, torch.inf))
+        return torch.full(ids.shape, torch.inf, dtype=wide(x), device=x.device)
+    columns, mine = nearest(x, ids, first)
+    return logits_at(x, columns, scale).masked_fill_(~mine, torch.inf)
 
 
 def logits_at(x: Any, columns: Any, scale: Any) -> Any:

@@ -20,6 +20,7 @@ from torch.autograd import forward_ad
 from softgen.call.axes import axes_of
 from softgen.call.eager import is_eager
 from softgen.errors import NotSupportedError
+from softgen.torch.dtensor import prepare, there
 
 Tensor = torch.Tensor
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
@@ -179,11 +180,6 @@ def without_tangent(x: Any) -> Any:
     return forward_ad.unpack_dual(x).primal
 
 
-def there(result: Any) -> Any:
-    """Return a result of an operator or of `launch`, None for one that nobody asked for."""
-    return None if result is None or result.shape == (0,) else result
-
-
 def _complete(found: Any) -> Any:
     """Return results as an operator does: contiguous, and none is None."""
     if not isinstance(found, tuple):
@@ -306,6 +302,7 @@ def _call_of(row: Any) -> Callable[..., Any]:
             tensors = given(arguments[:count])
             if is_eager(*tensors):
                 return (tracked if _is_tracked(tensors) else launch)(*arguments)
+        prepare(*arguments[:count])
         return operator(*arguments)
 
     return call

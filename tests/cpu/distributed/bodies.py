@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import importlib
 import os
@@ -405,7 +406,7 @@ def halves(x: Any, rank: int) -> Any:
     return x.chunk(2, -1)[rank].contiguous()
 
 
-def page(rank: int, size: int, train: str, of_dtensor: str) -> None:
+def page(rank: int, size: int, train: str, of_dtensor: str, step: str) -> None:
     """The programs of docs/distributed.md, on the CPU."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -436,6 +437,31 @@ def page(rank: int, size: int, train: str, of_dtensor: str) -> None:
     exec(of_dtensor, names)
     whole = torch.cat([each[:, :500] for each in logits.detach().tensor_split(size, -1)], -1)
     close(names["y"].full_tensor(), torch.log_softmax(whole, -1), 1e-5)
+    _step(step, {'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))': "", '"cuda"': '"cpu"'})
+
+
+def _step(text: str, here: dict[str, str]) -> None:
+    """A step of tensor parallelism, against that of one process in float64."""
+    for old, new in (*here.items(), ("dist.destroy_process_group()\n", "")):
+        assert old in text
+        text = text.replace(old, new)
+    before, after = text.split("parallelize_module(model, mesh, plan)\n")
+    names: dict[str, Any] = {}
+    exec(before, names)
+    exact = copy.deepcopy(names["model"]).double()
+    optimizer = torch.optim.AdamW(exact.parameters(), lr=1e-3)
+    exec(f"parallelize_module(model, mesh, plan)\n{after}", names)
+    words, target = names["text"][:, :-1], names["text"][:, 1:]
+    loss = torch.nn.functional.cross_entropy(exact(words).flatten(0, 1), target.flatten())
+    loss.backward()
+    optimizer.step()
+    close(names["loss"].full_tensor().detach(), loss.detach(), 1e-5)
+    pairs = zip(names["model"].named_parameters(), exact.parameters(), strict=True)
+    for (name, mine), theirs in pairs:
+        _near(
+            mine.grad.full_tensor() if hasattr(mine.grad, "full_tensor") else mine.grad, theirs.grad
+        )
+        assert mine.shape == theirs.shape, name
 
 
 def vocabulary_parallel(rank: int, size: int, folder: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from softgen.devices.emulator import Job, build
 from softgen.devices.emulator.shard import Shard
-from softgen.distributed import direct, local, tuned
+from softgen.distributed import direct, local, operators, tuned
 from softgen.source.render import Source
 from softgen.spec.arch import arch_named
 from softgen.spec.layouts import FIRST
@@ -26,7 +26,7 @@ from tests.cpu.distributed.kernels import NAMES, Kernels
 ROWS, ROOM = 8, 8
 WIDE = 150  # columns from which on no kernel holds a shard, here
 
-here = threading.local()  # of a process: its `host` and `rank`
+here = threading.local()  # of a process: its `host`, `rank` and `exchange`
 
 
 class Host:
@@ -141,6 +141,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
         tuned.Asked, "largest", lambda self, *numbers: here.host.largest(here.rank, numbers)
     )
     monkeypatch.setattr(direct.Direct, "total", lambda self, sums: here.host.total(here.rank, sums))
+    monkeypatch.setattr(operators, "exchange_named", lambda name, x: here.exchange)
     monkeypatch.setattr(direct, "on", lambda x: torch.no_grad())
     monkeypatch.setattr("torch._C._cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
@@ -160,7 +161,7 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
 
         def process(rank: int) -> None:
             here.host, here.rank = host, rank
-            exchange = direct.Direct(group)
+            exchange = here.exchange = direct.Direct(group)
             exchange._mailboxes = Boxes()  # type: ignore[assignment]
             found[rank] = body(exchange, rank)
 

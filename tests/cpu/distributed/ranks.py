@@ -12,7 +12,7 @@ from typing import Any
 
 SECONDS = 120
 
-# softgen.distributed imports these on first use, and PyTorch its compiler with them.
+# softgen.distributed imports these on first use.
 IMPORTED = ("softgen.distributed.functional", "softgen.distributed.losses")
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 
 import torch
 
-from softgen.distributed import direct, gradients
+from softgen.distributed import direct, operators
 from tests.cpu.distributed.hosts import WIDE, shards_of
 
 WIDTHS = [(40, 37), (33, 0, 64, 20), (200, 50), (160, 170)]
@@ -28,11 +28,10 @@ def test_elements(name: str, widths: tuple[int, ...], every: Any) -> None:
     exact, shards = shards_of(widths, torch.float32)
     upstream = torch.randn(exact.shape, generator=torch.Generator().manual_seed(2))
     of_shards = upstream.split(widths, -1)
-    function: Any = {"softmax": gradients.Softmax, "log_softmax": gradients.LogSoftmax}[name]
 
     def body(exchange: Any, rank: int) -> Any:
         x = shards[rank].requires_grad_()
-        y = function.apply(x, torch.float32, exchange)
+        y = operators.softmax(x, torch.float32, name == "log_softmax", "")
         return y.detach(), *torch.autograd.grad(y, x, of_shards[rank])
 
     results, host = every(len(widths), body)
@@ -60,7 +59,7 @@ def test_logsumexp(widths: tuple[int, ...], every: Any) -> None:
 
     def body(exchange: Any, rank: int) -> Any:
         x = shards[rank].requires_grad_()
-        lse = gradients.LogSumExp.apply(x, exchange)
+        lse = operators.logsumexp(x, "")
         return lse.detach(), *torch.autograd.grad(lse, x, upstream)
 
     results, _ = every(len(widths), body)
@@ -87,8 +86,7 @@ def test_losses(kind: str, widths: tuple[int, ...], every: Any) -> None:
 
     def body(exchange: Any, rank: int) -> Any:
         x = shards[rank].requires_grad_()
-        asked = gradients.Losses(target, int(starts[rank]), 2, 0.25)
-        loss, lse, *_ = gradients.CrossEntropy.apply(x, asked, exchange)
+        loss, lse = operators.losses(x, target, int(starts[rank]), 2, 0.25, "")
         return loss.detach(), lse, *torch.autograd.grad(loss, x, upstream)
 
     results, _ = every(len(widths), body)

@@ -60,9 +60,20 @@ def test_by_the_texts_of_the_kernels(
 def test_the_page(bodies: Any, tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "distributed.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    train, of_dtensor, of_cupy = programs
+    train, of_dtensor, step, of_cupy = programs
     ast.parse(of_cupy)  # it runs on GPUs alone
-    run_ranks(2, bodies.page, tmp_path, train, of_dtensor)
+    run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step)
+
+
+def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
+    """No graph breaks, autocast, and tensors that have no memory, or not yet."""
+    recorded = importlib.import_module("tests.cpu.distributed.recorded")
+    run_ranks(2, recorded.all_of_it, tmp_path)
+
+
+def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> None:
+    placed = importlib.import_module("tests.cpu.distributed.placed")
+    run_ranks(2, placed.all_of_it, tmp_path)
 
 
 @pytest.mark.parametrize(

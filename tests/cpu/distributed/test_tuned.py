@@ -190,7 +190,7 @@ class Gathering:
     def __init__(self, group: Any) -> None:
         """Take a group."""
 
-    def softmax(self, x: Any, dtype: Any) -> Any:
+    def softmax(self, x: Any, dtype: Any, log: bool) -> Any:
         exact, _ = shards_of(WIDTHS, torch.float32)
         return torch.softmax(exact, -1).split(WIDTHS, -1)[here.rank].float()
 

@@ -1,0 +1,255 @@
+"""Rows that lie in shards as registered operators, with their gradients.
+
+PyTorch sees an operator and what it returns, so that torch.compile breaks no graph, and tensors
+without memory (FakeTensor) or with results on their way (AsyncCollectiveTensor) are its business.
+A group travels by its name, as in torch's functional collectives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from softgen.distributed import local
+from softgen.distributed.exchange import exchange_named
+from softgen.distributed.vocabulary import chosen, first_column, logits_at, nearest, scale_by_row
+from softgen.errors import NotSupportedError
+from softgen.torch.dtypes import wide
+
+# Kept as long as the operators are to be there.
+_LIBRARY = torch.library.Library("softgen", "FRAGMENT")
+
+_schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
+    torch._library.infer_schema.infer_schema  # its place in PyTorch 2.4
+)
+
+
+def _not_again(ctx: Any, *upstream: Any) -> Any:
+    raise NotSupportedError(
+        "the gradients of softgen.distributed are not differentiable again; leave "
+        "create_graph=True out"
+    )
+
+
+def _operator(
+    fake: Callable[..., Any],
+    backward: Callable[..., Any] = _not_again,
+    keep: Callable[..., None] | None = None,
+    sends: bool = True,
+) -> Callable[..., Any]:
+    """Register a function as `softgen::sharded_<its name>`; it changes nothing that it is given.
+
+    torch.library.custom_op does the same, and imports the compiler with the first call: 4 s.
+
+    Args:
+        fake: returns empty tensors like the results, which share no memory with what it is given.
+        backward: as of a torch.autograd.Function.
+        keep: its `setup_context`.
+        sends: whether processes exchange something. Compiled code keeps the order of these
+            operators: where widths differ, inductor could order them in each process in its own
+            way, and the parts of one call would be taken for those of another.
+    """
+
+    def register(run: Callable[..., Any]) -> Any:
+        short = f"sharded_{run.__name__}"
+        name, schema = f"softgen::{short}", _schema_of(run, mutates_args=())
+        _LIBRARY.define(f"{short}{schema}", tags=torch.Tag.pt2_compliant_tag)
+        _LIBRARY.impl(short, run, "CompositeExplicitAutograd")
+        torch.library.register_fake(name, fake, lib=_LIBRARY)
+        torch.library.register_autograd(name, backward, setup_context=keep, lib=_LIBRARY)
+        if sends and hasattr(_LIBRARY, "_register_effectful_op"):  # in PyTorch 2.10 and later
+            from torch._library.effects import EffectType
+
+            _LIBRARY._register_effectful_op(name, EffectType.ORDERED)
+        return getattr(torch.ops.softgen, short).default
+
+    return register
+
+
+def _like(x: Any, dtype: Any = None) -> Any:
+    return torch.empty(x.shape, dtype=dtype or x.dtype, device=x.device)
+
+
+def _like_rows(x: Any) -> Any:
+    return torch.empty(x.shape[:-1], dtype=wide(x), device=x.device)
+
+
+def _keep_result(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, _, ctx.log, ctx.group = inputs
+    ctx.dtype = x.dtype
+    ctx.save_for_backward(output)
+
+
+def _of_result(ctx: Any, dy: Any) -> tuple[Any, None, None, None]:
+    """Return y (dy - sum(dy y)), or dy - exp(y) sum(dy) of a logarithm; over all shards."""
+    (y,) = ctx.saved_tensors
+    up = dy.to(wide(y))
+    sums = total((up if ctx.log else up * y).sum(-1), ctx.group)[..., None]
+    dx = up - y.to(up.dtype).exp() * sums if ctx.log else (up - sums) * y
+    return dx.to(ctx.dtype), None, None, None
+
+
+@_operator(lambda x, dtype, log, group: _like(x, dtype), _of_result, _keep_result)
+def softmax(x: torch.Tensor, dtype: torch.dtype, log: bool, group: str) -> torch.Tensor:
+    """Return this shard of the softmax, of `dtype`, or its logarithm."""
+    return exchange_named(group, x).softmax(x.detach(), dtype, log).contiguous()
+
+
+@_operator(lambda sums, group: _like(sums))
+def total(sums: torch.Tensor, group: str) -> torch.Tensor:
+    """Return what a number a row adds up to over the processes."""
+    return exchange_named(group, sums).total(sums.detach().clone())
+
+
+def _keep_lse(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.save_for_backward(inputs[0], output)
+
+
+def _of_logsumexp(ctx: Any, upstream: Any) -> tuple[Any, None]:
+    return logsumexp_backward(*ctx.saved_tensors, upstream), None
+
+
+@_operator(lambda x, group: _like_rows(x), _of_logsumexp, _keep_lse)
+def logsumexp(x: torch.Tensor, group: str) -> torch.Tensor:
+    """Return lse of the rows, in the type of the arithmetic."""
+    return exchange_named(group, x).logsumexp(x.detach())
+
+
+@_operator(lambda x, lse, upstream: _like(x), sends=False)
+def logsumexp_backward(x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tensor) -> torch.Tensor:
+    """Return upstream * exp(x - lse)."""
+    if not x.numel():
+        return _like(x)
+    rows = lse.detach(), upstream.detach()
+    return local.logsumexp_backward(x.detach(), *rows).contiguous()
+
+
+def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, target, *ctx.options = inputs
+    rows, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)  # or zeros for lse are written
+    ctx.save_for_backward(x, target, lse, rows)
+
+
+def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 6
+    if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
+        g = g[(0,) * g.dim()]
+    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 5
+
+
+# In the following `first` is the number of the shard's first column. Where it is below 0 the
+# processes ask each other, once.
+@_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_losses, _keep_losses)
+def losses(
+    x: torch.Tensor, target: torch.Tensor, first: int, ignored: int, z_loss: float, group: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the cross entropy of each row, and lse; see Gathered."""
+    exchange = exchange_named(group, x)
+    start = first_column(first, x, exchange.group)
+    return exchange.losses(x.detach(), target, start, ignored, z_loss)
+
+
+@_operator(lambda x, *_: _like(x), sends=False)
+def losses_backward(
+    x: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor,
+    upstream: torch.Tensor,
+    first: int,
+    ignored: int,
+    z_loss: float,
+    group: str,
+) -> torch.Tensor:
+    """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
+    if not x.numel():
+        return _like(x)
+    start = first_column(first, x, exchange_named(group, x).group)
+    upstream = upstream.detach().to(lse.dtype).contiguous()
+    more = lse.detach(), upstream, z_loss, rows.detach(), start
+    return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
+
+
+def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ids, ctx.number, of_rows, *ctx.options = inputs
+    log_probs, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, ids, lse, log_probs, of_rows)
+
+
+def _of_tokens(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 6
+    *saved, of_rows = ctx.saved_tensors
+    dx = token_log_probs_backward(*saved, g, ctx.number, of_rows, *ctx.options)
+    return dx, *(None,) * 5
+
+
+# Of two temperatures one is None: a number, or one of each row.
+@_operator(
+    lambda x, ids, *_: (torch.empty(ids.shape, dtype=wide(x), device=x.device), _like_rows(x)),
+    _of_tokens,
+    _keep_tokens,
+)
+def token_log_probs(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+    first: int,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of ids, (..., k), and lse."""
+    x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
+    start = first_column(first, x, exchange.group)
+    m, d, logits = exchange.pairs(x, scale, chosen(x, ids, start, scale))
+    log_sum = torch.log(d)
+    log_probs = (logits - m[..., None]) - log_sum[..., None]
+    log_probs = log_probs.masked_fill_(logits == torch.inf, torch.nan)
+    return log_probs.contiguous(), m + log_sum
+
+
+@_operator(lambda x, *_: _like(x), sends=False)
+def token_log_probs_backward(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    lse: torch.Tensor,
+    log_probs: torch.Tensor,
+    upstream: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+    first: int,
+    group: str,
+) -> torch.Tensor:
+    """Return dx.
+
+    The kernel wants columns of this shard. For those that are none here it gets others, whose
+    elements are then put right.
+    """
+    if not x.numel():
+        return _like(x)
+    x, lse = x.detach(), lse.detach()
+    temperature, scale = (number if of_rows is None else of_rows), _scale(number, of_rows)
+    start = first_column(first, x, exchange_named(group, x).group)
+    at, mine = nearest(x, ids, start)
+    # An id of no process, or a row that is NaN anyway.
+    g = upstream.detach().masked_fill(log_probs.isnan() & (upstream != 0), torch.nan)
+    dx = local.token_log_probs_backward(x, at, lse, g, temperature)
+    p = torch.exp(logits_at(x, at, scale) - lse[..., None])
+    # Several ids of a row may be one column.
+    hits = ((at[..., :, None] == at[..., None, :]) * (mine * g)[..., None, :]).sum(-1)
+    right = hits - p * g.sum(-1, keepdim=True)
+    right = right if scale is None else right * scale_by_row(scale)
+    return dx.scatter_(-1, at.to(torch.int64), right.to(dx.dtype)).contiguous()
+
+
+def _scale(number: float | None, of_rows: Any) -> Any:
+    """Return 1 / temperature: a number, one a row, or None for 1."""
+    temperature = number if of_rows is None else of_rows
+    return None if temperature is None else 1 / temperature
