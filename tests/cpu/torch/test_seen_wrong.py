@@ -624,3 +624,47 @@ def test_a_gradient_of_torch_func_is_compiled(name: str) -> None:
     compiled = torch.compile(step(pair.ours), backend="aot_eager", fullgraph=True)
     given = drawn(ROWS, COLS), columns(ROWS)
     same(compiled(*given), step(pair.theirs)(*given))
+
+
+# Found by random calls (tests/torch_calls.py).
+
+
+@pytest.mark.parametrize("rows", [(3,), (2, 3)])
+@pytest.mark.parametrize("entropies", [False, True])
+def test_one_id_in_a_dimension_of_its_own_beside_a_temperature_a_row(
+    rows: tuple[int, ...], entropies: bool
+) -> None:
+    """The gradient of rows was times the temperatures of others."""
+    ids, temperature = columns(*rows, 1), drawn(*rows, seed=2).abs() + 0.5
+
+    def ours(x: Any) -> Any:
+        found = mine.token_log_probs(x, ids, temperature=temperature, return_entropy=entropies)
+        return found[0] + found[1][..., None] if entropies else found
+
+    def theirs(x: Any) -> Any:
+        log_p = torch.log_softmax(x / temperature[..., None], -1)
+        of_rows = -(log_p.exp() * log_p).sum(-1, keepdim=True) if entropies else 0
+        return log_p.gather(-1, ids) + of_rows
+
+    x = drawn(*rows, COLS)
+    same(gradient(ours, x), gradient(theirs, x))
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_a_smoothed_loss_of_a_class_of_probability_0_is_infinite(reduction: str) -> None:
+    x = torch.tensor([[0.0, -torch.inf, 1.0], [0.0, 1.0, 2.0]])
+    found, wanted = (
+        gradient(
+            lambda x, f=f: f(x, torch.tensor([1, 2]), label_smoothing=0.1, reduction=reduction), x
+        )
+        for f in (mine.cross_entropy, F.cross_entropy)
+    )
+    same(found, wanted)
+
+
+def test_an_entropy_of_float64_is_as_exact_where_it_is_tracked() -> None:
+    x = drawn(ROWS, COLS)
+    for tracked in (False, True):
+        found = mine.entropy(x.requires_grad_(tracked), dtype=torch.float64).detach()
+        wanted = FUNCTIONS["entropy"].theirs(x.detach().double(), None)
+        torch.testing.assert_close(found, wanted, rtol=1e-13, atol=0)
