@@ -133,7 +133,7 @@ class Draw:
     def dim(self, ndim: int) -> int:
         """Return any of the dimensions, negative ones too, and at times one that is not there."""
         if self.chance(0.02):
-            return self.of((ndim + 1, -ndim - 2))
+            return ndim + 1 if self.chance(0.5) else -ndim - 2
         return self.whole(-max(ndim, 1), max(ndim, 1))
 
     def dims(self, ndim: int) -> Any:
@@ -310,7 +310,7 @@ def _of_ids(draw: Draw, name: str) -> Call:
         if draw.chance(0.5):
             rows = draw.numbers(x.shape[:-1]).abs() + 0.5
             temperature = draw.tensor(rows, draw.of((wide, torch.float32)))
-    options = {"temperature": temperature}
+    options: dict[str, Any] = {"temperature": temperature}
     options |= {key: True for key in ("return_lse", "return_entropy") if draw.chance(0.2)}
 
     def theirs(x: Any) -> Any:

@@ -91,7 +91,7 @@ def test_types_that_are_not_floats(name: str, dtype: Any) -> None:
             FUNCTIONS[name].ours(x, columns(ROWS))
 
 
-class Closed(torch.Tensor):  # type: ignore[misc]
+class Closed(torch.Tensor):  # type: ignore[misc, name-defined]
     """A wrapper that has no rule for any operator of softgen."""
 
     @staticmethod

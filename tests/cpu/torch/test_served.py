@@ -69,11 +69,14 @@ class Count:
         return self._run(graph, inputs)
 
     def _run(self, graph: Any, inputs: Any) -> Any:
-        from functorch.compile import make_boxed_func
-
         targets = (str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         self.operators |= {each for each in targets if each.startswith("softgen")}
-        return make_boxed_func(graph.forward)
+
+        def run(arguments: Any) -> Any:
+            return graph.forward(*arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
 
 
 # Compiled.
@@ -128,7 +131,7 @@ def test_compiled_by_inductor_to_reduce_overhead(name: str) -> None:
         agree(name, torch.compile(FUNCTIONS[name].ours, mode="reduce-overhead", fullgraph=True))
 
 
-class Head(torch.nn.Module):  # type: ignore[misc]
+class Head(torch.nn.Module):  # type: ignore[misc, name-defined]
     """A module that calls a function behind a product."""
 
     def __init__(self, name: str) -> None:
@@ -179,7 +182,7 @@ def test_aot_inductor_lowers_what_is_exported() -> None:
     def all_of_them(x: Any, ids: Any) -> Any:
         return tuple(pair.ours(x, ids) for pair in FUNCTIONS.values())
 
-    class Every(torch.nn.Module):  # type: ignore[misc]
+    class Every(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any, ids: Any) -> Any:
             return all_of_them(x, ids)
 
@@ -249,7 +252,7 @@ def test_the_engine_compiled_around_an_eager_call(name: str) -> None:
 # Transformed.
 
 
-def batches(*transforms: Callable[..., Any]) -> Any:
+def of(*transforms: Callable[..., Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("transform", transforms, ids=lambda each: each.__name__)
 
 
@@ -290,7 +293,7 @@ def vjp(f: Callable[..., Any]) -> Any:
 
 
 @functions
-@batches(vmap, vmap_of_vmap, grad, vmap_of_grad, grad_of_vmap, jacrev, vmap_of_jacrev, vjp)
+@of(vmap, vmap_of_vmap, grad, vmap_of_grad, grad_of_vmap, jacrev, vmap_of_jacrev, vjp)
 def test_transformed(name: str, transform: Callable[..., Any]) -> None:
     same(transform(FUNCTIONS[name].ours), transform(FUNCTIONS[name].theirs))
 
@@ -324,7 +327,7 @@ def jacrev_of_jacrev(f: Callable[..., Any]) -> Any:
 
 
 @functions
-@batches(jacfwd, vmap_of_jvp, grad_of_grad, hessian, jacrev_of_jacrev)
+@of(jacfwd, vmap_of_jvp, grad_of_grad, hessian, jacrev_of_jacrev)
 def test_transformed_where_there_is_a_rule(name: str, transform: Callable[..., Any]) -> None:
     """Of softmax, log_softmax and logsumexp; others may be refused, which test_refused.py reads."""
     pair = FUNCTIONS[name]
@@ -434,20 +437,22 @@ def test_checkpointed(name: str, reentrant: bool, world: World) -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 def test_checkpointed_by_operator(name: str, kept: bool, compiled: bool, world: World) -> None:
     """A policy that keeps softgen's results launches each function once, another twice."""
-    from torch.utils import checkpoint as of
+    from torch.utils import checkpoint as again
 
     seen: set[str] = set()
 
     def policy(context: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
         seen.add(operator.namespace)
         mine = kept and operator.namespace == "softgen"
-        return of.CheckpointPolicy.MUST_SAVE if mine else of.CheckpointPolicy.MUST_RECOMPUTE
+        return again.CheckpointPolicy.MUST_SAVE if mine else again.CheckpointPolicy.MUST_RECOMPUTE
 
-    contexts = functools.partial(of.create_selective_checkpoint_contexts, policy)
+    contexts = functools.partial(again.create_selective_checkpoint_contexts, policy)
 
     def run(x: Any, ids: Any) -> Any:
-        both = functools.partial(FUNCTIONS[name].ours, ids=ids)
-        return of.checkpoint(lambda x: both(x * 1), x, use_reentrant=False, context_fn=contexts)
+        ours = FUNCTIONS[name].ours
+        return again.checkpoint(
+            lambda x: ours(x * 1, ids), x, use_reentrant=False, context_fn=contexts
+        )
 
     agree(name, torch.compile(run, backend="aot_eager", fullgraph=True) if compiled else run)
     assert "softgen" in seen
@@ -640,7 +645,7 @@ def test_one_tensor_used_twice(name: str) -> None:
     same(gradient(twice(pair.ours), x, ids), gradient(twice(pair.theirs), x, ids))
 
 
-class Plain(torch.Tensor):  # type: ignore[misc]
+class Plain(torch.Tensor):  # type: ignore[misc, name-defined]
     """A subclass with memory, as torchvision's and fastai's are."""
 
 
@@ -661,7 +666,7 @@ def test_a_subclass_with_memory_is_kept(name: str, tracked: bool) -> None:
 def test_functions_modes_see_the_call(name: str) -> None:
     """It passes on what it gets, as that of a default device does."""
 
-    class Seen(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
+    class Seen(torch.overrides.TorchFunctionMode):  # type: ignore[misc, name-defined]
         def __torch_function__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return f(*args, **(kwargs or {}))
 
