@@ -1,0 +1,84 @@
+"""A process of two that train a model: `python -m tests.helpers.torch_parallel RANK FILE`.
+
+Its head is each function of softgen.torch, or PyTorch's; kernels are those of the stand-in.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from tests.helpers.torch_calls import World, on_cpu
+from tests.helpers.torch_functions import COLS, FUNCTIONS, columns, drawn, same
+
+RANKS, ROWS = 2, 4
+
+
+class Model(torch.nn.Module):  # type: ignore[misc]
+    """Two layers, then each function of their result, softgen's or PyTorch's."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(COLS, COLS, bias=False) for _ in range(2))
+        for seed, layer in enumerate(self.layers):
+            with torch.no_grad():
+                layer.weight.copy_(drawn(COLS, COLS, seed=seed) / 4)
+
+    def forward(self, x: Any, ids: Any) -> Any:
+        for layer in self.layers:
+            x = layer(x)
+        heads = [getattr(pair, self.kind)(x, ids) for pair in FUNCTIONS.values()]
+        return sum(head.square().mean() for head in heads)
+
+
+def ddp(model: Any) -> Any:
+    return torch.nn.parallel.DistributedDataParallel(model)
+
+
+def fsdp2(model: Any) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (RANKS,))
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def step(model: Any, rank: int) -> Any:
+    """Return the loss, and the whole gradients."""
+    x, ids = drawn(ROWS, COLS, seed=10 + rank), columns(ROWS, seed=20 + rank)
+    loss = model(x, ids)
+    loss.backward()
+    grads = [parameter.grad for parameter in model.parameters()]
+    whole = [each.full_tensor() if hasattr(each, "full_tensor") else each for each in grads]
+    return loss.detach(), *whole
+
+
+def main(rank: int, file: str) -> None:
+    """Compare each way to train with PyTorch's functions, and with one process that has it all."""
+    world: World = on_cpu(pytest.MonkeyPatch())
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS
+    )
+    alone = [step(Model("theirs"), each) for each in range(RANKS)]
+    gradients = [sum(each) / RANKS for each in zip(*(grads for _, *grads in alone), strict=True)]
+    for wrap in (ddp, fsdp2):
+        model = wrap(Model("ours"))
+        for _ in range(2):
+            world.launches.clear()
+            model.zero_grad()
+            same(step(model, rank), (alone[rank][0], *gradients))
+            for name in FUNCTIONS:
+                assert [each for each in world.launches if each.startswith(name)], (wrap, name)
+    torch.distributed.destroy_process_group()
+    print("the same")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
