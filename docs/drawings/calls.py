@@ -13,9 +13,9 @@ def draw() -> Canvas:
     """Draw the ways of a call."""
     canvas = Canvas(
         "What happens in a call",
-        "An array goes to a request and, where that was seen before, to its entry and the launch. A "
-        "tensor of softgen.torch goes there straight, by a function of autograd, or by a registered "
-        "operator. What has no entry is dispatched once: checked, laid out, chosen, compiled.",
+        "An array goes to a request and, where that was seen before, to its entry and a launch. A "
+        "tensor of softgen.torch goes there straight, by a function of autograd, or by an operator "
+        "of PyTorch. What has no entry is dispatched once: checked, laid out, chosen, compiled.",
         960,
         430,
     )

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch._inductor import config
 
 from softgen.call import eager
-from softgen.torch import losses, operators, patching
+from softgen.torch import functional, losses, patching
 from softgen.torch.dtypes import HALVES
 
 try:
@@ -141,14 +141,15 @@ def _take_softmax(mine: Any, graph: Any, node: Any, given: dict[str, Any]) -> No
     if found is None or not _pays(*found) or not all(map(_is_unfused, node.users)):
         return
     with graph.inserting_before(node):
-        new = graph.call_function(mine, (_viewed(graph, *found), dim, torch.float32))
+        request = (_viewed(graph, *found), dim)
+        new = graph.call_function(mine, request, {"dtype": torch.float32})
     _replace(graph, node, new, x)
 
 
 REPLACED: dict[str, Callable[[Any, Any, dict[str, Any]], None]] = {
     "cross_entropy": _take_loss,
-    "softmax": functools.partial(_take_softmax, operators.softmax),
-    "log_softmax": functools.partial(_take_softmax, operators.log_softmax),
+    "softmax": functools.partial(_take_softmax, functional.softmax),
+    "log_softmax": functools.partial(_take_softmax, functional.log_softmax),
 }
 
 
@@ -156,11 +157,8 @@ def cross_entropy_of_halves(
     x: Any, target: Any, ignored: int, reduction: str, smoothing: float
 ) -> Any:
     """Return the float32 loss of 16-bit logits (rows, classes), whose gradient has their type."""
-    rows, _ = losses.cross_entropy_rows(x, target, ignored, float(smoothing), 0.0)
-    if reduction == "none":
-        return rows
-    total = rows.sum()
-    return total if reduction == "sum" else total / (target != ignored).sum()
+    options = (ignored, reduction, float(smoothing), 0.0, torch.float32, None)
+    return losses.CrossEntropy.call(x, target, None, *options)[0]
 
 
 def _tensor(node: Any) -> Any:

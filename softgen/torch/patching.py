@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch.overrides import has_torch_function_variadic
 
+from softgen.call.dispatch import calls_of
 from softgen.call.eager import is_eager
-from softgen.call.full import calls_of
 from softgen.call.losses import REDUCTIONS
 from softgen.errors import CaptureError, NotSupportedError
 from softgen.torch import functional, losses

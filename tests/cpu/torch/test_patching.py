@@ -17,7 +17,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import softgen.torch as mine  # noqa: E402
-from softgen.call import full  # noqa: E402
+from softgen.call import dispatch  # noqa: E402
 from softgen.errors import CaptureError  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 
@@ -200,7 +200,7 @@ def test_what_is_not_loaded_in_a_capture(
 
     x = numbers().requires_grad_()
     y = torch.softmax(x, -1)
-    monkeypatch.setattr(full, "kernel_for", refuse)
+    monkeypatch.setattr(dispatch, "kernel_for", refuse)
     runs: list[Callable[[Any], Any]] = [
         lambda x: torch.log_softmax(x, -1),
         lambda x: F.softmax(x[:, 1:].bfloat16(), -1, dtype=torch.float32),
