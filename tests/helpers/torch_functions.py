@@ -22,14 +22,16 @@ class Pair:
     Attributes:
         ours: softgen's, of x (rows, columns) and the column of each row, which some do not need.
         theirs: PyTorch's.
-        again: whether the gradient is differentiable again, and forward-mode AD has a rule.
+        tangents: whether forward-mode AD has a rule.
         lost: how many of x's last dimensions the result does not have.
+        again: whether the gradient is differentiable again.
     """
 
     ours: Callable[[Any, Any], Any]
     theirs: Callable[[Any, Any], Any]
-    again: bool
+    tangents: bool
     lost: int
+    again: bool = True
 
 
 def entropy(x: Any, dim: int = -1) -> Any:
@@ -54,8 +56,10 @@ FUNCTIONS = {
     "logsumexp": Pair(
         lambda x, ids: mine.logsumexp(x, -1), lambda x, ids: torch.logsumexp(x, -1), True, 1
     ),
-    "entropy": Pair(lambda x, ids: mine.entropy(x, -1), lambda x, ids: entropy(x), False, 1),
-    "token_log_probs": Pair(lambda x, ids: mine.token_log_probs(x, ids), log_probs, False, 1),
+    "entropy": Pair(lambda x, ids: mine.entropy(x, -1), lambda x, ids: entropy(x), False, 1, False),
+    "token_log_probs": Pair(
+        lambda x, ids: mine.token_log_probs(x, ids), log_probs, False, 1, False
+    ),
     "cross_entropy": Pair(
         lambda x, ids: mine.cross_entropy(x, ids), lambda x, ids: F.cross_entropy(x, ids), False, 2
     ),

@@ -86,25 +86,27 @@ def compile(run: Callable[..., Any], **options: Any) -> Any:
     return torch.compile(run, fullgraph=True, backend=by_hand, **options)
 
 
-LOSS = ["cross_entropy", "cross_entropy_backward"]
+ROWS = ["cross_entropy", "cross_entropy_backward"]
+SUM = ["cross_entropy", "reduce_rows", "cross_entropy_backward"]
+MEAN = ["cross_entropy", "reduce_rows", "share", "cross_entropy_backward"]
 SOFTMAX = ["softmax", "softmax_backward"]
 
 TAKEN: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
-    "a mean": (lambda x: huggingface(head(x), LABELS), LOSS),
-    "a sum, divided by a number": (lambda x: huggingface(head(x), LABELS, 5), LOSS),
+    "a mean": (lambda x: huggingface(head(x), LABELS), MEAN),
+    "a sum, divided by a number": (lambda x: huggingface(head(x), LABELS, 5), SUM),
     "a sum, divided by a tensor": (
         lambda x: huggingface(head(x), LABELS, torch.tensor(5)),
-        LOSS,
+        SUM,
     ),
-    "a smooth one": (lambda x: huggingface(head(x), LABELS, label_smoothing=0.1), LOSS),
+    "a smooth one": (lambda x: huggingface(head(x), LABELS, label_smoothing=0.1), MEAN),
     "converted behind the view": (
         lambda x: F.cross_entropy(head(x).view(-1, WORDS).to(torch.float32), LABELS.view(-1)),
-        LOSS,
+        MEAN,
     ),
-    "converted twice": (lambda x: huggingface(head(x).float(), LABELS), LOSS),
+    "converted twice": (lambda x: huggingface(head(x).float(), LABELS), MEAN),
     "rows alone": (
         lambda x: F.cross_entropy(head(x[0]).float(), LABELS[0], reduction="none"),
-        LOSS,
+        ROWS,
     ),
     "softmax with a dtype": (lambda x: F.softmax(head(x), -1, dtype=torch.float32), SOFTMAX),
     "softmax of what was converted": (lambda x: F.softmax(head(x).float(), dim=1), SOFTMAX),
@@ -196,7 +198,7 @@ def test_logits_that_are_written_anyway(world: World) -> None:
         return huggingface(logits, LABELS), logits
 
     loss, _ = compile(run)(inputs())
-    assert world.launches == LOSS[:1]
+    assert world.launches == MEAN[:2]
     torch.testing.assert_close(loss, run(inputs())[0], rtol=2e-2, atol=2e-2)
 
 
@@ -234,7 +236,7 @@ def test_inductor(world: World, taken: bool) -> None:
     """Its own kernels are what softgen does not take: none is launched for them."""
     run = TAKEN["a mean"][0] if taken else LEFT["no conversion"]
     found = with_gradient(torch.compile(run, fullgraph=True), inputs())
-    assert world.launches == (LOSS if taken else [])
+    assert world.launches == (MEAN if taken else [])
     mine.unpatch()
     wanted = with_gradient(run, inputs())
     torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
@@ -253,7 +255,7 @@ def test_what_inductor_keeps_on_disk(world: World) -> None:
             counters.clear()
             world.launches.clear()
             with_gradient(torch.compile(run, fullgraph=True), inputs())
-            assert world.launches == (LOSS if patched else [])
+            assert world.launches == (ROWS if patched else [])
             hits.append(counters["inductor"]["fxgraph_cache_hit"] > 0)
     assert hits == [False, False, True, True]
 
@@ -278,7 +280,7 @@ def test_what_dynamo_took_for_pytorchs_own(world: World) -> None:
             torch._dynamo.reset()
             plain = with_gradient(torch.compile(run, fullgraph=True, backend=backend), inputs())
             torch.testing.assert_close(found, plain, rtol=2e-2, atol=2e-2)
-        assert world.launches == LOSS * 2
+        assert world.launches == MEAN * 2
         assert seen == [True, False] * 2
     finally:
         trace_rules.get_torch_obj_rule_map.cache_clear()
@@ -323,7 +325,7 @@ def test_a_pass_that_is_left_does_nothing(world: World) -> None:
         (mine.patch if patched else mine.unpatch)()
         torch._dynamo.reset()
         compile(TAKEN["a mean"][0])(inputs())
-        assert world.launches == LOSS[:1]
+        assert world.launches == MEAN[:2]
 
 
 def test_a_pass_that_cannot_be_kept_on_disk() -> None:
@@ -346,4 +348,4 @@ def test_threads(world: World) -> None:
     thread.start()
     thread.join()
     assert found == [compiled.Pass]
-    assert world.launches == LOSS[:1]
+    assert world.launches == MEAN[:2]

@@ -160,7 +160,7 @@ def test_second_derivatives_of_torch_func_without_a_rule(
         torch.func.grad(slope)(drawn(ROWS, COLS))
 
 
-@pytest.mark.parametrize("name", WITHOUT)
+@pytest.mark.parametrize("name", [n for n, pair in FUNCTIONS.items() if not pair.tangents])
 @pytest.mark.parametrize("tracked", [False, True])
 def test_tangents_without_a_rule(name: str, tracked: bool) -> None:
     x, t = drawn(ROWS, COLS).requires_grad_(tracked), drawn(ROWS, COLS, seed=1)
