@@ -59,21 +59,18 @@ def along_dim(x: Any, full: Any, dim: int) -> None:
     lse = torch.logsumexp(exact, dim)
     entropy = -(p * log_p).sum(dim)
     if place.is_shard() and place.dim in dims:
-        for operator in (ops.softmax, ops.log_softmax):
+        for function in (mine.softmax, mine.log_softmax, mine.logsumexp, mine.entropy):
             with pytest.raises(NotSupportedError, match=f"dimension {place.dim}.* softgen.distrib"):
-                operator.v2(x, dim, torch.float32)
-        for operator in (ops.logsumexp_wide, ops.entropy_lse):
-            with pytest.raises(NotSupportedError, match=r"softgen\.distributed"):
-                operator.v2(x, dims)
+                function(x, dim)
         return
     of_rows = place
     if place.is_shard():
         of_rows = Shard(place.dim - (place.dim > dims[0]))
     for got, wanted, wanted_place in (
-        (ops.softmax.v2(x, dim, torch.float32), p, place),
-        (ops.log_softmax.v2(x, dim, torch.float64), log_p, place),
-        (ops.logsumexp_wide.v2(x, dims), lse, of_rows),
-        (ops.entropy_lse.v2(x, dims)[0], entropy, of_rows),
+        (mine.softmax(x, dim), p, place),
+        (mine.log_softmax(x, dim, dtype=torch.float64), log_p, place),
+        (mine.logsumexp(x, dim), lse, of_rows),
+        (mine.entropy(x, dim), entropy, of_rows),
     ):
         assert got.placements == (wanted_place,)
         assert got.shape == wanted.shape
@@ -106,10 +103,14 @@ def of_columns(x: Any, full: Any) -> None:
     upstream = distribute_tensor(torch.linspace(-1, 2, 12).reshape(3, 4), mesh, places)
     by_id = distribute_tensor(torch.linspace(-1, 2, 24).reshape(3, 4, 2), mesh, places)
     found = (
-        (ops.token_log_probs.v2(x, placed, None, None)[0], log_p.gather(-1, ids), by_id),
-        (ops.token_log_probs.v2(x, placed, None, of_rows)[0], log_p_t.gather(-1, ids), by_id),
+        (mine.token_log_probs(x, placed), log_p.gather(-1, ids), by_id),
         (
-            ops.cross_entropy_rows.v2(x, one, -100, 0.0, 0.0)[0],
+            mine.token_log_probs(x, placed, temperature=of_rows),
+            log_p_t.gather(-1, ids),
+            by_id,
+        ),
+        (
+            ops.cross_entropy.v3(x, one, None, -100, "none", 0.0, 0.0, torch.float32, None)[0],
             -log_p.gather(-1, ids[..., :1])[..., 0],
             upstream,
         ),
@@ -122,9 +123,11 @@ def of_columns(x: Any, full: Any) -> None:
         assert dx.placements == places
         close(dx.full_tensor(), right, 1e-5)
     # One upstream gradient for all rows.
-    _, lse = ops.cross_entropy_rows.v2(x.detach(), one, -100, 0.0, 0.0)
+    options = (-100, "none", 0.0, 0.0, torch.float32, None)
+    _, lse, *_ = ops.cross_entropy.v3(x.detach(), one, None, *options)
     number = distribute_tensor(torch.tensor(0.5), mesh, [Replicate()])
-    dx = ops.cross_entropy_backward.v2(x.detach(), one, lse, number, -100, 0.0, 0.0)
+    request = (x.detach(), one, lse, number, None, None, -100, 0.0, 0.0, None)
+    dx = ops.cross_entropy_backward.v3(*request)
     (right,) = torch.autograd.grad(found[2][1].sum() / 2, exact)
     close(dx.full_tensor(), right, 1e-5)
 
