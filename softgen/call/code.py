@@ -11,7 +11,8 @@ class Code(NamedTuple):
     Attributes:
         address: its address.
         facts: what decides, beside its address, how it is computed.
-        served: whether a launch may take arrays, by their names.
+        served: whether a launch may take `out` and arrays, by their names.
+        beside: whether it may take one array beside x; empty where `served` tells.
         stream: the handle of the caller's stream on the device of `entry`.
         make: what makes a result with `make_{}`, as the library's `maker` returns it.
         written: what is done to `out` behind a launch.
@@ -23,6 +24,7 @@ class Code(NamedTuple):
     address: str
     facts: str
     served: str
+    beside: str
     stream: str
     make: str
     written: str

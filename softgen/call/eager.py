@@ -34,9 +34,9 @@ def _set_of(*names: str) -> int:
 # What a thread includes in all calls while nothing goes on. VmapMode is of the older vmap, which
 # marks the tensors that it batches, and hands the others on as they are.
 _IDLE = _set_of("BackendSelect", "ADInplaceOrView", "VmapMode")
-# Where kernels run, and the keys of a dense tensor there.
+# Where kernels run, and the keys that a dense tensor there does not have.
 DEVICE = "cuda"
-SERVED = _set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
+OTHERS = ~_set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
 
 
 def is_eager(*tensors: Any) -> bool:
@@ -47,16 +47,17 @@ def is_eager(*tensors: Any) -> bool:
     registered operator has to be called, of which PyTorch knows what it returns.
     """
     for each in tensors:
-        if type(each) not in KINDS or _keys_of(each).raw_repr() & ~SERVED:
+        if type(each) not in KINDS or _keys_of(each).raw_repr() & OTHERS:
             return False
-    return is_idle()
+    # A guard does not see a FakeTensorMode.
+    if _modes() or not (_as_then(_PROBE) or _includes_nothing()):
+        return False
+    return forward_ad._current_level < 0 or not _takes_tangents()
 
 
 def is_idle() -> bool:
     """Whether no mode, transform, trace or level of forward-mode AD is under way."""
-    return (_as_then(_PROBE) or _includes_nothing()) and not (
-        forward_ad._current_level >= 0 and _takes_tangents()
-    )
+    return is_eager()
 
 
 def _includes_nothing() -> bool:
@@ -71,13 +72,11 @@ def _guard_of(probe: Any) -> Any:
     guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
     if not _includes_nothing() or not hasattr(guards, "TensorGuards"):
         return lambda probe: False
-    guard = guards.TensorGuards(probe, dynamic_dims_sizes=[[0]], dynamic_dims_strides=[[1]])
-    alike, modes = guard.check, torch._C._len_torch_dispatch_stack
-    return lambda probe: not modes() and alike(probe)  # a guard does not see a FakeTensorMode
+    return guards.TensorGuards(probe, dynamic_dims_sizes=[[0]], dynamic_dims_strides=[[1]]).check
 
 
 _PROBE = torch.empty(0)
-_as_then = _guard_of(_PROBE)
+_as_then, _modes = _guard_of(_PROBE), torch._C._len_torch_dispatch_stack
 
 
 def is_launchable(out: Any, *inputs: Any) -> bool:
@@ -115,7 +114,7 @@ def require_launchable(x: Any) -> None:
             "and a kernel that is launched here would go unseen; softgen.torch has functions that "
             "PyTorch can see"
         )
-    if keys.raw_repr() & ~SERVED:
+    if keys.raw_repr() & OTHERS:
         raise NotSupportedError(
             "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
             "memory); pass x.resolve_neg(), or x.clone()"

@@ -223,10 +223,10 @@ def _compiled(text: str) -> Any:
 # What a library has no need of is an empty line. `given` stands for the arguments of a run.
 TEMPLATE = """\
 def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_apart, {uses}):
-    last = None
+    last, recent = None, (None, None)
 
     def run(x, out, axis, dtype, tune, variant, batch_invariant, rest=()):
-        nonlocal last
+        nonlocal last, recent
         request = entry = None
         mode, invariant = look(b"SOFTGEN_TUNE"), look(b"SOFTGEN_BATCH_INVARIANT")
         try:
@@ -239,17 +239,19 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
                     axis, dtype, tune, variant, batch_invariant, mode, invariant, low,
                     {facts}, None if out is None else ({out_facts}),
                 )
-                entry = entries.get(request)
+                asked, entry = recent  # as one: another thread may replace it
+                if request != asked:  # which takes less time than to hash
+                    entry = entries.get(request)
                 # True and 1.0 equal the axis 1, and are refused.
                 if entry is not None and type(axis) is not int and not is_plain(axis):
                     entry = None
                 if entry is not None and out is None:
-                    last = entry
+                    last, recent = entry, (request, entry)
         except (AttributeError, RuntimeError, TypeError, ValueError):
             # No array of the library, one without memory, or an option without a hash.
             request = entry = None
         if entry is None or current_context() != entry.context:
-            last = None  # it may be of another context, and would be found again
+            last, recent = None, (None, None)  # of another context, it would be found again
             return dispatch(request, {given})
         stream = {stream}
         {capture}
@@ -346,7 +348,12 @@ def text_of(code: Code, operands: Sequence[Operand]) -> str:
         low=" | ".join(f"({name}_at & 15) << {4 * i}" for i, name in enumerate(arrays)),
         present=" and ".join(f"{name}_at" for name in arrays),
         likeness=likeness if code.compares else "",
-        served=code.served.format(", ".join(arrays)),
+        served=" and ".join(
+            [
+                code.served.format(", ".join(arrays)),
+                *(code.beside.format(name) for name in arrays[1:] if code.beside),
+            ]
+        ),
         facts=", ".join(code.facts.format(name) for name in arrays),
         out_facts=f"{code.facts.format('out')}, {address('out')} & 15",
         given=GIVEN,

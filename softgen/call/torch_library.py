@@ -28,6 +28,7 @@ class TorchLibrary:
             address="{}.data_ptr()",
             facts="{0}.shape, {0}.stride(), {0}.dtype, {0}.get_device()",
             served="is_launchable(out, {})",
+            beside="",
             stream="current_stream(entry.device)",
             make="{0} = make_{0}()",
             written="if out is not None:\n    written(out)",

@@ -11,6 +11,10 @@ from softgen.call.dispatch import FunctionCalls, calls_of
 from softgen.torch.dtypes import wide
 from softgen.torch.registry import (
     Operator,
+    TensorCalls,
+    is_compiling,
+    is_deterministic,
+    is_grad_enabled,
     keep,
     like_x,
     plain,
@@ -55,6 +59,27 @@ class _OfResult(Operator):
         keep(ctx, output)
 
 
+def called_first(row: Any) -> Any:
+    """Give a row along `dim` a `call` that goes to kernels first, where nobody tracks tensors."""
+    otherwise = row.call
+    calls = row.first = TensorCalls(row.calls.function, otherwise)
+
+    def call(x: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
+        if is_compiling() or (x.requires_grad and is_grad_enabled()):
+            return otherwise(x, dim, dtype, invariant)
+        tune = "off" if is_deterministic() else None
+        return calls[type(x)](x, None, dim, dtype, tune, None, invariant, ())
+
+    def gradient(dy: Any, y: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
+        if is_compiling() or (is_grad_enabled() and (dy.requires_grad or y.requires_grad)):
+            return otherwise(dy, y, dim, dtype, invariant)
+        tune = "off" if is_deterministic() else None
+        return calls[type(dy)](dy, None, dim, dtype, tune, None, invariant, (y,))
+
+    row.call = staticmethod(gradient if issubclass(row, _GradientOfResult) else call)
+    return row
+
+
 class _GradientOfResult(Operator):
     """Base of the gradients of those functions.
 
@@ -89,6 +114,7 @@ class _GradientOfResult(Operator):
         keep(ctx, dy, y)
 
 
+@called_first
 @registered("softmax_backward")
 class SoftmaxBackward(_GradientOfResult):
     """dx = y (dy - sum(dy y))."""
@@ -114,6 +140,7 @@ class SoftmaxBackward(_GradientOfResult):
         return of_y * (dy - total) + y * (of_dy - moved)
 
 
+@called_first
 @registered("log_softmax_backward")
 class LogSoftmaxBackward(_GradientOfResult):
     """dx = dy - exp(y) sum(dy)."""
@@ -137,6 +164,7 @@ class LogSoftmaxBackward(_GradientOfResult):
         return of_dy - torch.exp(y) * (of_y * total + moved)
 
 
+@called_first
 @registered("softmax")
 class Softmax(_OfResult):
     """softmax."""
@@ -158,6 +186,7 @@ class Softmax(_OfResult):
         return SoftmaxBackward.call(t.to(y.dtype), y, ctx.dim, y.dtype, ctx.invariant)
 
 
+@called_first
 @registered("log_softmax")
 class LogSoftmax(_OfResult):
     """log_softmax."""

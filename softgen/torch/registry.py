@@ -18,6 +18,7 @@ import torch
 from torch.autograd import forward_ad
 
 from softgen.call.axes import axes_of
+from softgen.call.dispatch import FunctionCalls
 from softgen.call.eager import is_eager
 from softgen.errors import NotSupportedError
 from softgen.torch.dtensor import prepare, there
@@ -306,6 +307,24 @@ def _call_of(row: Any) -> Callable[..., Any]:
         return operator(*arguments)
 
     return call
+
+
+class TensorCalls(FunctionCalls):
+    """Calls of tensors that nobody tracks: to a kernel, and what has no entry to a row's `call`.
+
+    A call that was seen before asks nothing but whether it is like that one.
+    """
+
+    def __init__(self, function: str, otherwise: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.otherwise = otherwise
+
+    def dispatch(self, request: Any, x: Any, out: Any, dim: Any, dtype: Any, *asked: Any) -> Any:
+        """Return the result of a call that has no entry."""
+        *options, invariant, rest = asked
+        if is_eager(x, *rest):
+            return super().dispatch(request, x, out, dim, dtype, *options, invariant, rest)
+        return self.otherwise(x, *rest, dim, dtype, invariant)
 
 
 def _tracked_of(row: Any) -> Callable[..., Any]:

@@ -111,7 +111,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(eager, "DEVICE", "cpu")
     monkeypatch.setattr(patching, "KEY", "CPU")
     keys = ("CPU", "ADInplaceOrView", "AutogradCPU", "AutocastCPU")
-    monkeypatch.setattr(eager, "SERVED", eager._set_of(*keys))
+    monkeypatch.setattr(eager, "OTHERS", ~eager._set_of(*keys))
     for each in (dispatch, means):
         monkeypatch.setattr(each, "on_device", lambda device: contextlib.nullcontext())
     monkeypatch.setattr(means, "launch_of", world.small_launch_of)
@@ -130,7 +130,7 @@ def _forget() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
-                for each in (found, getattr(found, "calls", None)):
+                for each in (found, *(getattr(found, name, None) for name in ("calls", "first"))):
                     if isinstance(each, Calls):
                         each.clear()
                         each.entries.clear()
