@@ -7,8 +7,9 @@ from canvas import Canvas
 HEIGHT = 44
 ROWS = (60, 150, 252, 356)
 LEFT, RIGHT = 20, 940
-# Where boxes begin, and their widths. A call of softgen.torch has two, with a gap between.
-ARRAY, PLAN, TRACKED, REGISTERED, PATCHED = (20, 150), (194, 150), (368, 175), (601, 150), (775, 165)
+# Where boxes begin, and their widths. Below softgen.torch are two, with a gap between.
+ARRAY, PLAN, PATCHED = (20, 150), (194, 150), (775, 165)
+TRACKED, REGISTERED = (368, 175), (601, 150)
 TORCH = (TRACKED[0], sum(REGISTERED) - TRACKED[0])
 ENTRY, LAUNCH, DISPATCH = (20, 200), (260, 200), (740, 200)
 
