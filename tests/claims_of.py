@@ -524,11 +524,8 @@ SINGLES: dict[str, tuple[str, ...]] = {
         "instead of 256 it takes {article_1024} us there",
     ),
     "docs/pytorch.md": (
-        "whose dispatch takes about {dispatch} us",
-        "A gradient that is registered in Python takes {python_gradient} us of each call",
-        "Tracking adds {tracking} us",
-        "takes {no_question} us more than PyTorch's softmax and gradient",
-        "the kernels were made for, and takes {questions} us more.",
+        "a gradient that is registered in Python takes {python_gradient} us of each call",
+        "which takes {tracking} us for any function of autograd",
         "about 600: {small_least} to {small_most} ms beside that H200, where the kernels of "
         "softgen's step take {small_softgen} ms and those of PyTorch's {small_torch}.",
     ),

@@ -16,6 +16,8 @@ from softgen.torch import dtensor
 from tests.cpu.distributed.bodies import close
 from tests.helpers.torch_calls import World, on_cpu
 
+mine: Any = softgen.torch
+
 
 def all_of_it(rank: int, size: int) -> None:
     """All checks of this file, in one pair of processes."""
@@ -40,17 +42,17 @@ def dtensors(size: int) -> None:
         of_columns(distribute_tensor(full, mesh, [place]), full)
     # Each has a part of the sum.
     parts = DTensor.from_local(full / size, mesh, [Partial()])
-    ops: Any = torch.ops.softgen
-    got = ops.softmax.v2(parts, -1, torch.float32)
+    got = mine.softmax(parts, -1)
     close(got.full_tensor(), torch.softmax(full.double(), -1), 3e-6)
     assert got.placements == (Replicate(),)
     with pytest.raises(NotSupportedError, match="target is a tensor beside DTensors"):
-        ops.cross_entropy_rows.v2(x, torch.zeros(3, 4, dtype=torch.int64), -100, 0.0, 0.0)
+        mine.cross_entropy(x.movedim(-1, 1), torch.zeros(3, 4, dtype=torch.int64))
+    for place in PLACES[:2]:
+        losses(mesh, place)
 
 
 def along_dim(x: Any, full: Any, dim: int) -> None:
     """What is computed along a dimension."""
-    ops: Any = torch.ops.softgen
     exact = full.double().requires_grad_()
     x.requires_grad_()
     dims = [dim % full.dim()]
@@ -110,7 +112,7 @@ def of_columns(x: Any, full: Any) -> None:
             by_id,
         ),
         (
-            ops.cross_entropy.v3(x, one, None, -100, "none", 0.0, 0.0, torch.float32, None)[0],
+            mine.cross_entropy(x.movedim(-1, 1), one, reduction="none"),
             -log_p.gather(-1, ids[..., :1])[..., 0],
             upstream,
         ),
@@ -130,6 +132,32 @@ def of_columns(x: Any, full: Any) -> None:
     dx = ops.cross_entropy_backward.v3(*request)
     (right,) = torch.autograd.grad(found[2][1].sum() / 2, exact)
     close(dx.full_tensor(), right, 1e-5)
+
+
+def losses(mesh: Any, place: Any) -> None:
+    """Losses of rows in uneven shards, reduced over all of them."""
+    full = torch.randn(7, 5, generator=torch.Generator().manual_seed(4))
+    classes = torch.tensor([0, 1, -100, 4, 3, -100, 2])
+    weights = torch.linspace(0.5, 2, 5)
+    x, target = (distribute_tensor(each, mesh, [place]) for each in (full, classes))
+    x.requires_grad_()
+    exact = full.double().requires_grad_()
+    weight = distribute_tensor(weights, mesh, [Replicate()])
+    for reduction in ("mean", "sum", "none"):
+        for options, theirs in (
+            ({}, {}),
+            ({"label_smoothing": 0.1}, {"label_smoothing": 0.1}),
+            ({"weight": weight}, {"weight": weights.double()}),
+        ):
+            got = mine.cross_entropy(x, target, reduction=reduction, **options)
+            wanted = torch.nn.functional.cross_entropy(
+                exact, classes, reduction=reduction, **theirs
+            )
+            close(got.full_tensor().detach(), wanted.detach(), 3e-6)
+            (dx,) = torch.autograd.grad(got.sum(), x)
+            (right,) = torch.autograd.grad(wanted.sum(), exact)
+            assert dx.placements == x.placements
+            close(dx.full_tensor(), right, 1e-5)
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
