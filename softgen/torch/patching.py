@@ -8,7 +8,6 @@ They convert a tensor before aten is called, which softgen's kernels do along th
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -50,9 +49,9 @@ def patch() -> None:
     CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN, where PyTorch
     stops by an assertion on the GPU.
 
-    What torch.compile compiles is PyTorch's, except for functions of torch.nn.functional that
-    convert a large 16-bit tensor to float32 (softgen/torch/compiled.py). Code that was compiled
-    before is compiled again.
+    What torch.compile gives inductor stays PyTorch's: inductor fuses softmax and loss with what is
+    around them. Call the functions of softgen.torch in a model to have them compiled in. Code that
+    was compiled before may be compiled again, to the same.
 
     Patching twice is patching once. No other thread may compute meanwhile: PyTorch's registry of
     kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other
@@ -79,8 +78,8 @@ def patch() -> None:
 def unpatch() -> None:
     """Put back what `patch` replaced.
 
-    A function or a pass that another library has put around softgen's since stays where it is, and
-    calls PyTorch's own through softgen's, which does nothing more.
+    A function that another library has put around softgen's since stays where it is, and calls
+    PyTorch's own through softgen's, which does nothing more.
     """
     global _library
     with _lock:
@@ -92,14 +91,6 @@ def unpatch() -> None:
         _wrapped.clear()
         _library._destroy()
         _library = None
-        compiled = sys.modules.get("softgen.torch.compiled")
-        if compiled is not None:
-            compiled.remove()
-
-
-def is_patched() -> bool:
-    """Whether `patch` holds."""
-    return _library is not None
 
 
 def _forward(name: str) -> Kernel:
@@ -165,29 +156,6 @@ def _empty(x: Any, dtype: Any) -> Any:
     return torch.empty(0, dtype=dtype, device=x.device)
 
 
-def _compiling() -> None:
-    """Let what is being compiled take conversions along; run while torch.compile traces a wrapper.
-
-    The setting is the thread's own, and importing inductor takes seconds: neither is for `patch`.
-    """
-    from softgen.torch import compiled
-
-    compiled.install()
-
-
-# Dynamo runs it and records nothing. torch.compiler.assume_constant_result would import dynamo.
-_compiling._dynamo_marked_constant = True  # type: ignore[attr-defined]
-
-
-def _is_traced() -> bool:
-    """Whether torch.compile runs a wrapper on tensors of its own.
-
-    It does where it met the functions first when they were patched: it takes a wrapper for
-    PyTorch's, and puts it into the graph as it is.
-    """
-    return torch._guards.TracingContext.try_get() is not None
-
-
 def _wraps(theirs: Kernel) -> Callable[[Kernel], Kernel]:
     """Make a function stand for PyTorch's own; torch.jit.script compiles PyTorch's in its place."""
 
@@ -208,15 +176,12 @@ def _along_dim(mine: Kernel, theirs: Kernel) -> Kernel:
     @_wraps(theirs)
     def call(input: Any, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Any:
         if is_dynamo_compiling():
-            _compiling()
             return theirs(input, dim, _stacklevel, dtype)
         if _library is not None and _widens(input, dim, dtype):
             try:
                 return mine(input, dim, dtype=torch.float32)
             except CaptureError:
                 pass
-        elif _is_traced():
-            _compiling()
         return theirs(input, dim, _stacklevel + 1, dtype)
 
     return call
@@ -258,7 +223,6 @@ def _of_classes(mine: Kernel, theirs: Kernel) -> Kernel:
             *(reduction, label_smoothing),
         )
         if is_dynamo_compiling():
-            _compiling()
             return theirs(*given)
         plain = weight is size_average is reduce is None
         if _library is not None and plain and _is_loss(input, target, *given[-2:]):
@@ -266,8 +230,6 @@ def _of_classes(mine: Kernel, theirs: Kernel) -> Kernel:
                 return mine(*given)
             except CaptureError:
                 pass
-        elif _is_traced():
-            _compiling()
         return theirs(*given)
 
     return call

@@ -14,6 +14,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import torch.nn.functional as F  # noqa: E402
+from torch._dynamo.backends.common import aot_autograd  # noqa: E402
+from torch._inductor.decomposition import select_decomp_table  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import softgen.torch as mine  # noqa: E402
@@ -301,6 +303,72 @@ def served_of(transform: str, name: str) -> set[str]:
     if transform in (*forward_only, "fx", "is_grads_batched"):
         return {name}
     return {name, f"{name}_backward"}
+
+
+HEAD = torch.linspace(-1.0, 2.0, 8 * COLS).view(8, COLS)
+
+
+def _logits(x: Any) -> Any:
+    return F.linear(x, HEAD.to(x.dtype))
+
+
+# Of 16-bit tensors, with what models convert to float32.
+COMPILED: dict[str, Callable[[Any], Any]] = {
+    "a loss of converted logits": (
+        lambda x: F.cross_entropy(_logits(x).float().view(-1, 8), TARGET, label_smoothing=0.1)
+    ),
+    "a loss": lambda x: F.cross_entropy(_logits(x), TARGET, reduction="none"),
+    "softmax with a dtype": lambda x: F.softmax(_logits(x), -1, dtype=torch.float32),
+    "log_softmax of what was converted": lambda x: F.log_softmax(_logits(x).float(), dim=-1),
+    "torch.softmax": lambda x: torch.softmax(_logits(x), -1),
+    "nn.Softmax": lambda x: torch.nn.Softmax(-1)(_logits(x)),
+}
+
+
+@pytest.mark.parametrize("patched_first", [True, False])
+@pytest.mark.parametrize("name", COMPILED)
+def test_what_is_compiled_is_pytorchs(world: World, name: str, patched_first: bool) -> None:
+    """Inductor gets the same graphs of operators, forward and backward, and no softmax in them.
+
+    Dynamo looks torch up once: patched before that, it takes a wrapper for PyTorch's own.
+    """
+    from torch._dynamo import trace_rules
+
+    x, texts, results = numbers(dtype=torch.bfloat16), {}, {}
+    wanted = with_gradient(COMPILED[name], x)
+    try:
+        trace_rules.get_torch_obj_rule_map.cache_clear()
+        for patched in (patched_first, not patched_first):
+            (mine.patch if patched else mine.unpatch)()
+            torch._dynamo.reset()
+            graphs: list[str] = []
+
+            def keep(graph: Any, _: Any, graphs: list[str] = graphs) -> Any:
+                graphs.append(graph.code)
+                return graph.forward
+
+            backend = aot_autograd(fw_compiler=keep, decompositions=select_decomp_table())
+            run = torch.compile(COMPILED[name], fullgraph=True, backend=backend)
+            results[patched], texts[patched] = with_gradient(run, x), graphs
+    finally:
+        trace_rules.get_torch_obj_rule_map.cache_clear()
+    assert world.launches == []
+    assert len(texts[True]) == 2
+    assert texts[True] == texts[False]
+    same(results[True], results[False], rtol=0, atol=0)
+    same(results[True], wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_inductor(launches: list[str]) -> None:
+    from torch._inductor import config
+
+    run = COMPILED["a loss of converted logits"]
+    torch._dynamo.reset()
+    with config.patch(force_disable_caches=True):
+        found = with_gradient(torch.compile(run, fullgraph=True), numbers(dtype=torch.bfloat16))
+    assert launches == []
+    wanted = theirs(with_gradient, run, numbers(dtype=torch.bfloat16))
+    same(found, wanted, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("name", NAMES)
