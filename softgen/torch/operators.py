@@ -8,6 +8,7 @@ import torch
 
 from softgen.call import api, gradients, tokens
 from softgen.call.dispatch import FunctionCalls, calls_of
+from softgen.call.eager import is_eager
 from softgen.torch.dtypes import wide
 from softgen.torch.registry import (
     Operator,
@@ -61,12 +62,14 @@ class _OfResult(Operator):
 
 def called_first(row: Any) -> Any:
     """Give a row along `dim` a `call` that goes to kernels first, where nobody tracks tensors."""
-    otherwise = row.call
+    otherwise, tracked = row.call, row.tracked
     calls = row.first = TensorCalls(row.calls.function, otherwise)
 
     def call(x: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
-        if is_compiling() or (x.requires_grad and is_grad_enabled()):
+        if is_compiling():
             return otherwise(x, dim, dtype, invariant)
+        if x.requires_grad and is_grad_enabled():
+            return (tracked if is_eager(x) else otherwise)(x, dim, dtype, invariant)
         tune = "off" if is_deterministic() else None
         return calls[type(x)](x, None, dim, dtype, tune, None, invariant, ())
 

@@ -77,6 +77,7 @@ class Operator(Function):
     Attributes:
         of: the public function, for errors.
         call: calls it: the one rule who goes where.
+        tracked: launches on eager tensors, of which autograd follows some.
         composite: whether `launch` calls operators, and launches nothing itself.
         operator: PyTorch's, with the gradient.
         kernel: the same without.
@@ -84,6 +85,7 @@ class Operator(Function):
 
     of: str
     call: Callable[..., Any]
+    tracked: Callable[..., Any]
     composite = False
     operator: Any
     kernel: Any
@@ -212,6 +214,7 @@ def _register(name: str, row: Any) -> Any:
     _LIBRARY.impl(f"{name}.{OVERLOAD}", _autograd_of(row), "Autograd")
     if _register_vmap is not None:
         _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
+    row.tracked = staticmethod(_tracked_of(row))
     row.call, TABLE[name] = staticmethod(_call_of(row)), row
     return row
 
@@ -294,7 +297,7 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
 
 def _call_of(row: Any) -> Callable[..., Any]:
     """Return what calls a row: the kernel where it may be launched now, else the operator."""
-    operator, launch, tracked, count = row.operator, row.launch, _tracked_of(row), row._tensors
+    operator, launch, tracked, count = row.operator, row.launch, row.tracked, row._tensors
     types = [str(each.type) for each in operator._schema.arguments[:count]]
     given = _given if "Optional[Tensor]" in types else tuple
 
@@ -321,9 +324,9 @@ class TensorCalls(FunctionCalls):
 
     def dispatch(self, request: Any, x: Any, out: Any, dim: Any, dtype: Any, *asked: Any) -> Any:
         """Return the result of a call that has no entry."""
-        *options, invariant, rest = asked
+        *_, invariant, rest = asked
         if is_eager(x, *rest):
-            return super().dispatch(request, x, out, dim, dtype, *options, invariant, rest)
+            return super().dispatch(request, x, out, dim, dtype, *asked)
         return self.otherwise(x, *rest, dim, dtype, invariant)
 
 
