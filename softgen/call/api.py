@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.axes import with_axes_kept
+from softgen.call.axes import axis_of, with_axes_kept
 from softgen.call.dispatch import calls_of
 from softgen.call.library import library_of
 from softgen.call.options import AxisOptions, HookedAxisOptions, call
@@ -118,8 +118,7 @@ def logsumexp(
     """
     if options:
         lse = call("logsumexp", x, options, HookedAxisOptions, axis=axis, dtype=dtype, out=out)
-        dim = options.get("dim")
-        axis = axis if dim is None else dim
+        axis = axis_of(axis, options.get("dim"))
     else:
         lse = _logsumexp[type(x)](x, out, axis, dtype, None, None, None, ())
     if not keepdim:

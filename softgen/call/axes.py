@@ -73,8 +73,10 @@ def axes_of(axis: Any, ndim: int) -> tuple[int, ...]:
     return tuple(sorted(found)) if ndim else ()
 
 
-def axis_of(axis: Any, dim: int | tuple[int, ...]) -> int | tuple[int, ...]:
-    """Return `dim`, which a caller gave in place of `axis`."""
+def axis_of(axis: Any, dim: int | tuple[int, ...] | None) -> Any:
+    """Return the axis that is meant, where a caller may have given `dim` in its place."""
+    if dim is None:
+        return axis
     if axis != -1 and axis != dim:
         raise InvalidValueError(f"axis={axis!r} and dim={dim!r} differ; give one of them")
     return dim

@@ -7,6 +7,7 @@ imports PyTorch, so that only code that has a tensor imports it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -55,36 +56,54 @@ def is_eager(*tensors: Any) -> bool:
     return forward_ad._current_level < 0 or not _takes_tangents()
 
 
-def is_idle() -> bool:
-    """Whether no mode, transform, trace or level of forward-mode AD is under way."""
-    return is_eager()
-
-
 def _includes_nothing() -> bool:
     return not (_included() - _excluded()).raw_repr() & ~_IDLE
 
 
-def _guard_of(probe: Any) -> Any:
-    """Return what tells of a tensor whether the thread dispatches as it does now, in 0.1 us.
+def guard_of(*tensors: Any) -> Callable[..., bool]:
+    """Return the comparison by which PyTorch guards what torch.compile made, which takes 0.1 us.
 
-    It is what guards code of torch.compile. To compare the sets takes 1.5 us.
+    It is about the class, shape, strides, dtype and device of each tensor, whether it requires
+    grad, and how the thread dispatches (transforms, traces, autocast), but not about the mode of
+    grad, forward-mode AD, or FakeTensor's mode. What it returns is `never` where this version of
+    PyTorch has none.
     """
-    guards: Any = getattr(getattr(torch._C, "_dynamo", None), "guards", None)
-    if not _includes_nothing() or not hasattr(guards, "TensorGuards"):
-        return lambda probe: False
-    return guards.TensorGuards(probe, dynamic_dims_sizes=[[0]], dynamic_dims_strides=[[1]]).check
+    try:
+        guard = torch._C._dynamo.guards.TensorGuards(
+            *tensors,
+            dynamic_dims_sizes=[list(each.shape) for each in tensors],
+            dynamic_dims_strides=[list(each.stride()) for each in tensors],
+        )
+        check: Callable[..., bool] = guard.check
+        return check if check(*tensors) else never
+    except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
+        return never
+
+
+def never(*tensors: Any) -> bool:
+    """Tell of no tensors that they are like others."""
+    return False
 
 
 _PROBE = torch.empty(0)
-_as_then, _modes = _guard_of(_PROBE), torch._C._len_torch_dispatch_stack
+# To compare the sets of keys takes 1.5 us.
+_as_then = guard_of(_PROBE) if _includes_nothing() else never
+_modes = torch._C._len_torch_dispatch_stack
+
+
+def is_tracked(tensors: Sequence[Any]) -> bool:
+    """Whether autograd follows what is computed of any of these tensors."""
+    if torch.is_grad_enabled():
+        for each in tensors:
+            if each.requires_grad:
+                return True
+    return False
 
 
 def is_launchable(out: Any, *inputs: Any) -> bool:
     """Whether a kernel may read these tensors, and write to `out` or None, without a gradient."""
     tensors = inputs if out is None else (out, *inputs)
-    if torch.is_grad_enabled() and any(each.requires_grad for each in tensors):
-        return False
-    return is_eager(*tensors)
+    return not is_tracked(tensors) and is_eager(*tensors)
 
 
 def require_launchable(x: Any) -> None:
@@ -108,7 +127,7 @@ def require_launchable(x: Any) -> None:
             f"got a tensor on {x.device}; softgen takes tensors on a CUDA device. Move it with "
             "x.cuda()"
         )
-    if not is_idle():
+    if not is_eager():  # of no tensor: what goes on around the call
         raise NotSupportedError(
             "this call is recorded or transformed (a mode, a trace, torch.func, forward-mode AD), "
             "and a kernel that is launched here would go unseen; softgen.torch has functions that "
@@ -124,7 +143,7 @@ def require_launchable(x: Any) -> None:
             "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
             "it be allocated again before the call"
         )
-    if x.requires_grad and torch.is_grad_enabled():
+    if is_tracked((x,)):
         raise NotSupportedError(
             "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
             "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import library_of
-from softgen.call.options import NO_OPTIONS, HookedOptions, HookOptions, Options, call
+from softgen.call.options import HookedOptions, HookOptions, Options, call
 from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
@@ -97,7 +97,7 @@ def losses_of_rows(
     z_loss: float,
     *,
     checked: bool = False,
-    options: Mapping[str, Any] = NO_OPTIONS,
+    options: Mapping[str, Any],
 ) -> tuple[Any, Any]:
     """Return the loss of each row, without weights, and lse.
 

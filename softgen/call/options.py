@@ -5,7 +5,6 @@ A call without options goes past this: its function asks `calls_of` for its code
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from softgen.call.axes import axis_of
@@ -125,9 +124,7 @@ def call(
     if not options:
         return calls_of(function)[type(x)](x, out, axis, dtype, None, None, None, others)
     asked = checked(options, takes)
-    dim = asked.pop("dim", None)
-    if dim is not None:
-        axis = axis_of(axis, dim)
+    axis = axis_of(axis, asked.pop("dim", None))
     tune, variant, invariant, pdl = (asked.pop(name, default) for name, default in _DEFAULTS)
     names: tuple[str, ...] = ()
     if asked:
@@ -138,9 +135,6 @@ def call(
     calls = calls_of(function, pdl, names)
     return calls[type(x)](x, out, axis, dtype, tune, variant, invariant, others)
 
-
-# What a function has that got none.
-NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 
 _DEFAULTS = (("tune", None), ("variant", None), ("batch_invariant", None), ("pdl", True))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from softgen.call.axes import with_axes_kept
+from softgen.call.axes import axis_of, with_axes_kept
 from softgen.call.ids import ids_of, require_columns, scale_of
 from softgen.call.library import library_of
 from softgen.call.options import HookedAxisOptions, HookedOptions, call
@@ -47,8 +47,7 @@ def entropy(
     found = call(name, x, options, HookedAxisOptions, axis=axis, dtype=dtype, out=out)
     if not keepdim:
         return found
-    dim = options.get("dim")
-    axis, ndim = axis if dim is None else dim, library_of(x)[1].ndim
+    axis, ndim = axis_of(axis, options.get("dim")), library_of(x)[1].ndim
     if return_lse:
         return tuple(with_axes_kept(each, axis, ndim) for each in found)
     return with_axes_kept(found, axis, ndim)

@@ -11,7 +11,7 @@ import torch
 from torch.autograd import forward_ad
 
 from softgen.call.code import Code
-from softgen.call.eager import is_launchable
+from softgen.call.eager import guard_of, is_launchable
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
 
 
@@ -147,28 +147,11 @@ class TorchLibrary:
             torch.autograd.graph.increment_version(x)
 
     def alike(self, arrays: Sequence[Any]) -> Callable[..., bool]:
-        """Return the comparison by which PyTorch guards what torch.compile made.
+        """Return what guards code of torch.compile, and whether gradients are recorded.
 
-        It is about the class, shape, strides, dtype and device of each, whether it requires grad,
-        and how the thread dispatches (transforms, traces, autocast). What it does not know is asked
-        beside it: whether gradients are recorded, forward-mode AD, and modes, of which it leaves
-        FakeTensor's out.
+        `Code.compares` asks beside it what a guard does not know: forward-mode AD, and modes.
         """
-        try:
-            guard = torch._C._dynamo.guards.TensorGuards(
-                *arrays,
-                dynamic_dims_sizes=[list(each.shape) for each in arrays],
-                dynamic_dims_strides=[list(each.stride()) for each in arrays],
-            )
-            check: Callable[..., bool] = guard.check
-            if not check(*arrays):
-                return _never
-        except (AttributeError, TypeError, RuntimeError):  # not there in this version, or other
-            return _never
+        check = guard_of(*arrays)
         if not any(each.requires_grad for each in arrays):
             return check
         return lambda *others: check(*others) and not torch.is_grad_enabled()
-
-
-def _never(*arrays: Any) -> bool:
-    return False

@@ -15,7 +15,7 @@ from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.dtensor import prepare
+from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
 from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
 
@@ -93,7 +93,7 @@ def cross_entropy(
     dtype = input.dtype
     if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
         dtype = torch.float32
-    if prepare(x, target) and reduction != "none":  # each process has the losses of some rows
+    if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
         options = (ignored, "none", smoothing, z_loss, wide(x), batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)

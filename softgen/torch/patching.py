@@ -141,7 +141,7 @@ def _launched(calls: Any, x: Any, dim: int, dtype: Any, *rest: Any) -> Any:
     try:
         if not is_eager(x, *rest):
             return None
-        # Parameters have no warm calls.
+        # An entry for tensors is not like a Parameter.
         x, *others = (each if type(each) is Tensor else each.detach() for each in (x, *rest))
         return calls[Tensor](x, None, dim, dtype, None, None, None, tuple(others))
     except (CaptureError, NotSupportedError):

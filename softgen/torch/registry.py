@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 
 from softgen.call.axes import axes_of
 from softgen.call.dispatch import FunctionCalls
-from softgen.call.eager import is_eager
+from softgen.call.eager import is_eager, is_tracked
 from softgen.errors import NotSupportedError
 from softgen.torch.dtensor import prepare, there
 
@@ -51,12 +51,6 @@ class Function(torch.autograd.function._SingleLevelFunction):
     """
 
     _compiled_autograd_key = staticmethod(torch.autograd.Function._compiled_autograd_key)
-
-
-def applied(function: type[Function], *tensors: Any) -> Callable[..., Any]:
-    """Return what computes a function of these tensors: `forward`, if nobody differentiates it."""
-    run: Callable[..., Any] = function.apply if _is_tracked(tensors) else function.forward
-    return run
 
 
 class Operator(Function):
@@ -162,7 +156,7 @@ TABLE: dict[str, type[Operator]] = {}
 
 
 def plain(x: Any) -> Any:
-    """Return x as a torch.Tensor: of a Parameter no call is warm."""
+    """Return x as a torch.Tensor: an entry for one is not like a Parameter."""
     return x if type(x) is Tensor else x.detach()
 
 
@@ -264,15 +258,7 @@ def is_plain(*tensors: Any) -> bool:
     if is_compiling():
         return False
     given = _given(tensors)
-    return is_eager(*given) and not _is_tracked(given)
-
-
-def _is_tracked(tensors: Sequence[Any]) -> bool:
-    if is_grad_enabled():
-        for each in tensors:
-            if each.requires_grad:
-                return True
-    return False
+    return is_eager(*given) and not is_tracked(given)
 
 
 def _vmap_of(row: Any) -> Callable[..., Any]:
@@ -305,7 +291,7 @@ def _call_of(row: Any) -> Callable[..., Any]:
         if not is_compiling():
             tensors = given(arguments[:count])
             if is_eager(*tensors):
-                return (tracked if _is_tracked(tensors) else launch)(*arguments)
+                return (tracked if is_tracked(tensors) else launch)(*arguments)
         prepare(*arguments[:count])
         return operator(*arguments)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from softgen.devices.gpu.device import count
-from tests.cpu.distributed.ranks import run_ranks
+from tests.helpers.ranks import run_ranks
 
 pytestmark = pytest.mark.gpu
 

@@ -1,11 +1,10 @@
-"""A process of two that train a model: `python -m tests.helpers.torch_parallel RANK FILE`.
+"""One process of a group that trains a model.
 
 Its head is each function of softgen.torch, or PyTorch's; kernels are those of the stand-in.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ import torch
 from tests.helpers.torch_calls import World, on_cpu
 from tests.helpers.torch_functions import COLS, FUNCTIONS, columns, drawn, same
 
-RANKS, ROWS = 2, 4
+ROWS = 4
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]
@@ -35,15 +34,15 @@ class Model(torch.nn.Module):  # type: ignore[misc]
         return sum(head.square().mean() for head in heads)
 
 
-def ddp(model: Any) -> Any:
+def ddp(model: Any, size: int) -> Any:
     return torch.nn.parallel.DistributedDataParallel(model)
 
 
-def fsdp2(model: Any) -> Any:
+def fsdp2(model: Any, size: int) -> Any:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh("cpu", (RANKS,))
+    mesh = init_device_mesh("cpu", (size,))
     for layer in model.layers:
         fully_shard(layer, mesh=mesh)
     return fully_shard(model, mesh=mesh)
@@ -59,26 +58,16 @@ def step(model: Any, rank: int) -> Any:
     return loss.detach(), *whole
 
 
-def main(rank: int, file: str) -> None:
+def train(rank: int, size: int) -> None:
     """Compare each way to train with PyTorch's functions, and with one process that has it all."""
     world: World = on_cpu(pytest.MonkeyPatch())
-    torch.set_num_threads(1)
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{file}", rank=rank, world_size=RANKS
-    )
-    alone = [step(Model("theirs"), each) for each in range(RANKS)]
-    gradients = [sum(each) / RANKS for each in zip(*(grads for _, *grads in alone), strict=True)]
+    alone = [step(Model("theirs"), each) for each in range(size)]
+    gradients = [sum(each) / size for each in zip(*(grads for _, *grads in alone), strict=True)]
     for wrap in (ddp, fsdp2):
-        model = wrap(Model("ours"))
+        model = wrap(Model("ours"), size)
         for _ in range(2):
             world.launches.clear()
             model.zero_grad()
             same(step(model, rank), (alone[rank][0], *gradients))
             for name in FUNCTIONS:
                 assert [each for each in world.launches if each.startswith(name)], (wrap, name)
-    torch.distributed.destroy_process_group()
-    print("the same")
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -12,7 +12,7 @@ import pytest
 
 from softgen.distributed import local
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from tests.cpu.distributed.ranks import run_ranks
+from tests.helpers.ranks import run_ranks
 from tests.helpers.run_folder import run_folder
 
 CASES: dict[str, tuple[str, ...]] = {

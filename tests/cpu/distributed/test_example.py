@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cpu.distributed.ranks import run_ranks
+from tests.helpers.ranks import run_ranks
 
 
 def test_both_losses_train_one_model(tmp_path: Path) -> None:

@@ -13,23 +13,13 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 from softgen.call import eager  # noqa: E402
 from softgen.call.eager import is_eager, require_launchable  # noqa: E402
 from softgen.errors import InvalidTypeError, NotSupportedError  # noqa: E402
+from tests.helpers.torch_kinds import Mode, Sub  # noqa: E402
 
 # Of PyTorch's own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 # Any where PyTorch is not installed, as where the linters run.
-Tensor: Any = torch.Tensor
-TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode
 Function: Any = torch.autograd.Function
-
-
-class Sub(Tensor):  # type: ignore[misc]
-    """A subclass that shares its memory, as many libraries have."""
-
-
-class Mode(TorchDispatchMode):  # type: ignore[misc]
-    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return f(*args, **(kwargs or {}))
 
 
 def test_plain_tensors_and_parameters_are() -> None:

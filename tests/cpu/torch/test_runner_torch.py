@@ -26,23 +26,14 @@ from softgen.errors import (  # noqa: E402
 )
 from softgen.spec.dtypes import DType, Integer  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
+from tests.helpers.torch_kinds import Mode, Sub  # noqa: E402
 
 # Of PyTorch's own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 # Any where PyTorch is not installed, as where the linters run.
 Tensor: Any = torch.Tensor
-TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode
 forward_ad: Any = torch.autograd.forward_ad
-
-
-class Sub(Tensor):  # type: ignore[misc]
-    """A subclass that shares its memory, as many libraries have."""
-
-
-class Mode(TorchDispatchMode):  # type: ignore[misc]
-    def __torch_dispatch__(self, f: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return f(*args, **(kwargs or {}))
 
 
 @pytest.fixture(autouse=True, params=[True, False], ids=["guards", "no guards"])
