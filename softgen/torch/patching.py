@@ -38,6 +38,8 @@ _lock = threading.Lock()
 _library: torch.library.Library | None = None
 # What each function of torch.nn.functional became, and what it was.
 _wrapped: dict[str, tuple[Kernel, Kernel]] = {}
+# What each wrapper that was ever made stands for.
+_stands_for: dict[Kernel, Kernel] = {}
 
 
 def patch() -> None:
@@ -70,6 +72,7 @@ def patch() -> None:
                 library.impl(f"_{name}_backward_data", _backward(name), KEY)
         for name, (wrapper_of, mine) in WRAPPERS.items():
             theirs = getattr(F, name)
+            theirs = _stands_for.get(theirs, theirs)  # another library may have put it back
             _wrapped[name] = wrapper_of(mine, theirs), theirs
             setattr(F, name, _wrapped[name][0])
         _library = library
@@ -162,6 +165,7 @@ def _wraps(theirs: Kernel) -> Callable[[Kernel], Kernel]:
     def become(call: Kernel) -> Kernel:
         wrapper: Any = functools.wraps(theirs)(call)
         wrapper.__prepare_scriptable__ = lambda: theirs
+        _stands_for[wrapper] = theirs
         found: Kernel = wrapper
         return found
 

@@ -525,15 +525,16 @@ def test_patching_twice_is_patching_once(world: World) -> None:
     assert world.launches == ["cross_entropy", "softmax"]
 
 
-def test_what_came_after_stays(launches: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_came_after_stays(launches: list[str]) -> None:
     of_softgen, kernels = F.cross_entropy, kernels_of_aten()
+    pytorchs = theirs(lambda: F.cross_entropy)
     calls = []
 
     def later(*args: Any, **kwargs: Any) -> Any:
         calls.append(args)
         return of_softgen(*args, **kwargs)
 
-    monkeypatch.setattr(F, "cross_entropy", later)
+    F.cross_entropy = later
     library = torch.library.Library("aten", "IMPL")
     try:
         library.impl("_softmax", lambda x, dim, half: torch.full_like(x, 0.5), "CPU")
@@ -550,6 +551,13 @@ def test_what_came_after_stays(launches: list[str], monkeypatch: pytest.MonkeyPa
     mine.patch()
     F.cross_entropy(numbers(), TARGET, reduction="none")
     assert launches == ["cross_entropy"]
+    mine.unpatch()
+    F.cross_entropy = of_softgen  # as it was when the other library came
+    mine.patch()
+    F.cross_entropy(numbers(), TARGET, reduction="none")
+    assert launches == ["cross_entropy"] * 2
+    mine.unpatch()
+    assert F.cross_entropy is pytorchs
 
 
 def at_once(run: Callable[[int], None]) -> None:
