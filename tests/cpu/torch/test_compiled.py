@@ -48,20 +48,25 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(x, IDS, lse_of(x), rows_of(x), None, None),
         *(rows_of(x).abs(), None, None),
     ),
-    "cross_entropy": lambda x: (x, IDS, None, -100, "mean", 0.0, 0.25, x.dtype, None),
+    "cross_entropy": lambda x: (x, IDS, None, -100, "mean", 0.0, 0.25, x.dtype, False, None),
     "cross_entropy_backward": lambda x: (
         *(x, IDS, lse_of(x), rows_of(x)[0].to(x.dtype), rows_of(x)[2], None),
         *(-100, 0.1, 0.0, None),
     ),
-    "hooked_softmax": lambda x: (
-        *(x, None, None, rows_of(x).to(x.dtype), None, None, None),
+    "hooked": lambda x: (
+        *(x, None, None, None, rows_of(x).to(x.dtype), None, None, None),
         *(0.5, 2.0, True, None, None, None, None, None, None),
-        *(-1, x.dtype, True, None),
+        *("softmax", 0, 0.0, -1, x.dtype, True, None),
     ),
-    "hooked_softmax_backward": lambda x: (
-        *(x, normalised(x).to(x.dtype), x.detach(), None, None, None, None, None, None, None),
+    "hooked_terms": lambda x: (
+        *(x, lse_of(x), rows_of(x), IDS, None, None, None, None, None, None, None, None),
         *(0.5, 2.0, None, None, None, None, None, None, None),
-        *(-1, x.dtype, [True, False, False, False], None),
+        *("token_log_probs", -1, None),
+    ),
+    "hooked_backward": lambda x: (
+        *(x, normalised(x).to(x.dtype), x.detach(), *(None,) * 10),
+        *(0.5, 2.0, None, None, None, None, None, None, None),
+        *("softmax", 0, 0.0, -1, x.dtype, [True, False, False, False], None),
     ),
 }
 VIEWS: dict[str, Callable[[Any], Any]] = {
@@ -74,7 +79,10 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 # Whose gradient says that it is not differentiable again.
-REFUSED = ("entropy_backward", "token_log_probs_backward", "cross_entropy_backward")
+REFUSED = (
+    *("entropy_backward", "token_log_probs_backward", "cross_entropy_backward"),
+    *("hooked_terms", "hooked_backward"),
+)
 LAID_OUT = [
     *(("contiguous", dtype) for dtype in FLOATS),
     *((view, dtype) for view in list(VIEWS)[1:] for dtype in (torch.float32, torch.bfloat16)),
@@ -87,7 +95,7 @@ def test_operators_are_registered_as_they_should_be(name: str, view: str, dtype:
     """All of them: schema, results for FakeTensors, gradients, dynamic shapes."""
     x = VIEWS[view](torch.randn(3, 4, generator=torch.Generator().manual_seed(7)).to(dtype))
     packet = getattr(torch.ops.softgen, name)
-    tracked = name not in (*REFUSED, "hooked_softmax_backward")
+    tracked = name not in REFUSED
     given = ARGUMENTS[name](x.detach().requires_grad_(tracked))
     torch.library.opcheck(getattr(packet, OVERLOAD), given)
     kernel = getattr(torch.ops.softgen, f"{name}_kernel")
