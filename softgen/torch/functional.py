@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from softgen.call.options import HookOptions
 
-# Each look at an attribute takes 0.03 us.
+# Looked up once: each look at an attribute takes 0.03 us.
 is_autocast_enabled = torch.is_autocast_enabled
 
 
@@ -105,7 +105,7 @@ def logsumexp(
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if hooks:
         lse = hooked("logsumexp", input, axis, None, hooks, batch_invariant)[0].to(dtype)
-    elif is_plain(input):
+    elif is_plain(input):  # the kernel converts its result, which else is wide for the gradient
         lse = api.logsumexp(
             *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
         )
@@ -140,7 +140,7 @@ def entropy(
     """
     dtype = _result_type(input, dtype)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_plain(input):
+    if is_plain(input):  # without lse, which only the gradient needs
         found = tokens.entropy(
             *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
         )
@@ -230,6 +230,7 @@ def _dim(x: Any, stacklevel: int) -> int:
 
 
 def _result_type(x: Any, dtype: Any) -> Any:
+    """Return the dtype of the result; raise for what is no tensor, or has no gradient there."""
     if not isinstance(x, Tensor):
         raise InvalidTypeError(
             f"softgen.torch takes tensors, got {type(x).__qualname__}; softgen.softmax takes "

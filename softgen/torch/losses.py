@@ -100,7 +100,7 @@ def cross_entropy(
             f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        weight = _checked(weight, x)
+        weight = _checked_weight(weight, x)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
         ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
@@ -114,7 +114,7 @@ def cross_entropy(
     elif dtype not in FLOATS:
         raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
     if hooks:
-        _require_no_hooks(hooks, input, label_smoothing, overwrite)
+        _refuse_beside_hooks(hooks, input, label_smoothing, overwrite)
         request = ("cross_entropy", x, -1, None, hooks, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
@@ -129,7 +129,7 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-def _require_no_hooks(hooks: Any, input: Any, smoothing: float, overwrite: bool) -> None:
+def _refuse_beside_hooks(hooks: Any, input: Any, smoothing: float, overwrite: bool) -> None:
     """Raise InvalidValueError for what goes with no hooks."""
     given = ", ".join(sorted(hooks))
     for name, taken in (("label_smoothing", smoothing), ("overwrite", overwrite)):
@@ -142,7 +142,7 @@ def _require_no_hooks(hooks: Any, input: Any, smoothing: float, overwrite: bool)
         )
 
 
-def _checked(weight: Any, x: Any) -> Any:
+def _checked_weight(weight: Any, x: Any) -> Any:
     """Return weights of the classes of x in the type of the arithmetic; raise for others."""
     if weight.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError("weight has no gradient; pass weight.detach()")

@@ -79,10 +79,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 # Whose gradient says that it is not differentiable again.
-REFUSED = (
-    *("entropy_backward", "token_log_probs_backward", "cross_entropy_backward"),
-    *("hooked_terms", "hooked_backward"),
-)
+REFUSED = ("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward")
 LAID_OUT = [
     *(("contiguous", dtype) for dtype in FLOATS),
     *((view, dtype) for view in list(VIEWS)[1:] for dtype in (torch.float32, torch.bfloat16)),
