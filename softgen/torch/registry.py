@@ -20,7 +20,7 @@ from torch.autograd import forward_ad
 from softgen.call.axes import axes_of
 from softgen.call.eager import is_eager, is_tracked
 from softgen.errors import NotSupportedError
-from softgen.torch.dtensor import prepare, there
+from softgen.torch.dtensor import RULES, prepare, there
 
 Tensor = torch.Tensor
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
@@ -212,7 +212,7 @@ def _register(name: str, row: Any) -> Any:
     if _register_vmap is not None:
         _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
     row.tracked = staticmethod(_tracked_of(row))
-    row.call, TABLE[name] = staticmethod(_call_of(row)), row
+    row.call, TABLE[name] = staticmethod(_call_of(name, row)), row
     return row
 
 
@@ -284,7 +284,7 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
     return run
 
 
-def _call_of(row: Any) -> Callable[..., Any]:
+def _call_of(name: str, row: Any) -> Callable[..., Any]:
     """Return a row's `call`: it launches where that may be done now, else it calls the operator."""
     operator, launch, tracked, count = row.operator, row.launch, row.tracked, row._tensors
     types = [str(each.type) for each in operator._schema.arguments[:count]]
@@ -295,7 +295,10 @@ def _call_of(row: Any) -> Callable[..., Any]:
             tensors = given(arguments[:count])
             if is_eager(*tensors):
                 return (tracked if is_tracked(tensors) else launch)(*arguments)
-        prepare(*arguments[:count])
+        if prepare(*arguments[:count]) and name not in RULES:
+            raise NotSupportedError(
+                f"softgen.torch.{row.of} takes no DTensor; call it on what lies here, x.to_local()"
+            )
         return operator(*arguments)
 
     return call

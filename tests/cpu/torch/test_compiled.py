@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
+from softgen.torch.dtensor import RULES  # noqa: E402
 from softgen.torch.dtypes import FLOATS, wide  # noqa: E402
 from softgen.torch.registry import OVERLOAD, TABLE  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
@@ -103,6 +104,10 @@ def test_operators_are_registered_as_they_should_be(name: str, view: str, dtype:
 
 def test_every_row_of_the_table_is_checked() -> None:
     assert set(TABLE) == set(ARGUMENTS)
+
+
+def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
+    assert set(TABLE) - set(RULES) == {"hooked", "hooked_terms", "hooked_backward"}
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
