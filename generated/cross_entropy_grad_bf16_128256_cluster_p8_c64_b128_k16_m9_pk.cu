@@ -1,9 +1,10 @@
 // cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m9_pk
-// lse; loss = lse - x[target]; dx = upstream d(loss)/dx, row by row, arithmetic in float32:
+// lse, loss as cross_entropy; dx = upstream d(loss)/dx, row by row, arithmetic in float32:
 //   x: bfloat16 [rows][128256], contiguous
 //   target: int64 [rows], contiguous
 //   ignore_index: int64 number, any: where it is the target dx and loss are 0 and lse is -inf
 //   upstream: float32 number, finite: what the gradient is times
+//   z_loss: float32 number, finite: the weight of lse^2
 //   dx: bfloat16 [rows][128256], contiguous; x itself, or no overlap with it
 //   loss: float32 [rows], contiguous
 //   lse: float32 [rows], contiguous
@@ -193,19 +194,22 @@ struct Hooks {
   bool ignored;
   // The target's element as it is in memory, read before results are written over it.
   X logit;
-  // The gradient is p * hit, and of the target it is hit less.
+  Compute z_loss;
+  // The gradient is p * hit (1 + 2 z_loss lse), and of the target it is hit less.
   Compute hit;
   Col end;  // of what is shown: nobody loads the columns from here on
 
   // What makes results of the row's terms, from what would without hooks.
-  __device__ Compute weigh(Compute factor) const {
-    factor = ignored ? 0 : target < kCols ? __fmul_rn(factor, hit) : __int_as_float(0x7fc00000);
+  __device__ Compute weigh(Compute factor, Compute m, Compute sum) const {
+    Compute by = hit;
+    if (z_loss != 0) by *= 1 + z_loss * (m + __logf(sum)) * 2;
+    factor = ignored ? 0 : target < kCols ? __fmul_rn(factor, by) : __int_as_float(0x7fc00000);
     return factor;
   }
 };
 
 __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long long* target,
-                          long long ignore_index, Compute upstream) {
+                          long long ignore_index, Compute upstream, Compute z_loss) {
   Hooks hooks;
   long long end = kCols;
   const bool live = row < rows;
@@ -214,6 +218,7 @@ __device__ Hooks hooks_of(long long row, long long rows, const X* x, const long 
   hooks.ignored = id == ignore_index;
   hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
   if (hooks.ignored) end = 0;
+  hooks.z_loss = z_loss;
   hooks.hit = upstream;
   hooks.end = static_cast<Col>(end > 0 ? end : 0);
   hooks.logit = __ushort_as_bfloat16(0xff80);
@@ -294,7 +299,15 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   if (hooks.target < hooks.end) {
     logit[0] = __bfloat162float(hooks.logit);
   }
-  loss[row] = (m - logit[0]) + log_of_sum;
+  Compute result = (m - logit[0]) + log_of_sum;
+  if (hooks.z_loss != 0) {
+    // In quarters, of which only one overflows where the loss and z_loss lse^2 both do: inf - inf
+    // would be NaN.
+    const Compute half = of_row / 2;
+    const Compute quarter = (m / 4 - logit[0] / 4) + log_of_sum / 4;
+    if (quarter < -negative_infinity()) result = (quarter + hooks.z_loss * half * half) * 4;
+  }
+  loss[row] = result;
   lse[row] = of_row;
 }
 
@@ -383,8 +396,8 @@ __device__ void store_slice(const Raw (&raw)[kPacks], Compute m, Compute factor,
 // dx may be x, so neither is __restrict__: a thread reads every element before it writes it.
 extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlockSize, kMinBlocks)
     cross_entropy_grad_bf16_128256_cluster_p8_c64_b128_k16_m9_pk(
-        const X* x, const long long* target, long long ignore_index, Compute upstream, Y* dx,
-        Compute* loss, Compute* lse, long long rows) {
+        const X* x, const long long* target, long long ignore_index, Compute upstream,
+        Compute z_loss, Y* dx, Compute* loss, Compute* lse, long long rows) {
   alignas(sizeof(MaxSum)) __shared__ MaxSum slots[kSlots];  // one store pushes a pair
   __shared__ unsigned long long barrier;
   const int rank = cluster_rank();
@@ -399,7 +412,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const bool live = row < rows;
   // One block in 16 rows, as a line holds 16 targets. At 50257 columns 64 rows start in 3 us.
   if (rank == 0 && thread == 0 && row % 16 == 0 && row + 64 < rows) fetch_ahead(target + row + 64);
-  const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, upstream);
+  const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, upstream, z_loss);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
@@ -420,7 +433,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
   if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
-  const Compute factor = hooks.weigh(factor_of(whole.d) * correction_of(whole.m));
+  const Compute factor = hooks.weigh(factor_of(whole.d) * correction_of(whole.m), whole.m, whole.d);
   store_slice(raw, whole.m, factor, thread, first_pack, live, dx + row * kCols);
 
   // The target's result is less. Who stored its pack stores it again.

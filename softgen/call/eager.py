@@ -22,6 +22,7 @@ _included = torch._C._dispatch_tls_local_include_set
 _excluded = torch._C._dispatch_tls_local_exclude_set
 _keys_of = torch._C._dispatch_keys
 _takes_tangents = torch._C._is_fwd_grad_enabled
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def _set_of(*names: str) -> int:
@@ -35,23 +36,25 @@ def _set_of(*names: str) -> int:
 # What a thread includes in all calls while nothing goes on. VmapMode is of the older vmap, which
 # marks the tensors that it batches, and hands the others on as they are.
 _IDLE = _set_of("BackendSelect", "ADInplaceOrView", "VmapMode")
-# Where kernels run, and the keys that a dense tensor there does not have.
+# Where kernels run.
 DEVICE = "cuda"
+# The keys that a dense tensor there does not have: one of them is enough to refuse it.
 OTHERS = ~_set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
 
 
 def is_eager(*tensors: Any) -> bool:
-    """Whether kernels may be launched on these tensors right now; torch.compile is asked apart.
+    """Whether kernels may be launched on these tensors right now.
 
     They are when each is exactly a torch.Tensor or a Parameter, dense and on a GPU, without a lazy
     negation, and no mode, transform, trace or level of forward-mode AD is under way. Otherwise a
-    registered operator has to be called, of which PyTorch knows what it returns.
+    registered operator has to be called, of which PyTorch knows what it returns. It does not tell
+    whether torch.compile traces the call, nor whether autograd follows a tensor (`is_tracked`).
     """
     for each in tensors:
         if type(each) not in KINDS or _keys_of(each).raw_repr() & OTHERS:
             return False
     # A guard does not see a FakeTensorMode.
-    if _modes() or not (_as_then(_PROBE) or _includes_nothing()):
+    if _modes() or not (_idle_guard(_PROBE) or _includes_nothing()):
         return False
     return forward_ad._current_level < 0 or not _takes_tangents()
 
@@ -86,9 +89,8 @@ def never(*tensors: Any) -> bool:
 
 
 _PROBE = torch.empty(0)
-# To compare the sets of keys takes 1.5 us.
-_as_then = guard_of(_PROBE) if _includes_nothing() else never
-_modes = torch._C._len_torch_dispatch_stack
+# Whether the thread dispatches as it did at import. To compare the sets of keys takes 1.5 us.
+_idle_guard = guard_of(_PROBE) if _includes_nothing() else never
 
 
 def is_tracked(tensors: Sequence[Any]) -> bool:

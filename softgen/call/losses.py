@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import library_of
 from softgen.call.options import HookedOptions, HookOptions, Options, call
-from softgen.call.scalars import finite, whole
+from softgen.call.scalars import finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
 from softgen.spec.dtypes import Integer, compute_type
@@ -161,34 +161,39 @@ def reduction_of(
 def cross_entropy_grad(
     x: Any,
     target: Any,
-    upstream: float = 1.0,
+    upstream: Any = 1.0,
     *,
     ignore_index: int = IGNORE_INDEX,
+    z_loss: float = 0.0,
     dtype: object = None,
     out: Any = None,
     **options: Unpack[Options],
 ) -> tuple[Any, Any, Any]:
     """Return the gradient of cross entropy with its loss: x is read once and dx written once.
 
-    `upstream` is a number of the host. Where it is an array, or is known only after the loss, take
-    `cross_entropy_backward`.
+    Where `upstream` is known only after the loss, take `cross_entropy_backward`.
 
     Args:
         x: as in `cross_entropy`.
         target: as in `cross_entropy`.
-        upstream: a finite number that all gradients are times, as 1 / rows for a mean.
+        upstream: the gradient with respect to each loss: a finite number, as 1 / rows for a mean,
+            or an array as in `cross_entropy_backward`, of which the host reads nothing.
         ignore_index: as in `cross_entropy`; dx is 0 in such a row.
+        z_loss: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
         options: as in `softmax`, without dim and hooks.
 
     Returns:
-        dx = upstream (softmax(x) - [column is target]); the loss of each row, which is not times
-        upstream; and lse. NaN in rows whose target is no class.
+        dx = upstream (softmax(x) (1 + 2 z_loss lse) - [column is target]); the loss of each row,
+        which is not times upstream; and lse. NaN in rows whose target is no class.
     """
-    ignored = whole("ignore_index", ignore_index)
-    name, _, target = _of_target("cross_entropy_grad", x, target)
-    rest = (target, ignored, finite("upstream", upstream))
+    ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    several = hasattr(upstream, "shape") and not is_number(upstream)
+    stem = "cross_entropy_grad_rows" if several else "cross_entropy_grad"
+    name, array, target = _of_target(stem, x, target)
+    up = _upstreams(upstream, array) if several else (finite("upstream", upstream),)
+    rest = (target, ignored, *up, z_loss)
     found: tuple[Any, Any, Any]
     found = call(name, x, options, Options, dtype=dtype, out=out, others=rest)
     return found
@@ -230,16 +235,20 @@ def cross_entropy_backward(
     ignored = whole("ignore_index", ignore_index)
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
-    library, upstream = library_of(upstream)
-    rows, given = math.prod(array.shape[:-1]), math.prod(upstream.shape)
-    if given != 1 and tuple(upstream.shape) != tuple(array.shape[:-1]):
-        raise InvalidValueError(
-            f"upstream must have one element or the shape of x's rows, {tuple(array.shape[:-1])}, "
-            f"got {tuple(upstream.shape)}"
-        )
-    count = 1 if given == 1 else max(1, rows)
-    rest = (target, ignored, lse, library.contiguous(upstream), 1, count, smoothing, z_loss)
+    rest = (target, ignored, lse, *_upstreams(upstream, array), smoothing, z_loss)
     return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
+
+
+def _upstreams(upstream: Any, x: Any) -> tuple[Any, int, int]:
+    """Return the gradients with respect to losses, and the numbers of their place; or raise."""
+    library, upstream = library_of(upstream)
+    rows, given = tuple(x.shape[:-1]), math.prod(upstream.shape)
+    if given != 1 and tuple(upstream.shape) != rows:
+        raise InvalidValueError(
+            f"upstream must have one element or the shape of x's rows, {rows}, got "
+            f"{tuple(upstream.shape)}"
+        )
+    return library.contiguous(upstream), 1, 1 if given == 1 else max(1, math.prod(rows))
 
 
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:

@@ -1,4 +1,4 @@
-"""The options that all calls share, declared once, and the way from a call with some to its launch.
+"""The options that calls share, declared once, and the way of a call that has options to its run.
 
 A call without options goes past this: its function asks `calls_of` for its code right away.
 """

@@ -112,13 +112,17 @@ def _part_names(problem: Problem) -> dict[str, Any]:
     def more_parameters(count: str) -> list[str]:
         return [f"const Compute (&{operand.name}_values)[{count}]" for operand in more]
 
-    def weighed(factor: str) -> str:
-        return f"hooks.weigh({factor})" if problem.weighs else factor
+    def weighed(total: str, m: str = "", times: str = "") -> str:
+        factor = f"factor_of({total}){times}"
+        if not problem.weighs:
+            return factor
+        of_row = f", {m}, {total}" if problem.weighs_lse else ""
+        return f"hooks.weigh({factor}{of_row})"
 
     def rebased_factor(m: str, whole: str) -> str:
         if not problem.weighs:
             return f"factor_of({m}, {whole})"
-        return f"rebased({weighed(f'factor_of({whole}.d)')}, {m}, {whole}.m)"
+        return f"rebased({weighed(f'{whole}.d', f'{whole}.m')}, {m}, {whole}.m)"
 
     return {
         "x": first.name,

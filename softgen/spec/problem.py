@@ -288,6 +288,11 @@ class Problem:
         return any(hook.weighs for hook in self.modifiers)
 
     @property
+    def weighs_lse(self) -> bool:
+        """Whether that number depends on the row's maximum and sum, too."""
+        return any(hook.weighs_lse for hook in self.modifiers)
+
+    @property
     def sinks(self) -> bool:
         """Whether a row has a logit without a column."""
         return any(hook.sinks for hook in self.hooks)

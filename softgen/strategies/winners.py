@@ -111,7 +111,8 @@ def _alike(problem: Problem) -> Iterator[Problem]:
     """Yield the problem and those whose winners it takes, nearest first."""
     function = problem.function
     names = {function.twin: None, function.like: None}  # in this order
-    others = tuple(Function.of(name) for name in names if name not in ("", function.name))
+    others = [Function.of(name) for name in names if name not in ("", function.name)]
+    others += [Function.of(each.like) for each in others[-1:] if each.like != each.name]
     for wanted in dict.fromkeys((problem, problem.bare) if takes_bare(problem) else (problem,)):
         for each in (function, *others):
             yield dataclasses.replace(wanted, function=each)

@@ -10,10 +10,10 @@ import torch
 
 from softgen.call import api, tokens
 from softgen.call.axes import axes_of, with_axes_kept
-from softgen.call.ids import require_columns
+from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.torch import hooked
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
+from softgen.torch.hooked import hooked
 from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
 from softgen.torch.registry import Tensor, is_plain, tuning
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from softgen.call.options import HookOptions
 
-# Each look at an attribute takes 0.03 us.
+# Looked up once: each look at an attribute takes 0.03 us.
 is_autocast_enabled = torch.is_autocast_enabled
 
 
@@ -57,7 +57,7 @@ def softmax(
         dim = _dim(input, _stacklevel)
     dtype = _result_type(input, dtype)
     if hooks:
-        return hooked.softmax(input, dim, dtype, hooks, batch_invariant)
+        return hooked("softmax", input, dim, dtype, hooks, batch_invariant)[0]
     return Softmax.call(input, dim, dtype, batch_invariant)
 
 
@@ -68,11 +68,18 @@ def log_softmax(
     dtype: Any = None,
     *,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
-    """Return the logarithm of the softmax; the arguments are those of `softmax`."""
+    """Return the logarithm of the softmax.
+
+    The arguments are those of `softmax`, without out_scale, dropout and its seed.
+    """
     if dim is None:
         dim = _dim(input, _stacklevel)
-    return LogSoftmax.call(input, dim, _result_type(input, dtype), batch_invariant)
+    dtype = _result_type(input, dtype)
+    if hooks:
+        return hooked("log_softmax", input, dim, dtype, hooks, batch_invariant)[0]
+    return LogSoftmax.call(input, dim, dtype, batch_invariant)
 
 
 def logsumexp(
@@ -81,6 +88,7 @@ def logsumexp(
     keepdim: bool = False,
     *,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return log(sum(exp(input))) along `dim`, as torch.logsumexp does.
 
@@ -89,12 +97,15 @@ def logsumexp(
         dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
         batch_invariant: as in `softmax`.
+        hooks: as in `softmax`, without out_scale, dropout and its seed, along one dimension.
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
     dtype = _result_type(input, None)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_plain(input):
+    if hooks:
+        lse = hooked("logsumexp", input, axis, None, hooks, batch_invariant)[0].to(dtype)
+    elif is_plain(input):  # the kernel converts its result, which else is wide for the gradient
         lse = api.logsumexp(
             *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
         )
@@ -129,7 +140,7 @@ def entropy(
     """
     dtype = _result_type(input, dtype)
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_plain(input):
+    if is_plain(input):  # without lse, which only the gradient needs
         found = tokens.entropy(
             *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
         )
@@ -149,6 +160,7 @@ def token_log_probs(
     return_entropy: bool = False,
     checked: bool = False,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return log_softmax(input / temperature) at the columns `ids` of each row.
 
@@ -165,6 +177,8 @@ def token_log_probs(
         checked: whether an id that is no column raises InvalidValueError, for which the host waits
             for the GPU. Otherwise it gives NaN.
         batch_invariant: as in `softmax`.
+        hooks: softcap, bias, mask, lengths, causal and, in the place of temperature, scale, as in
+            `softmax`.
 
     Returns:
         A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for.
@@ -181,17 +195,26 @@ def token_log_probs(
         number = float(temperature)
     if checked:
         require_columns(ids, input.shape[-1])
-    if not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
+    if hooks:
+        scale = number if of_rows is None else of_rows
+        if scale is not None:
+            if hooks.get("scale") is not None:
+                raise InvalidValueError("scale is 1 / temperature; give one of them")
+            hooks["scale"] = scale_of(scale)
+        name = "token_log_probs_entropy" if return_entropy else "token_log_probs"
+        log_probs, lse, entropy = hooked(name, input, -1, None, hooks, batch_invariant, ids)
+    elif not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
         return tokens.token_log_probs(
             *(input.detach(), ids),
             temperature=number if of_rows is None else of_rows,
             tune=tuning(),
             batch_invariant=batch_invariant,
         )
-    if of_rows is not None:
-        of_rows = of_rows.expand(input.shape[:-1])
-    request = (input, ids, of_rows, number, return_entropy, batch_invariant)
-    log_probs, lse, entropy = TokenLogProbs.call(*request)
+    else:
+        if of_rows is not None:
+            of_rows = of_rows.expand(input.shape[:-1])
+        request = (input, ids, of_rows, number, return_entropy, batch_invariant)
+        log_probs, lse, entropy = TokenLogProbs.call(*request)
     if not (return_lse or return_entropy):
         return log_probs
     return log_probs, *([lse] * return_lse), *([entropy] * return_entropy)
@@ -207,6 +230,7 @@ def _dim(x: Any, stacklevel: int) -> int:
 
 
 def _result_type(x: Any, dtype: Any) -> Any:
+    """Return the dtype of the result; raise for what is no tensor, or has no gradient there."""
     if not isinstance(x, Tensor):
         raise InvalidTypeError(
             f"softgen.torch takes tensors, got {type(x).__qualname__}; softgen.softmax takes "

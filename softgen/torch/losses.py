@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,13 @@ from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
+from softgen.torch.hooked import hooked
+from softgen.torch.registry import Operator, Tensor, is_plain, like_x, plain, registered, tuning
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softgen.call.options import HookOptions
 
 
 def cross_entropy(
@@ -32,7 +38,10 @@ def cross_entropy(
     *,
     z_loss: float = 0.0,
     return_lse: bool = False,
+    dtype: Any = None,
+    overwrite: bool = False,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return the cross entropy of class indices, as torch.nn.functional.cross_entropy does.
 
@@ -50,10 +59,18 @@ def cross_entropy(
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(input))) of the rows too, without a gradient:
             float32, or float64 if input is; -inf for rows that are ignored.
+        dtype: dtype of the loss; input's by default, and under torch.autocast float32 for 16-bit
+            inputs. The arithmetic is float32 in any case (float64 for float64).
+        overwrite: whether the gradient may be written in the place of input, whose memory it then
+            is: no other is taken for it. It is where input has its classes last, without gaps, and
+            the call is not compiled. What reads input later, as another backward pass, raises
+            PyTorch's error about a tensor that was modified.
         batch_invariant: as in `softgen.torch.softmax`.
+        hooks: scale, softcap, bias, mask, lengths, causal and sink, as in `softgen.torch.softmax`,
+            for input of up to two dimensions; not with label_smoothing or overwrite.
 
     Returns:
-        The loss in input's dtype; under torch.autocast float32 for 16-bit inputs.
+        The loss.
 
     The gradient reads input again and writes as much, from lse. It is differentiable again,
     by PyTorch's own operations.
@@ -83,27 +100,49 @@ def cross_entropy(
             f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        weight = _checked(weight, x)
+        weight = _checked_weight(weight, x)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
         ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
     else:
         ignored = whole("ignore_index", ignore_index)
         smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
-    dtype = input.dtype
-    if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
-        dtype = torch.float32
+    if dtype is None:
+        dtype = input.dtype
+        if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
+            dtype = torch.float32
+    elif dtype not in FLOATS:
+        raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
+    if hooks:
+        _refuse_beside_hooks(hooks, input, label_smoothing, overwrite)
+        request = ("cross_entropy", x, -1, None, hooks, batch_invariant, target)
+        rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
+        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
+        return (loss, lse) if return_lse else loss
     if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
-        options = (ignored, "none", smoothing, z_loss, wide(x), batch_invariant)
+        options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
         return (loss, lse) if return_lse else loss
-    options = (ignored, reduction, smoothing, z_loss, dtype, batch_invariant)
+    options = (ignored, reduction, smoothing, z_loss, dtype, overwrite, batch_invariant)
     loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
     return (loss, lse) if return_lse else loss
 
 
-def _checked(weight: Any, x: Any) -> Any:
+def _refuse_beside_hooks(hooks: Any, input: Any, smoothing: float, overwrite: bool) -> None:
+    """Raise InvalidValueError for what goes with no hooks."""
+    given = ", ".join(sorted(hooks))
+    for name, taken in (("label_smoothing", smoothing), ("overwrite", overwrite)):
+        if taken:
+            raise InvalidValueError(f"{name} takes no hooks, got {given}")
+    if input.dim() > 2:
+        raise InvalidValueError(
+            f"hooks take an input of (classes,) or (rows, classes), got {tuple(input.shape)} and "
+            f"{given}; reshape it"
+        )
+
+
+def _checked_weight(weight: Any, x: Any) -> Any:
     """Return weights of the classes of x in the type of the arithmetic; raise for others."""
     if weight.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError("weight has no gradient; pass weight.detach()")
@@ -169,16 +208,8 @@ class CrossEntropyBackward(Operator):
             z_loss: the weight of lse^2.
             batch_invariant: as in `softgen.softmax`.
         """
-        if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
-            g = g[(0,) * g.dim()]
-        small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
-        if small and divisor is not None and divisor.dtype is lse.dtype:
-            upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
-        else:
-            upstream = _upstream(lse, g, divisor, weights)
-        count = 1 if upstream.numel() == 1 else max(1, lse.numel())
-        rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
-        return _of_classes("cross_entropy_backward", x, batch_invariant, rest)
+        request = (x, target, lse, g, divisor, weights, ignored, smoothing, z_loss)
+        return _gradient(*request, batch_invariant)
 
     fake = staticmethod(like_x)
 
@@ -243,6 +274,7 @@ class CrossEntropy(Operator):
         smoothing: float,
         z_loss: float,
         dtype: torch.dtype,
+        overwrite: bool,
         batch_invariant: bool | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of `dtype`, lse, what divided the sum, and the weights of rows.
@@ -267,7 +299,7 @@ class CrossEntropy(Operator):
     def fake(x: Any, target: Any, weight: Any, ignored: Any, reduction: str, *rest: Any) -> Any:
         """Return tensors like them."""
         loss, lse = (
-            torch.empty_like(target, dtype=rest[-2]),
+            torch.empty_like(target, dtype=rest[-3]),
             torch.empty_like(target, dtype=wide(x)),
         )
         divisor = lse.new_empty(()) if reduction == "mean" else None
@@ -277,11 +309,11 @@ class CrossEntropy(Operator):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, target and all results but the loss."""
-        x, target, weight, ignored, reduction, smoothing, z_loss, _, invariant = inputs
+        x, target, weight, ignored, reduction, smoothing, z_loss, _, overwrite, invariant = inputs
         _, lse, divisor, weights = output
         ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
-        ctx.options = (ignored, smoothing, z_loss, invariant)
+        ctx.options, ctx.overwrite = (ignored, smoothing, z_loss, invariant), overwrite
         more = (divisor if reduction == "mean" else None, None if weight is None else weights)
         ctx.save_for_backward(x, target, lse, *more)
 
@@ -289,16 +321,18 @@ class CrossEntropy(Operator):
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return dx."""
         if g is None:
-            return (None,) * 9
+            return (None,) * 10
         x, target, lse, divisor, weights = ctx.saved_tensors
-        request = (x, target, lse, g, divisor, weights, *ctx.options)
-        return CrossEntropyBackward.call(*request), *(None,) * 8
+        request: tuple[Any, ...] = (x, target, lse, g, divisor, weights, *ctx.options)
+        if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+            return _gradient(*request, out=x.detach()), *(None,) * 9
+        return CrossEntropyBackward.call(*request), *(None,) * 9
 
     @classmethod
     def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return the loss of each of a batch, by the losses of all rows."""
-        x, target, weight, ignored, reduction, *options, dtype, invariant = arguments
-        request = (x, target, None, ignored, "none", *options, wide(x), invariant)
+        x, target, weight, ignored, reduction, *options, dtype, overwrite, invariant = arguments
+        request = (x, target, None, ignored, "none", *options, wide(x), overwrite, invariant)
         rows, lse, *_ = cls.call(*request)
         counts, weights, divisor = target != ignored, None, None
         if weight is not None:
@@ -313,6 +347,33 @@ class CrossEntropy(Operator):
         return rows.to(dtype), lse, divisor, weights
 
 
+def _gradient(
+    x: Any,
+    target: Any,
+    lse: Any,
+    g: Any,
+    divisor: Any,
+    weights: Any,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    invariant: bool | None,
+    *,
+    out: Any = None,
+) -> Any:
+    """Return dx, which may be written to `out`."""
+    if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
+        g = g[(0,) * g.dim()]
+    small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
+    if small and divisor is not None and divisor.dtype is lse.dtype:
+        upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
+    else:
+        upstream = _upstream(lse, g, divisor, weights)
+    count = 1 if upstream.numel() == 1 else max(1, lse.numel())
+    rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
+    return _of_classes("cross_entropy_backward", x, invariant, rest, out)
+
+
 def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
     """Return the gradient with respect to the loss of each row, or of all."""
     if divisor is not None:
@@ -320,11 +381,11 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
     return g.to(lse.dtype) if weights is None else g.to(lse.dtype) * weights
 
 
-def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
+def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...], out: Any = None) -> Any:
     """Return what a call gives that takes targets first, past the checks of those for people."""
     calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
     x = plain(x)
-    return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
+    return calls[type(x)](x, out, -1, None, tuning(), None, invariant, rest)
 
 
 @functools.cache

@@ -1,7 +1,11 @@
-"""The table of operators: each function and each gradient, said once."""
+"""Rows of the table of operators: the functions along `dim`, those of tokens, and their gradients.
+
+losses.py and hooked.py have the other rows, registry.py what a row becomes.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +16,6 @@ from softgen.call.eager import is_eager
 from softgen.torch.dtypes import wide
 from softgen.torch.registry import (
     Operator,
-    TensorCalls,
     is_compiling,
     is_deterministic,
     is_grad_enabled,
@@ -25,19 +28,16 @@ from softgen.torch.registry import (
 )
 
 
-def _like_rows(x: Any, dim: list[int]) -> Any:
-    rows = [size for i, size in enumerate(x.shape) if i not in dim]
-    return torch.empty(rows, dtype=wide(x), device=x.device)
-
-
 class _OfResult(Operator):
     """Base of functions along `dim` whose gradient needs their result alone.
 
     Attributes:
-        calls: of the function: models call these, past the functions for people.
+        calls: of the function, past the checks of options in `softgen.call.api`.
+        untracked_calls: those of `with_fast_call`, with entries of their own.
     """
 
     calls: FunctionCalls
+    untracked_calls: TensorCalls
 
     @classmethod
     def launch(
@@ -60,37 +60,16 @@ class _OfResult(Operator):
         keep(ctx, output)
 
 
-def called_first(row: Any) -> Any:
-    """Give a row along `dim` a `call` that goes to kernels first, where nobody tracks tensors."""
-    otherwise, tracked = row.call, row.tracked
-    calls = row.first = TensorCalls(row.calls.function, otherwise)
-
-    def call(x: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
-        if is_compiling():
-            return otherwise(x, dim, dtype, invariant)
-        if x.requires_grad and is_grad_enabled():
-            return (tracked if is_eager(x) else otherwise)(x, dim, dtype, invariant)
-        tune = "off" if is_deterministic() else None
-        return calls[type(x)](x, None, dim, dtype, tune, None, invariant, ())
-
-    def gradient(dy: Any, y: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
-        if is_compiling() or (is_grad_enabled() and (dy.requires_grad or y.requires_grad)):
-            return otherwise(dy, y, dim, dtype, invariant)
-        tune = "off" if is_deterministic() else None
-        return calls[type(dy)](dy, None, dim, dtype, tune, None, invariant, (y,))
-
-    row.call = staticmethod(gradient if issubclass(row, _GradientOfResult) else call)
-    return row
-
-
 class _GradientOfResult(Operator):
-    """Base of the gradients of those functions.
+    """Base of the gradients of functions that are `_OfResult`.
 
     Attributes:
-        calls: of the gradient.
+        calls: of the gradient, as in `_OfResult`.
+        untracked_calls: as in `_OfResult`.
     """
 
     calls: FunctionCalls
+    untracked_calls: TensorCalls
 
     @classmethod
     def launch(
@@ -117,7 +96,54 @@ class _GradientOfResult(Operator):
         keep(ctx, dy, y)
 
 
-@called_first
+class TensorCalls(FunctionCalls):
+    """Calls of tensors that autograd does not follow, along `dim`.
+
+    A call that has an entry asks nothing but whether it is like the one before: the generated run
+    finds out whether a kernel may be launched. What has no entry, and may not be launched, goes to
+    the row's general `call`.
+    """
+
+    def __init__(self, function: str, otherwise: Callable[..., Any]) -> None:
+        super().__init__(function)
+        self.otherwise = otherwise
+
+    def dispatch(self, request: Any, x: Any, out: Any, dim: Any, dtype: Any, *asked: Any) -> Any:
+        """Return the result of a call that has no entry."""
+        *_, invariant, rest = asked
+        if is_eager(x, *rest):
+            return super().dispatch(request, x, out, dim, dtype, *asked)
+        return self.otherwise(x, *rest, dim, dtype, invariant)
+
+
+def with_fast_call(row: Any) -> Any:
+    """Put a faster `call` in the place of the one that `registered` gave a row along `dim`.
+
+    It does the same. Tensors that autograd does not follow go to `row.untracked_calls`, whose
+    generated run makes the checks that the general `call` makes first.
+    """
+    otherwise, tracked = row.call, row.tracked
+    calls = row.untracked_calls = TensorCalls(row.calls.function, otherwise)
+
+    def call(x: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
+        if is_compiling():
+            return otherwise(x, dim, dtype, invariant)
+        if x.requires_grad and is_grad_enabled():
+            return (tracked if is_eager(x) else otherwise)(x, dim, dtype, invariant)
+        tune = "off" if is_deterministic() else None
+        return calls[type(x)](x, None, dim, dtype, tune, None, invariant, ())
+
+    def gradient(dy: Any, y: Any, dim: int, dtype: Any, invariant: bool | None) -> Any:
+        if is_compiling() or (is_grad_enabled() and (dy.requires_grad or y.requires_grad)):
+            return otherwise(dy, y, dim, dtype, invariant)
+        tune = "off" if is_deterministic() else None
+        return calls[type(dy)](dy, None, dim, dtype, tune, None, invariant, (y,))
+
+    row.call = staticmethod(gradient if issubclass(row, _GradientOfResult) else call)
+    return row
+
+
+@with_fast_call
 @registered("softmax_backward")
 class SoftmaxBackward(_GradientOfResult):
     """dx = y (dy - sum(dy y))."""
@@ -143,7 +169,7 @@ class SoftmaxBackward(_GradientOfResult):
         return of_y * (dy - total) + y * (of_dy - moved)
 
 
-@called_first
+@with_fast_call
 @registered("log_softmax_backward")
 class LogSoftmaxBackward(_GradientOfResult):
     """dx = dy - exp(y) sum(dy)."""
@@ -167,7 +193,7 @@ class LogSoftmaxBackward(_GradientOfResult):
         return of_dy - torch.exp(y) * (of_y * total + moved)
 
 
-@called_first
+@with_fast_call
 @registered("softmax")
 class Softmax(_OfResult):
     """softmax."""
@@ -189,7 +215,7 @@ class Softmax(_OfResult):
         return SoftmaxBackward.call(t.to(y.dtype), y, ctx.dim, y.dtype, ctx.invariant)
 
 
-@called_first
+@with_fast_call
 @registered("log_softmax")
 class LogSoftmax(_OfResult):
     """log_softmax."""
@@ -212,8 +238,14 @@ class LogSoftmax(_OfResult):
         return t - (torch.exp(y) * t).sum(ctx.dim, keepdim=True)
 
 
-# Functions of rows, along dimensions that are counted from 0 on, rising. No dimension is all of a
-# tensor that has none.
+# Functions with a result a row. Their `dim` is a list of dimensions, from 0 on and rising. It is
+# empty only for a tensor without dimensions.
+
+
+def _like_rows(x: Any, dim: list[int]) -> Any:
+    """Return an empty tensor with an element a row, in the type of the arithmetic."""
+    rows = [size for i, size in enumerate(x.shape) if i not in dim]
+    return torch.empty(rows, dtype=wide(x), device=x.device)
 
 
 def _kept(rows: Any, dim: list[int]) -> Any:

@@ -466,7 +466,14 @@ def _of_targets(draw: _Draw, name: str) -> Drawn:
     named: tuple[tuple[str, str], ...] = (("loss", draw.compute), ("lse", draw.compute))
     others: tuple[Any, ...] = (target,)
     if name.startswith("cross_entropy_grad"):
-        others = (target, float(told["upstream"]))
+        up = float(told["upstream"])
+        if draw.random.random() < 0.4:  # an array of one element, or of one a row
+            rows = (draw.rows,) if draw.random.random() < 0.5 else (1,)
+            several = np.full(rows, up)
+            up = draw.library.device(several, draw.compute)
+            up = up if rows == (1,) else draw.of_rows(several, draw.compute)
+        others = (target, up)
+        arguments["z_loss"] = float(told["z_loss"])
         named = (("dx", draw.out_dtype), *named)
         arguments["dtype"] = draw.out_dtype
         _out(draw, x, arguments)

@@ -242,11 +242,12 @@ def _hit(columns: Any, cols: int) -> Any:
 
 
 def _cross_entropy_grad(row: Row, given: Inputs) -> Results:
-    results, target, known, ignored = _losses(row, given, np.zeros(1))
-    g = np.longdouble(_number(given["upstream"]))
+    results, target, known, ignored = _losses(row, given, given["z_loss"])
+    g = np.asarray(given["upstream"], np.longdouble).reshape(-1)[:, None]
+    scale = (1 + 2 * np.longdouble(_number(given["z_loss"])) * row.lse)[:, None]
     hit = _hit(target, row.x.shape[1])
-    dx = np.where((known & ~row.odd)[:, None], g * (row.p - hit), NAN)
-    size = np.abs(g) * (_size(row.log_p, row.p, 90) + hit)
+    dx = np.where((known & ~row.odd)[:, None], g * (row.p * scale - hit), NAN)
+    size = np.abs(g) * (_size(row.log_p, row.p, 90) * np.abs(scale) + hit)
     results["dx"] = Wanted(np.where(ignored[:, None], 0, dx), TERMS, size=size)
     return results
 
@@ -379,6 +380,7 @@ _FUNCTIONS: dict[str, Callable[[Row, Inputs], Results]] = {
     "entropy_backward": _entropy_backward,
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy_grad,
+    "cross_entropy_grad_rows": _cross_entropy_grad,
     "cross_entropy_backward": _cross_entropy_backward,
     "cross_entropy_backward_shard": _cross_entropy_backward,
     "token_log_probs_backward": _token_log_probs_backward,

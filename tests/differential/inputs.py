@@ -62,6 +62,8 @@ def function_inputs(
             found |= _given_pair(random, row)
         if stem == "cross_entropy_grad":
             found["upstream"] = random.choice(UPSTREAMS)
+        elif stem == "cross_entropy_grad_rows":
+            found["upstream"] = random.choice(UPSTREAMS, rows)
         elif "backward" in stem:
             found |= _from_lse(random, stem, row, compute, found)
     return found

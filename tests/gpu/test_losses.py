@@ -47,11 +47,12 @@ def test_against_float64(dtype: DType, cols: int, kind: str) -> None:
             options: dict[str, Any] = {"reduction": "none", "return_lse": True}
             results = softgen.cross_entropy(given, target, z_loss=z_loss, **options)
         else:
-            results = softgen.cross_entropy_grad(given, target, float(inputs[3]))
+            up, z = (float(number) for number in inputs[3:])
+            results = softgen.cross_entropy_grad(given, target, up, z_loss=z)
         accuracy = check([on_host(each) for each in results], inputs, problem)
         assert accuracy.ok, accuracy.message
         if stem == "cross_entropy_grad":
-            again = softgen.cross_entropy_grad(given, target, float(inputs[3]), out=given)
+            again = softgen.cross_entropy_grad(given, target, up, z_loss=z, out=given)
             assert again[0] is given
             assert on_host(given).tobytes() == on_host(results[0]).tobytes()
 

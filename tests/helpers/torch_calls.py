@@ -130,7 +130,8 @@ def _forget() -> None:
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
-                for each in (found, *(getattr(found, name, None) for name in ("calls", "first"))):
+                of_row = (getattr(found, name, None) for name in ("calls", "untracked_calls"))
+                for each in (found, *of_row):
                     if isinstance(each, Calls):
                         each.clear()
                         each.entries.clear()

@@ -18,9 +18,10 @@ from softgen.spec.functions.base import (
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.hooks.target import Target
 from softgen.spec.layouts import FIRST
-from softgen.spec.operands import Limit, Measure, Operand
+from softgen.spec.operands import Extent, Limit, Measure, Operand
 
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
@@ -125,7 +126,7 @@ class CrossEntropy(OfTargets):
         return (
             element("x", dtype, "X"),
             *self.targets(),
-            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
+            z_loss_input(compute),
             loss_result(compute),
             lse_result(compute),
         )
@@ -137,10 +138,8 @@ class CrossEntropy(OfTargets):
         """
         import numpy as np
 
-        x, target, ignore_index, z_loss = inputs
-        loss, lse, ignored = losses(x, target, ignore_index)
-        z = float(np.ravel(z_loss)[0])
-        return np.where(ignored, 0, loss + (z * lse * lse if z else 0)), lse
+        loss, lse, ignored = losses(*inputs)
+        return np.where(ignored, 0, loss), lse
 
     def numbers(self) -> dict[str, Any]:
         """Return the weight of lse^2."""
@@ -160,12 +159,13 @@ class CrossEntropyGrad(OfTargets):
     """The loss of each row with its gradient: x is read once, and dx may be x."""
 
     stem = "cross_entropy_grad"
+    upstreams: ClassVar[bool] = False
     ignored = "dx and loss are 0 and lse is -inf"
 
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "lse; loss = lse - x[target]; dx = upstream d(loss)/dx"
+        return "lse, loss as cross_entropy; dx = upstream d(loss)/dx"
 
     @property
     def call(self) -> str:
@@ -181,7 +181,7 @@ class CrossEntropyGrad(OfTargets):
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
-        return (Target(gradient=True),)
+        return (Target(gradient=True, upstreams=self.upstreams),)
 
     @property
     def hookable(self) -> bool:
@@ -198,7 +198,8 @@ class CrossEntropyGrad(OfTargets):
         return (
             element("x", dtype, "X"),
             *self.targets(),
-            number_input("upstream", compute, "Compute", "finite: what the gradient is times", 1.0),
+            *self.upstream(compute),
+            z_loss_input(compute),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
             loss_result(compute),
             lse_result(compute),
@@ -208,34 +209,103 @@ class CrossEntropyGrad(OfTargets):
         """Return dx, loss and lse; dx is 0 in rows that are ignored."""
         import numpy as np
 
-        x, target, ignore_index, upstream = inputs
-        loss, lse, ignored = losses(x, target, ignore_index)
-        hit = one_hot(target, x.shape[1])
-        dx = (probabilities(x) - hit) * np.ravel(upstream)[0]
+        x, target, *_, z_loss = inputs
+        loss, lse, ignored = losses(x, target, inputs[2], z_loss)
+        up, hit, scale = self._terms(*inputs)
+        dx = (probabilities(x) * scale - hit) * up
         dx = np.where(hit.any(axis=1, keepdims=True), dx, np.nan)
         return np.where(ignored[:, None], 0, dx), np.where(ignored, 0, loss), lse
 
     def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
         """Return the size of what cancels in dx."""
+        up, hit, scale = self._terms(*inputs)
+        return (size_of(probabilities(inputs[0])) * abs(scale) + hit) * abs(up), None, None
+
+    def _terms(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the upstream of rows, whether a column is the target, and what p is times."""
         import numpy as np
 
-        x, target, _, upstream = inputs
-        of_terms = size_of(probabilities(x)) + one_hot(target, x.shape[1])
-        return of_terms * abs(np.ravel(upstream)[0]), None, None
+        x, target, _, *upstream, z_loss = inputs
+        up = upstream_of(len(x), *upstream) if self.upstreams else np.ravel(upstream[0])[:1, None]
+        scale = 1 + 2 * np.ravel(z_loss)[0] * log_sum_exp(x)
+        return up, one_hot(target, x.shape[1]), scale[:, None]
+
+    def upstream(self, compute: DType) -> tuple[Operand, ...]:
+        """Return the gradient with respect to the loss."""
+        accepts = "finite: what the gradient is times"
+        return (number_input("upstream", compute, "Compute", accepts, 1.0),)
 
     def numbers(self) -> dict[str, Any]:
-        """Return a gradient that is no power of two."""
-        return {"upstream": 0.375}
+        """Return a gradient that is no power of two, and a weight of lse^2."""
+        return {"upstream": 0.375, "z_loss": 2.0**-10}
+
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return no weight of lse^2, as most callers."""
+        return {**super().timed_inputs(rows, cols), "z_loss": 0.0}
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return targets of all kinds, and numbers."""
         return (targets_of(x), *arrays(IGNORE_INDEX, *self.numbers().values()))
 
 
+@dataclass(frozen=True)
+class CrossEntropyGradRows(CrossEntropyGrad):
+    """The same where upstream is an array: of one element, or of one a row."""
+
+    stem = "cross_entropy_grad_rows"
+    upstreams = True
+
+    @property
+    def template(self) -> str:
+        """That of a number."""
+        return "cross_entropy_grad"
+
+    @property
+    def like(self) -> str:
+        """That of a number."""
+        return "cross_entropy_grad"
+
+    def upstream(self, compute: DType) -> tuple[Operand, ...]:
+        """Return the gradients with respect to the losses, and where rows find theirs."""
+        return upstream_inputs(compute)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return a place for two gradients, and a weight of lse^2."""
+        return {**two_upstreams(), "z_loss": 2.0**-10}
+
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return one gradient for all rows, as of a mean."""
+        return {**super().timed_inputs(rows, cols), "upstream": 0.375, "upstream_count": 1}
+
+
 def first_column() -> Operand:
     """Return the number of the first column here, where a row has columns elsewhere, too."""
     accepts = "at least 0: the number of the first column here"
     return number_input(FIRST, Integer.INT64, "long long", accepts, 0)
+
+
+def z_loss_input(compute: DType) -> Operand:
+    """Return the weight of lse^2 in a loss."""
+    return number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0)
+
+
+def upstream_inputs(compute: DType) -> tuple[Operand, ...]:
+    """Return the gradients with respect to the losses, and where rows find theirs."""
+    array = Operand("upstream", compute, Extent.BROADCAST, False, "Compute")
+    return (array, *one_term("upstream"))
+
+
+def two_upstreams() -> dict[str, Any]:
+    """Return two gradients with respect to losses, by turns."""
+    return {"upstream": (0.375, -1.5), "upstream_every": 1, "upstream_count": 2}
+
+
+def upstream_of(rows: int, upstream: Any, every: Any, count: Any) -> Any:
+    """Return the gradient with respect to the loss of each row, shape (rows, 1)."""
+    import numpy as np
+
+    place = Place(int(np.ravel(every)[0]), int(np.ravel(count)[0]), 1)
+    return np.ravel(upstream)[place.of(np.arange(rows))][:, None]
 
 
 def loss_result(compute: DType) -> Operand:
@@ -294,7 +364,7 @@ def size_of(p: Any) -> Any:
     return p * (1 + np.where(p > 0, abs(np.log(p)), 0) / 90)
 
 
-def losses(x: Any, target: Any, ignore_index: Any) -> tuple[Any, Any, Any]:
+def losses(x: Any, target: Any, ignore_index: Any, z_loss: Any = 0.0) -> tuple[Any, Any, Any]:
     """Return loss, lse, and which rows are ignored: their lse is -inf, of the others log-sum-exp.
 
     By torch's rules a loss is NaN where softmax is.
@@ -309,6 +379,8 @@ def losses(x: Any, target: Any, ignore_index: Any) -> tuple[Any, Any, Any]:
     total = np.exp(x - maximum).sum(axis=1)  # NaN where softmax is
     loss = (maximum[:, 0] - x[np.arange(rows, like=x), column]) + np.log(total)
     lse = np.where(ignored, -np.inf, log_sum_exp(x))
+    z = float(np.ravel(z_loss)[0])
+    loss = loss + (z * lse * lse if z else 0)
     return np.where(known, loss, np.nan), lse, ignored
 
 
@@ -317,6 +389,7 @@ CROSS_ENTROPY_GRAD = CrossEntropyGrad()
 FUNCTIONS = (
     *(CROSS_ENTROPY, CrossEntropy(Integer.INT32)),
     *(CROSS_ENTROPY_GRAD, CrossEntropyGrad(Integer.INT32)),
+    *(CrossEntropyGradRows(), CrossEntropyGradRows(Integer.INT32)),
 )
 
 EXHIBITS = (

@@ -15,13 +15,16 @@ from softgen.spec.functions.cross_entropy import (
     one_hot,
     size_of,
     targets_of,
+    two_upstreams,
+    upstream_inputs,
+    upstream_of,
+    z_loss_input,
 )
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
-from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.hooks.target import Target
-from softgen.spec.operands import Extent, Measure, Operand
+from softgen.spec.operands import Measure, Operand
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,9 @@ class CrossEntropyBackward(OfTargets):
             element("x", dtype, "X"),
             *self.targets(),
             row_input("lse", compute, "Compute"),
-            Operand("upstream", compute, Extent.BROADCAST, False, "Compute"),
-            *one_term("upstream"),
+            *upstream_inputs(compute),
             number_input("label_smoothing", compute, "Compute", "0 to 1", 0.0),
-            number_input("z_loss", compute, "Compute", "finite: the weight of lse^2", 0.0),
+            z_loss_input(compute),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
         )
 
@@ -94,10 +96,9 @@ class CrossEntropyBackward(OfTargets):
         """Return the upstream, and what it is times: p, and what that is times and less."""
         import numpy as np
 
-        x, target, _, lse, upstream = inputs[:5]
-        every, count, smoothing, z_loss = (np.ravel(number)[0] for number in inputs[5:])
-        place = Place(int(every), int(count), 1)
-        up = np.ravel(upstream)[place.of(np.arange(len(x)))][:, None]
+        x, target, _, lse, *upstream = inputs[:-2]
+        smoothing, z_loss = (np.ravel(number)[0] for number in inputs[-2:])
+        up = upstream_of(len(x), *upstream)
         p = np.exp(x - lse[:, None])
         hit = one_hot(target, x.shape[1]) * (1 - smoothing)
         return up, p, smoothing / x.shape[1], hit, (1 + 2 * z_loss * lse)[:, None]
@@ -105,9 +106,7 @@ class CrossEntropyBackward(OfTargets):
     def numbers(self) -> dict[str, Any]:
         """Return a place for two gradients, some smoothing and a weight of lse^2."""
         return {
-            "upstream": (0.375, -1.5),
-            "upstream_every": 1,
-            "upstream_count": 2,
+            **two_upstreams(),
             "label_smoothing": 0.125,
             "z_loss": 2.0**-10,
         }

@@ -92,6 +92,11 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def weighs_lse(self) -> bool:
+        """Whether that number depends on the row's maximum and sum, too."""
+        return False
+
+    @property
     def sinks(self) -> bool:
         """Whether it gives a row a logit without a column."""
         return False

@@ -21,12 +21,15 @@ class Target(OfFunction):
             the target's element first: results may be written over it.
         shard: whether these are some of the row's columns, and the target may be another.
         told: whether the target's element is given, and no column is looked for.
+        upstreams: whether the gradient with respect to the loss is an array. It is where the
+            log-sum-exp is given.
     """
 
     gradient: bool = False
     given: bool = False
     shard: bool = False
     told: bool = False
+    upstreams: bool = False
 
     @property
     def name(self) -> str:
@@ -54,9 +57,14 @@ class Target(OfFunction):
         return self.gradient and not self.given
 
     @property
+    def weighs_lse(self) -> bool:
+        """As what softmax is times has the row's log-sum-exp in it, by z_loss."""
+        return self.weighs
+
+    @property
     def by_row(self) -> bool:
         """Where what is above finds its place by the row's number in 32 bits."""
-        return self.given
+        return self.given or self.upstreams
 
     def registers(self, compute: DType) -> int:
         """Return what the target and the numbers of the gradient take."""

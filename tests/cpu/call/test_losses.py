@@ -82,6 +82,25 @@ def test_targets_of_32_bits_have_functions_of_their_own(world: World) -> None:
     assert numbers(world) == (1, 6, 0.5, 0.125)
 
 
+def test_a_gradient_with_its_loss_takes_upstream_of_each_row(world: World) -> None:
+    x, z_loss = x_of(), 0.25
+    rows, _ = exact(x, TARGET, z=z_loss)
+    p = np.exp(x - np.log(np.exp(x).sum(-1, keepdims=True)))
+    scale = 1 + 2 * z_loss * np.log(np.exp(x).sum(-1, keepdims=True))
+    dx = (p * scale - np.eye(COLS)[np.where(TARGET < 0, 0, TARGET)]) * (TARGET != -100)[:, None]
+    for upstream in (cupy_array(np.arange(1.0, 7.0)), cupy_array(np.array([[0.5]])), 0.5):
+        found, loss, lse = softgen.cross_entropy_grad(x, TARGET, upstream, z_loss=z_loss)
+        up = np.reshape(upstream, (-1, 1))
+        np.testing.assert_allclose(found, dx * up, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(loss, rows, rtol=1e-12)
+        assert np.isneginf(lse[2])
+    stem = "cross_entropy_grad"
+    assert world.driver.names == [f"{stem}_rows", f"{stem}_rows", stem]
+    same = softgen.cross_entropy_grad(x, TARGET, upstream, z_loss=z_loss, out=x)[0]
+    assert same is x
+    np.testing.assert_allclose(x, found)
+
+
 def numbers(world: World) -> tuple[float, ...]:
     """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
     _, _, _, _, *found = world.dispatched[-1][-1]
@@ -140,7 +159,12 @@ def test_what_is_refused_is_refused_before_a_launch(
 
 
 def test_an_upstream_that_is_neither_one_number_nor_of_rows_is_refused(world: World) -> None:
+    three = cupy_array(np.ones(3))
     with pytest.raises(InvalidValueError, match=r"one element or the shape of x's rows, \(6,\)"):
-        softgen.cross_entropy_backward(
-            x_of(), TARGET, cupy_array(np.ones(6)), cupy_array(np.ones(3))
-        )
+        softgen.cross_entropy_backward(x_of(), TARGET, cupy_array(np.ones(6)), three)
+    with pytest.raises(InvalidValueError, match=r"one element or the shape of x's rows, \(6,\)"):
+        softgen.cross_entropy_grad(x_of(), TARGET, three)
+    with pytest.raises(InvalidTypeError, match="upstream must be a number, got '1'"):
+        softgen.cross_entropy_grad(x_of(), TARGET, "1")
+    with pytest.raises(InvalidTypeError, match="upstream must be float64, got float32"):
+        softgen.cross_entropy_grad(x_of(), TARGET, cupy_array(np.ones(6, "f4")))

@@ -70,7 +70,7 @@ def inputs_of(
     return {
         "finish": (x, *a_row),
         "softmax_backward": (x, drawn(rows, cols, seed=seed + 1, kind=kind)),
-        "cross_entropy_grad": (x, cupy_array(np.arange(rows) % cols), -100, 0.5 + seed),
+        "cross_entropy_grad": (x, cupy_array(np.arange(rows) % cols), -100, 0.5 + seed, 0.25),
     }.get(function, (x,))
 
 

@@ -50,7 +50,8 @@ def inputs_of(problem: Problem) -> tuple[Storage, ...]:
 
 
 GRADIENTS = (
-    *("cross_entropy_grad", "cross_entropy_backward", "cross_entropy_backward_shard"),
+    *("cross_entropy_grad", "cross_entropy_grad_rows"),
+    *("cross_entropy_backward", "cross_entropy_backward_shard"),
     *("logsumexp_backward", "entropy_backward", "log_softmax_backward"),
     *("token_log_probs_backward", "token_log_probs_backward_entropy"),
 )
