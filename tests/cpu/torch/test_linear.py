@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -663,3 +663,73 @@ def test_a_weight_in_shards_says_what_to_do() -> None:
     sharded = torch.Tensor._make_subclass(DTensor, head.detach())
     with pytest.raises(NotSupportedError, match="LinearCrossEntropy"):
         mine.linear_cross_entropy(x, sharded, target)
+
+
+# In the place of PyTorch's own
+
+later = pytest.mark.skipif(
+    not hasattr(F, "linear_cross_entropy"), reason="PyTorch has no linear_cross_entropy"
+)
+
+
+@pytest.fixture
+def patched() -> Iterator[None]:
+    mine.patch()
+    yield
+    mine.unpatch()
+
+
+def launched(world: World, run: Callable[[], Any]) -> tuple[list[str], Any]:
+    """Return what a call launches and returns."""
+    world.launches.clear()
+    found = run()
+    return world.launches.copy(), found
+
+
+@later
+@pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"label_smoothing": 0.1}])
+def test_patched(world: World, patched: None, options: dict[str, Any]) -> None:
+    x, head, target, bias = given(9, 67)
+    seen, found = launched(
+        world, lambda: F.linear_cross_entropy(x, head, target, linear_bias=bias, **options)
+    )
+    assert "cross_entropy_grad" in seen or "cross_entropy" in seen
+    wanted = theirs(x, head, target, linear_bias=bias, **options)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradients(found, x, head, bias), gradients(wanted, x, head, bias))
+    torchs = torch.nn.LinearCrossEntropyLoss(HIDDEN, 67)
+    torchs.load_state_dict({"linear.weight": head.detach()})
+    seen, found = launched(world, lambda: torchs(x, target))
+    assert seen == ["cross_entropy_grad"]
+    torch.testing.assert_close(found, theirs(x, head, target))
+
+
+@later
+def test_patched_and_left_to_pytorch(world: World, patched: None) -> None:
+    """Weights of classes, probabilities, a layer of several dimensions, other types."""
+    x, head, target, _ = given(9, 67, ignored=0)
+    many, places = drawn(5, 2, HIDDEN, seed=1).float(), torch.zeros(9, 2, dtype=torch.int64)
+    calls: list[Callable[[], Any]] = [
+        lambda: F.linear_cross_entropy(x, head, target, weight=torch.ones(67)),
+        lambda: F.linear_cross_entropy(x, head, torch.full((9, 67), 1 / 67)),
+        lambda: F.linear_cross_entropy(x, many, places),
+    ]
+    for run in calls:
+        seen, _ = launched(world, run)
+        assert not [each for each in seen if each.startswith("cross_entropy_grad")]
+    with pytest.raises(RuntimeError):
+        F.linear_cross_entropy(x, head.double(), target)
+    mine.unpatch()
+    seen, _ = launched(world, lambda: F.linear_cross_entropy(x, head, target))
+    assert seen == []
+
+
+@later
+@pytest.mark.filterwarnings("ignore")
+def test_patched_and_compiled_stays_pytorchs(world: World, patched: None) -> None:
+    torch._dynamo.reset()
+    x, head, target, _ = given()
+    compiled = torch.compile(F.linear_cross_entropy, fullgraph=True, backend="eager")
+    seen, found = launched(world, lambda: compiled(x, head, target))
+    assert not [each for each in seen if each.startswith("cross_entropy")]
+    torch.testing.assert_close(found, theirs(x, head, target))
