@@ -729,7 +729,7 @@ def test_patched_and_left_to_pytorch(world: World, patched: None) -> None:
 def test_patched_and_compiled_stays_pytorchs(world: World, patched: None) -> None:
     torch._dynamo.reset()
     x, head, target, _ = given()
-    compiled = torch.compile(F.linear_cross_entropy, fullgraph=True, backend="eager")
+    compiled = torch.compile(F.linear_cross_entropy, fullgraph=True, backend="aot_eager")
     seen, found = launched(world, lambda: compiled(x, head, target))
     assert not [each for each in seen if each.startswith("cross_entropy")]
     torch.testing.assert_close(found, theirs(x, head, target))
