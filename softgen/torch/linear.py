@@ -284,7 +284,7 @@ def _capped(logits: Any, softcap: float | None, slope: bool) -> Any:
     if softcap is None:
         return None
     logits.div_(softcap).tanh_()
-    found = 1 - logits.square() if slope else None
+    found = logits.square().neg_().add_(1) if slope else None
     logits.mul_(softcap)
     return found
 
