@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from softgen.call import api, tokens
+from softgen.call import eager, tokens
 from softgen.call.axes import axes_of, with_axes_kept
+from softgen.call.dispatch import calls_of
 from softgen.call.ids import require_columns
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch import hooked
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
 from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
-from softgen.torch.registry import Tensor, is_plain, tuning
+from softgen.torch.registry import Tensor, is_plain, launched, plain, tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Each look at an attribute takes 0.03 us.
 is_autocast_enabled = torch.is_autocast_enabled
+
+_entropy = calls_of("entropy")
 
 
 def softmax(
@@ -55,9 +58,9 @@ def softmax(
     """
     if dim is None:
         dim = _dim(input, _stacklevel)
-    dtype = _result_type(input, dtype)
+    dtype = _asked_type(input, dtype)
     if hooks:
-        return hooked.softmax(input, dim, dtype, hooks, batch_invariant)
+        return hooked.softmax(input, dim, dtype or input.dtype, hooks, batch_invariant)
     return Softmax.call(input, dim, dtype, batch_invariant)
 
 
@@ -72,7 +75,7 @@ def log_softmax(
     """Return the logarithm of the softmax; the arguments are those of `softmax`."""
     if dim is None:
         dim = _dim(input, _stacklevel)
-    return LogSoftmax.call(input, dim, _result_type(input, dtype), batch_invariant)
+    return LogSoftmax.call(input, dim, _asked_type(input, dtype), batch_invariant)
 
 
 def logsumexp(
@@ -92,12 +95,10 @@ def logsumexp(
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
-    dtype = _result_type(input, None)
+    dtype = _asked_type(input, None) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_plain(input):
-        lse = api.logsumexp(
-            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
-        )
+        lse = launched(LogSumExp.calls, input, (), axis, dtype, batch_invariant)
     else:
         dims = list(axes_of(axis, input.dim()))
         lse = LogSumExp.call(input, dims, batch_invariant).to(dtype)
@@ -127,12 +128,10 @@ def entropy(
     The gradient is one read and one write, from lse and the entropy in float32 (float64 for
     float64). It is not differentiable again. Where input is -inf p log p is 0.
     """
-    dtype = _result_type(input, dtype)
+    dtype = _asked_type(input, dtype) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
     if is_plain(input):
-        found = tokens.entropy(
-            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
-        )
+        found = launched(_entropy, input, (), axis, dtype, batch_invariant)
     else:
         dims = list(axes_of(axis, input.dim()))
         x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
@@ -183,7 +182,7 @@ def token_log_probs(
         require_columns(ids, input.shape[-1])
     if not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
         return tokens.token_log_probs(
-            *(input.detach(), ids),
+            *(plain(input), ids),
             temperature=number if of_rows is None else of_rows,
             tune=tuning(),
             batch_invariant=batch_invariant,
@@ -206,7 +205,8 @@ def _dim(x: Any, stacklevel: int) -> int:
     return 0 if x.dim() in (0, 1, 3) else 1
 
 
-def _result_type(x: Any, dtype: Any) -> Any:
+def _asked_type(x: Any, dtype: Any) -> Any:
+    """Return the dtype of the result, None for that of x."""
     if not isinstance(x, Tensor):
         raise InvalidTypeError(
             f"softgen.torch takes tensors, got {type(x).__qualname__}; softgen.softmax takes "
@@ -219,7 +219,6 @@ def _result_type(x: Any, dtype: Any) -> Any:
                 "dtype out and cast the result"
             )
         return dtype
-    dtype = x.dtype
-    if dtype in HALVES and is_autocast_enabled(x.device.type):
+    if x.dtype in HALVES and is_autocast_enabled(eager.DEVICE):
         return torch.float32
-    return dtype
+    return None

@@ -17,7 +17,7 @@ from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
+from softgen.torch.registry import Operator, Tensor, launched, like_x, registered, tuning
 
 
 def cross_entropy(
@@ -323,8 +323,7 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
 def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
     """Return what a call gives that takes targets first, past the checks of those for people."""
     calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
-    x = plain(x)
-    return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
+    return launched(calls, x, rest, -1, None, invariant)
 
 
 @functools.cache

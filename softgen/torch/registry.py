@@ -11,7 +11,7 @@ has the second.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +25,7 @@ from softgen.torch.dtensor import prepare, there
 
 Tensor = torch.Tensor
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-is_deterministic = torch.are_deterministic_algorithms_enabled
+is_deterministic = torch._C._get_deterministic_algorithms
 is_transforming = torch._C._are_functorch_transforms_active
 
 # PyTorch keeps compiled code on disk by the names in a graph, from one version of softgen to the
@@ -190,8 +190,12 @@ def tuning() -> str | None:
     return "off" if is_deterministic() else None
 
 
-def _given(tensors: Sequence[Any]) -> list[Any]:
-    return [each for each in tensors if each is not None]
+def launched(
+    calls: FunctionCalls, x: Any, rest: tuple[Any, ...], axis: Any, dtype: Any, invariant: Any
+) -> Any:
+    """Return what a kernel makes of x and the inputs beside it, past the calls for people."""
+    x = plain(x)
+    return calls[type(x)](x, None, axis, dtype, tuning(), None, invariant, rest)
 
 
 def registered(name: str) -> Callable[[type[Row]], type[Row]]:
@@ -242,8 +246,8 @@ def _autograd_of(row: Any) -> Callable[..., Any]:
 
     def run(*arguments: Any) -> Any:
         if without_tangents and forward_ad._current_level >= 0:
-            for each in _given(arguments[: row._tensors]):
-                if forward_ad.unpack_dual(each).tangent is not None:
+            for each in arguments[: row._tensors]:
+                if each is not None and forward_ad.unpack_dual(each).tangent is not None:
                     row.refuse_tangents()
         if not is_transforming():
             return apply(*arguments)
@@ -255,10 +259,7 @@ def _autograd_of(row: Any) -> Callable[..., Any]:
 
 def is_plain(*tensors: Any) -> bool:
     """Whether a call is nothing but kernels: nobody records, transforms or differentiates it."""
-    if is_compiling():
-        return False
-    given = _given(tensors)
-    return is_eager(*given) and not is_tracked(given)
+    return not (is_compiling() or is_tracked(tensors)) and is_eager(*tensors)
 
 
 def _vmap_of(row: Any) -> Callable[..., Any]:
@@ -284,15 +285,12 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
 def _call_of(row: Any) -> Callable[..., Any]:
     """Return what calls a row: the kernel where it may be launched now, else the operator."""
     operator, launch, tracked, count = row.operator, row.launch, row.tracked, row._tensors
-    types = [str(each.type) for each in operator._schema.arguments[:count]]
-    given = _given if "Optional[Tensor]" in types else tuple
 
     def call(*arguments: Any) -> Any:
-        if not is_compiling():
-            tensors = given(arguments[:count])
-            if is_eager(*tensors):
-                return (tracked if is_tracked(tensors) else launch)(*arguments)
-        prepare(*arguments[:count])
+        tensors = arguments[:count]
+        if not is_compiling() and is_eager(*tensors):
+            return (tracked if is_tracked(tensors) else launch)(*arguments)
+        prepare(*tensors)
         return operator(*arguments)
 
     return call
