@@ -346,7 +346,9 @@ class Entropy(Operator):
         x: torch.Tensor, dim: list[int], batch_invariant: bool | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the entropy and lse, float32 (float64 for float64)."""
-        return launched(Entropy.calls, x, (), _axis(dim), wide(x), batch_invariant)
+        found: tuple[torch.Tensor, torch.Tensor]
+        found = launched(Entropy.calls, x, (), _axis(dim), wide(x), batch_invariant)
+        return found
 
     @staticmethod
     def fake(x: Any, dim: list[int], batch_invariant: Any) -> Any:
