@@ -284,7 +284,7 @@ def _capped(logits: Any, softcap: float | None, slope: bool) -> Any:
     if softcap is None:
         return None
     logits.div_(softcap).tanh_()
-    found = 1 - logits.square() if slope else None
+    found = logits.square().neg_().add_(1) if slope else None
     logits.mul_(softcap)
     return found
 
@@ -299,17 +299,21 @@ def _losses(
     gradient: bool,
 ) -> tuple[Any, Any]:
     """Return the losses of rows times their factors, and lse; logits become the gradient."""
-    tune = tuning()
-    if gradient and factors is None and not (smoothing or z_loss):
+    if gradient and not smoothing:
         _, loss, lse = losses.cross_entropy_grad(
-            logits, target, ignore_index=ignored, out=logits, tune=tune
+            *(logits, target, 1.0 if factors is None else factors),
+            ignore_index=ignored,
+            z_loss=z_loss,
+            out=logits,
+            tune=tuning(),
         )
-        return loss, lse
-    options = {"tune": tune}
-    loss, lse = losses.losses_of_rows(logits, target, ignored, smoothing, z_loss, options=options)
-    if gradient:
-        upstream = lse.new_ones(1) if factors is None else factors
-        _gradient(logits, target, lse, upstream, ignored, smoothing, z_loss)
+    else:
+        options = {"tune": tuning()}
+        request = (logits, target, ignored, smoothing, z_loss)
+        loss, lse = losses.losses_of_rows(*request, options=options)
+        if gradient:
+            upstream = lse.new_ones(1) if factors is None else factors
+            _gradient(logits, target, lse, upstream, ignored, smoothing, z_loss)
     return loss if factors is None else loss * factors, lse
 
 

@@ -10,7 +10,7 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.linear import linear_cross_entropy
 
 
-class LinearCrossEntropy(torch.nn.Module):
+class LinearCrossEntropy(torch.nn.Module):  # type: ignore[misc]
     """A linear layer and the cross entropy of what it returns, without all its logits in memory.
 
     Its arguments, and the names in its state, are those of torch.nn.LinearCrossEntropyLoss.

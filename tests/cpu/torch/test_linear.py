@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,11 +78,13 @@ def theirs(
     return loss.reshape(target.shape) if how == "none" else loss
 
 
-def gradients(loss: Any, *inputs: Any) -> list[Any]:
+def gradients(loss: Any, *inputs: Any, keep: bool = False) -> list[Any]:
     """Return the gradients of inputs that ask for one, from an upstream that has no zeros."""
     upstream = torch.linspace(0.5, 2.0, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
     wanted = [each for each in inputs if each is not None and each.requires_grad]
-    return list(torch.autograd.grad(loss, wanted, upstream)) if wanted else []
+    if not wanted:
+        return []
+    return list(torch.autograd.grad(loss, wanted, upstream, retain_graph=keep))
 
 
 def error(found: Any, exact: Any) -> Any:
@@ -183,7 +185,12 @@ def log_probabilities(seed: int) -> None:
         ids = torch.stack((ids, (ids + 3) % cols), -1)
     of_rows = drawn(*x.shape[:-1], seed=seed).abs().float() + 0.5
     temperature = chosen.choice((None, 0.7, of_rows))
-    options = {"mode": chosen.choice(("fast", "lean")), "chunk": chosen.choice((None, 1, 7, 100))}
+    request: dict[str, Any] = {
+        "linear_bias": bias,
+        "temperature": temperature,
+        "mode": chosen.choice(("fast", "lean")),
+        "chunk": chosen.choice((None, 1, 7, 100)),
+    }
 
     def composed(x: Any, head: Any, bias: Any) -> Any:
         wide = torch.float64 if x.dtype is torch.float64 else torch.float32
@@ -201,47 +208,38 @@ def log_probabilities(seed: int) -> None:
         for each in (x, head, bias)
     ]
     exact, wanted = composed(*wide), composed(x, head, bias)
-    request = {"linear_bias": bias, "temperature": temperature, **options}
     found = mine.linear_token_log_probs(x, head, ids, return_entropy=True, **request)
     alone = mine.linear_token_log_probs(x, head, ids, **request)
     torch.testing.assert_close(alone, found[0], rtol=0, atol=0)
     for each in zip(found, wanted, exact, strict=True):
         agree(*each, dtype)
-    for take in (lambda pair: pair[0].sum() + 2 * pair[1].sum(), lambda pair: pair[1]):
-        request_of = ((found, (x, head, bias)), (wanted, (x, head, bias)), (exact, wide))
-        all_of = [gradients(take(pair), *inputs) for pair, inputs in request_of]
-        for each in zip(*all_of, strict=True):
+    losses = (
+        [pair[0].sum() + 2 * pair[1].sum() for pair in (found, wanted, exact)],
+        [pair[1] for pair in (found, wanted, exact)],
+        [alone, wanted[0], exact[0]],
+    )
+    for ours, torchs, exacts in losses:
+        inputs = ((ours, (x, head, bias)), (torchs, (x, head, bias)), (exacts, wide))
+        for each in zip(*(gradients(loss, *of, keep=True) for loss, of in inputs), strict=True):
             agree(*each, dtype)
-        found, wanted, exact = (
-            mine.linear_token_log_probs(x, head, ids, return_entropy=True, **request),
-            composed(x, head, bias),
-            composed(*wide),
-        )
-    for each in zip(
-        gradients(alone, x, head, bias),
-        gradients(wanted[0], x, head, bias),
-        gradients(exact[0], *wide),
-        strict=True,
-    ):
-        agree(*each, dtype)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("mode", ["fast", "lean"])
 def test_gradcheck(reduction: str, mode: str) -> None:
-    x, head, target, bias = given(12, 19, torch.float64)
+    x, head, target, bias = given(6, 7, torch.float64)
 
     def loss(x: Any, head: Any, bias: Any) -> Any:
         options = {"softcap": 4.0, "linear_bias": bias, "reduction": reduction, "mode": mode}
-        return mine.linear_cross_entropy(x, head, target, chunk=5, **options)
+        return mine.linear_cross_entropy(x, head, target, chunk=4, **options)
 
     # A second backward pass makes the logits again: the last bits may be others.
     assert torch.autograd.gradcheck(loss, (x, head, bias), nondet_tol=1e-12)
 
     def both(x: Any, head: Any, bias: Any) -> Any:
-        ids, options = target.clip(0), {"temperature": 0.7, "mode": mode}
-        options = {"linear_bias": bias, "return_entropy": True, **options}
-        return mine.linear_token_log_probs(x, head, ids, chunk=5, **options)
+        options: dict[str, Any] = {"temperature": 0.7, "mode": mode, "return_entropy": True}
+        options["linear_bias"] = bias
+        return mine.linear_token_log_probs(x, head, target.clip(0), chunk=4, **options)
 
     assert torch.autograd.gradcheck(both, (x, head, bias))
 
@@ -252,7 +250,7 @@ def test_chunks_change_no_more_than_the_last_bits(reduction: str) -> None:
     x, head, target, bias = inputs
     found = []
     for chunk in (1, 7, 23, 100, None):
-        options = {"linear_bias": bias, "reduction": reduction, "chunk": chunk}
+        options: dict[str, Any] = {"linear_bias": bias, "reduction": reduction, "chunk": chunk}
         loss = mine.linear_cross_entropy(x, head, target, **options)
         found.append([loss.detach(), *gradients(loss, x, head, bias)])
     for each in found[1:]:
@@ -305,7 +303,7 @@ def test_float16_with_16384_rows(mode: str, upstream: int) -> None:
         assert loss.dtype is torch.float32
     (loss * upstream).backward()
     wide = [each.detach().double().requires_grad_() for each in (x, head)]
-    exact = theirs(*wide, target)
+    exact = theirs(wide[0], wide[1], target)
     torch.testing.assert_close(loss.double(), exact, rtol=1e-3, atol=0)
     wanted = torch.autograd.grad(exact * upstream, wide)
     assert wanted[1].abs().max() * rows / upstream > 65504 or upstream > 1
@@ -416,23 +414,16 @@ def test_means_over_several_calls() -> None:
     torch.testing.assert_close((x.grad, head.grad), wanted)
 
 
-def test_rows_that_do_not_count_are_left_out(world: World) -> None:
+def test_rows_that_do_not_count_are_left_out() -> None:
     x, head, target, _ = given(8, 64, ignored=5)
-    seen: list[int] = []
 
-    def step() -> None:
-        seen.append(
-            products(lambda: mine.linear_cross_entropy(x, head, target, valid_rows=3, chunk=1))
-        )
+    def loss(**options: Any) -> Any:
+        return mine.linear_cross_entropy(x, head, target, valid_rows=3, **options)
 
     with torch.no_grad():
-        step()
-    assert seen == [3]
+        assert products(lambda: loss(chunk=1)) == 3
     for reduction in ("mean", "none"):
-        found, wanted = (
-            of(x, head, target, reduction=reduction, **more)
-            for of, more in ((mine.linear_cross_entropy, {"valid_rows": 3}), (theirs, {}))
-        )
+        found, wanted = loss(reduction=reduction), theirs(x, head, target, reduction=reduction)
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(gradients(found, x, head), gradients(wanted, x, head))
 
@@ -607,17 +598,15 @@ def test_compiled_under_autocast_for_any_number_of_rows() -> None:
     torch._dynamo.reset()
     head = module(mode="lean")
 
-    @torch.compile(fullgraph=True, dynamic=True, backend="aot_eager")
     def step(x: Any, target: Any) -> Any:
         log_p = mine.linear_token_log_probs(x, head.linear.weight, target.clip(0))
         return head(x, target) - log_p.mean()
 
+    compiled = torch.compile(step, fullgraph=True, dynamic=True, backend="aot_eager")
     for rows in (9, 23, 40):
         x, _, target, _ = given(rows)
         with torch.autocast("cpu", torch.bfloat16):
-            found = step(x, target)
-            log_p = mine.linear_token_log_probs(x, head.linear.weight, target.clip(0))
-            wanted = head(x, target) - log_p.mean()
+            found, wanted = compiled(x, target), step(x, target)
         torch.testing.assert_close(found, wanted)
         torch.testing.assert_close(gradients(found, x), gradients(wanted, x))
 
@@ -663,3 +652,73 @@ def test_a_weight_in_shards_says_what_to_do() -> None:
     sharded = torch.Tensor._make_subclass(DTensor, head.detach())
     with pytest.raises(NotSupportedError, match="LinearCrossEntropy"):
         mine.linear_cross_entropy(x, sharded, target)
+
+
+# In the place of PyTorch's own
+
+later = pytest.mark.skipif(
+    not hasattr(F, "linear_cross_entropy"), reason="PyTorch has no linear_cross_entropy"
+)
+
+
+@pytest.fixture
+def patched() -> Iterator[None]:
+    mine.patch()
+    yield
+    mine.unpatch()
+
+
+def launched(world: World, run: Callable[[], Any]) -> tuple[list[str], Any]:
+    """Return what a call launches and returns."""
+    world.launches.clear()
+    found = run()
+    return world.launches.copy(), found
+
+
+@later
+@pytest.mark.parametrize("options", [{}, {"reduction": "none"}, {"label_smoothing": 0.1}])
+def test_patched(world: World, patched: None, options: dict[str, Any]) -> None:
+    x, head, target, bias = given(9, 67)
+    seen, found = launched(
+        world, lambda: F.linear_cross_entropy(x, head, target, linear_bias=bias, **options)
+    )
+    assert "cross_entropy_grad" in seen or "cross_entropy" in seen
+    wanted = theirs(x, head, target, linear_bias=bias, **options)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(gradients(found, x, head, bias), gradients(wanted, x, head, bias))
+    torchs = torch.nn.LinearCrossEntropyLoss(HIDDEN, 67)
+    torchs.load_state_dict({"linear.weight": head.detach()})
+    seen, found = launched(world, lambda: torchs(x, target))
+    assert seen == ["cross_entropy_grad"]
+    torch.testing.assert_close(found, theirs(x, head, target))
+
+
+@later
+def test_patched_and_left_to_pytorch(world: World, patched: None) -> None:
+    """Weights of classes, probabilities, a layer of several dimensions, other types."""
+    x, head, target, _ = given(9, 67, ignored=0)
+    many, places = drawn(5, 2, HIDDEN, seed=1).float(), torch.zeros(9, 2, dtype=torch.int64)
+    calls: list[Callable[[], Any]] = [
+        lambda: F.linear_cross_entropy(x, head, target, weight=torch.ones(67)),
+        lambda: F.linear_cross_entropy(x, head, torch.full((9, 67), 1 / 67)),
+        lambda: F.linear_cross_entropy(x, many, places),
+    ]
+    for run in calls:
+        seen, _ = launched(world, run)
+        assert not [each for each in seen if each.startswith("cross_entropy_grad")]
+    with pytest.raises(RuntimeError):
+        F.linear_cross_entropy(x, head.double(), target)
+    mine.unpatch()
+    seen, _ = launched(world, lambda: F.linear_cross_entropy(x, head, target))
+    assert seen == []
+
+
+@later
+@pytest.mark.filterwarnings("ignore")
+def test_patched_and_compiled_stays_pytorchs(world: World, patched: None) -> None:
+    torch._dynamo.reset()
+    x, head, target, _ = given()
+    compiled = torch.compile(F.linear_cross_entropy, fullgraph=True, backend="aot_eager")
+    seen, found = launched(world, lambda: compiled(x, head, target))
+    assert not [each for each in seen if each.startswith("cross_entropy")]
+    torch.testing.assert_close(found, theirs(x, head, target))
