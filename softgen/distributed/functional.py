@@ -63,7 +63,7 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    dtype = _result_dtype(dtype, x)
+    dtype = result_dtype(dtype, x)
     lse = placed.rows(operators.logsumexp(x, name_of(placed.group)).to(dtype))
     return lse[..., None] if keepdim else lse
 
@@ -79,7 +79,7 @@ def checked(x: Any) -> Any:
     return x
 
 
-def _result_dtype(dtype: Any, x: Any) -> Any:
+def result_dtype(dtype: Any, x: Any) -> Any:
     """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others."""
     if dtype is None:
         return autocast_type(x)
@@ -104,7 +104,7 @@ def _elements(x_local: Any, dtype: Any, log: bool, group: Any) -> Any:
     """Return this shard of the softmax, or its logarithm."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    dtype = _result_dtype(dtype, x)
+    dtype = result_dtype(dtype, x)
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)
     return placed.elements(operators.softmax(x, dtype, log, name_of(placed.group)))

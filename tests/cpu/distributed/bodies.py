@@ -241,6 +241,92 @@ def tokens(rank: int, size: int) -> None:
         assert torch.equal(spoiled[~lost & usable].isnan().any(), torch.tensor(False))
 
 
+def entropies(rank: int, size: int) -> None:
+    """Entropies in every regime, at temperatures, alone and beside tokens, with gradients."""
+    Kernels().install()
+    rows = rows_of(size, torch.float32).shape[:-1]
+    of_rows = torch.linspace(0.5, 2, 3).expand(rows)
+    for dtype, temperature in (
+        (torch.float64, None),
+        (torch.float32, 0.5),
+        (torch.float32, of_rows),
+        (torch.bfloat16, None),
+    ):
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        full = rows_of(size, dtype)
+        by = temperature[..., None] if isinstance(temperature, torch.Tensor) else temperature or 1
+        exact_x = full.double().requires_grad_()
+        log_p = torch.log_softmax(exact_x / by, -1)
+        exact = entropy_of(log_p)
+        up = torch.linspace(-1, 2, exact.numel()).reshape(exact.shape).to(wide)
+        (dx,) = torch.autograd.grad(exact, exact_x, up.double(), retain_graph=True)
+        usable = exact.isfinite()
+        assert not usable[3:6].all()
+        # lse is rounded at 200 and at 400, by the temperature.
+        bound = BOUND[wide] * (1 if wide is torch.float64 else 30)
+        loose = max(BOUND[dtype], bound * 10)
+        x = mine(full, rank, size).requires_grad_()
+        got = sd.entropy(x, temperature=temperature, dtype=wide)
+        assert got.dtype is wide
+        close(got, exact.detach(), bound)
+        same_bits(got)
+        (got_dx,) = torch.autograd.grad(got, x, up)
+        assert got_dx.dtype is dtype
+        close(got_dx[usable], mine(dx, rank, size)[usable], loose)
+        assert got_dx[~usable].isnan().all()
+        kept = sd.entropy(x.detach(), temperature=temperature, keepdim=True)
+        assert kept.dtype is dtype
+        assert kept.shape == (*rows, 1)
+        _beside_tokens(x, log_p, exact, temperature, size)
+
+
+def _beside_tokens(x: Any, log_p: Any, exact: Any, temperature: Any, size: int) -> None:
+    """Tokens with entropies, and the gradient of either and of both."""
+    rank, cols, usable = dist.get_rank(), log_p.shape[-1], exact.isfinite()
+    dtype, wide = x.dtype, torch.float64 if x.dtype is torch.float64 else torch.float32
+    bound = BOUND[wide] * (1 if wide is torch.float64 else 30)
+    for count in (0, 3):
+        ids = torch.arange(exact.numel() * max(1, count)) * 4 % cols
+        ids = ids.reshape(*exact.shape, *([count] if count else []))
+        if count:
+            ids[..., 2] = ids[..., 0]  # twice the same
+        options = {"temperature": temperature, "return_lse": True, "return_entropy": True}
+        log_probs, lse, entropy = sd.token_log_probs(x, ids, **options)
+        at = ids if count else ids[..., None]
+        exact_probs = log_p.gather(-1, at).reshape(ids.shape)
+        close(log_probs, exact_probs.detach(), bound)
+        close(entropy, exact.detach(), bound)
+        for each in (log_probs, lse, entropy):
+            assert each.dtype is wide
+            same_bits(each)
+        (alone,) = sd.token_log_probs(x, ids, temperature=temperature, return_entropy=True)[1:]
+        assert torch.equal(alone.nan_to_num(7), entropy.nan_to_num(7))
+        exact_x = torch.cat(everyone(x.detach()), -1).double().requires_grad_()
+        by = temperature[..., None] if isinstance(temperature, torch.Tensor) else temperature or 1
+        again = torch.log_softmax(exact_x / by, -1)
+        exact_entropy = entropy_of(again)
+        exact_probs = again.gather(-1, at).reshape(ids.shape)
+        for of_probs, of_entropy in ((1.0, 0.0), (0.0, -2.0), (0.5, 3.0)):
+            sound = usable & exact_probs.reshape(*usable.shape, -1).isfinite().all(-1)
+            total = of_probs * log_probs[sound].sum() + of_entropy * entropy[sound].sum()
+            wanted = of_probs * exact_probs[sound].sum() + of_entropy * exact_entropy[sound].sum()
+            (got,) = torch.autograd.grad(total, x, retain_graph=True)
+            (dx,) = torch.autograd.grad(wanted, exact_x, retain_graph=True)
+            close(got[sound], mine(dx, rank, size)[sound], max(BOUND[dtype] * 4, bound * 10))
+
+
+def entropy_of(log_p: Any) -> Any:
+    """Return -sum(p log p) of each row: 0 log 0 is 0, and has no gradient."""
+    return -(log_p.exp() * log_p.masked_fill(log_p == -INF, 0)).sum(-1)
+
+
+def everyone(x: Any) -> list[Any]:
+    """Return the shards of all processes."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, x)
+    return every
+
+
 def counted(rank: int, size: int) -> None:
     """What each function sends: one all-gather forward, and an all-reduce back at most."""
     Kernels().install()
@@ -265,6 +351,12 @@ def counted(rank: int, size: int) -> None:
         (lambda: sd.logsumexp(x), [("gather", 12)], []),
         (lambda: sd.cross_entropy(x, ids, offset=first(rank, size)), [("gather", 36)], []),
         (lambda: sd.token_log_probs(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+        (lambda: sd.entropy(x), [("gather", 24)], []),
+        (
+            lambda: sum(sd.token_log_probs(x, ids, return_entropy=True, offset=first(rank, size))),
+            [("gather", 36)],
+            [],
+        ),
     ]
     for run, forward, backward in cases:
         sent.clear()
@@ -354,6 +446,7 @@ def dtensors(rank: int, size: int) -> None:
             (sd.log_softmax(x), log_p),
             (sd.logsumexp(x), torch.logsumexp(exact, -1)),
             (sd.token_log_probs(x, placed_ids), -losses),
+            (sd.entropy(x), -(log_p.exp() * log_p).sum(-1)),
             (sd.cross_entropy(x, placed_ids, reduction="none"), losses),
         ):
             assert isinstance(got, DTensor)
@@ -399,6 +492,15 @@ def emulated(rank: int, size: int, programs: Path) -> None:
     same_bits(loss)
     loss.backward(torch.ones_like(loss))
     close(x.grad, halves(dx, rank), 3e-6)
+    x.grad = None
+    entropy = entropy_of(torch.log_softmax(exact, -1))
+    got = sd.entropy(x)
+    close(got, entropy.detach(), 3e-6)
+    same_bits(got)
+    sound = entropy.isfinite()
+    (dx,) = torch.autograd.grad(entropy[sound].sum(), exact)
+    (got_dx,) = torch.autograd.grad(got[sound].sum(), x)
+    close(got_dx[sound], halves(dx, rank)[sound], 3e-6)
 
 
 def halves(x: Any, rank: int) -> Any:
