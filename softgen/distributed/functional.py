@@ -80,9 +80,13 @@ def checked(x: Any) -> Any:
 
 
 def result_dtype(dtype: Any, x: Any) -> Any:
-    """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others."""
+    """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others.
+
+    None is x's; under torch.autocast float32 for 16 bits.
+    """
     if dtype is None:
-        return autocast_type(x)
+        kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
+        return torch.float32 if kept else x.dtype
     if isinstance(dtype, torch.dtype) and dtype in FLOATS:
         return dtype
     found = result_type(dtype)
@@ -92,12 +96,6 @@ def result_dtype(dtype: Any, x: Any) -> Any:
             f"{', '.join(DType)}"
         )
     return getattr(torch, found.value)
-
-
-def autocast_type(x: Any) -> Any:
-    """Return the dtype of results where none is asked for: float32 under torch.autocast."""
-    kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
-    return torch.float32 if kept else x.dtype
 
 
 def _elements(x_local: Any, dtype: Any, log: bool, group: Any) -> Any:

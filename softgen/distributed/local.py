@@ -151,14 +151,16 @@ def cross_entropy_backward(
     ignored: int,
     lse: Any,
     upstream: Any,
+    smoothing: float,
     z_loss: float,
     loss: Any,
     first: int,
+    classes: int,
 ) -> Any:
     """Return the gradient of the loss of each row. `upstream` is one a row, or one for all."""
     name = _by_type("cross_entropy_backward_shard", target)
-    place = (1, math.prod(upstream.shape))
-    return _call(name, x, target, ignored, lse, upstream, *place, 0.0, z_loss, loss, first)
+    rows = (lse, upstream, 1, math.prod(upstream.shape))
+    return _call(name, x, target, ignored, *rows, smoothing, z_loss, loss, first, classes)
 
 
 def token_log_probs_backward(

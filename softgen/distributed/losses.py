@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from softgen.call.ids import count_of, require_one_a_row
-from softgen.call.losses import require_reduction
+from softgen.call.losses import require_reduction, smoothing_of
 from softgen.call.scalars import finite, is_number, whole
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
-from softgen.distributed.functional import autocast_type, checked, result_dtype
+from softgen.distributed.functional import checked, result_dtype
 from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -102,7 +102,7 @@ def token_log_probs(
         log_probs, lse, entropies = operators.token_log_probs_entropy(*request)
     elif temperature is None and count == 1:
         of_one = ids.reshape(x.shape[:-1])
-        losses, lse = operators.losses(x, of_one, start, _NONE_IGNORED, 0.0, name)
+        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, name)
         log_probs, lse = -losses, lse.masked_fill(lse == torch.inf, torch.nan)
     else:
         log_probs, lse = operators.token_log_probs(x, several, number, of_rows, start, name)
@@ -119,8 +119,10 @@ def cross_entropy(
     *,
     ignore_index: int = IGNORE_INDEX,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     return_lse: bool = False,
+    dtype: Any = None,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -132,15 +134,19 @@ def cross_entropy(
             int64, of the shape of the rows.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
+        label_smoothing: 0 to 1: how much of the target's probability the columns of all processes
+            share. Above 0 the shard is read once more. How many columns there are the processes
+            ask each other at the first call with so many, even where `offset` is given.
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(x))) of the rows too, without a gradient: float32
             (float64 for float64).
+        dtype: dtype of the loss; x_local's by default, under torch.autocast float32 for 16-bit
+            logits.
         group: as in `softmax`.
         offset: as in `token_log_probs`.
 
     Returns:
-        The loss in x_local's dtype, under torch.autocast float32 for 16-bit logits; the same bits
-        in all processes. Replicated over the group for a DTensor.
+        The loss, with the same bits in all processes. Replicated over the group for a DTensor.
 
     A target that no process has gives NaN. The gradient takes that of the result, which has to be
     the same in all processes, and sends nothing. Raises what `softmax` and `softgen.cross_entropy`
@@ -148,20 +154,24 @@ def cross_entropy(
     """
     require_reduction(None, reduction, 0, z_loss)
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    smoothing = smoothing_of(label_smoothing)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), _integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
+    dtype = result_dtype(dtype, x)
     if reduction != "none" and placed.shards_rows:
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
     start, name = _start(offset, placed), name_of(placed.group)
-    loss, lse = operators.losses(x, target, start, ignored, z_loss, name)
+    classes = -1 if placed.source is None else placed.source.shape[-1]
+    request = (x, target, start, classes, ignored, smoothing, z_loss, name)
+    loss, lse = operators.losses(*request)
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
         loss = loss / (target != ignored).sum()
-    loss = placed.rows(loss.to(autocast_type(x)))
+    loss = placed.rows(loss.to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
 
 

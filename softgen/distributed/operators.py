@@ -14,7 +14,14 @@ import torch
 
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
-from softgen.distributed.vocabulary import chosen, first_column, logits_at, nearest, scale_by_row
+from softgen.distributed.vocabulary import (
+    all_columns,
+    chosen,
+    first_column,
+    logits_at,
+    nearest,
+    scale_by_row,
+)
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
 
@@ -178,22 +185,39 @@ def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 6
+        return (None,) * 8
     if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 5
+    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 7
 
 
-# In the following `first` is the number of the shard's first column. Where it is below 0 the
-# processes ask each other, once.
+# In the following `first` is the number of the shard's first column, and `classes` that of the
+# columns of all. Where either is below 0 the processes ask each other, once.
 @_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_losses, _keep_losses)
 def losses(
-    x: torch.Tensor, target: torch.Tensor, first: int, ignored: int, z_loss: float, group: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    group: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cross entropy of each row, and lse; see Gathered."""
-    exchange = exchange_named(group, x)
+    """Return the cross entropy of each row, and lse; see Gathered.
+
+    With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
+    """
+    x, exchange = x.detach(), exchange_named(group, x)
     start = first_column(first, x, exchange.group)
-    return exchange.losses(x.detach(), target, start, ignored, z_loss)
+    if not smoothing:
+        return exchange.losses(x, target, start, ignored, z_loss)
+    rows, lse = exchange.losses(x, target, start, ignored, 0.0)
+    mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
+    # 0 times that of a target of probability 0 would be NaN; that of no target is.
+    of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
+    rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
+    return rows.masked_fill_(target == ignored, 0), lse
 
 
 @_operator(lambda x, *_: _like(x), sends=False)
@@ -204,16 +228,19 @@ def losses_backward(
     rows: torch.Tensor,
     upstream: torch.Tensor,
     first: int,
+    classes: int,
     ignored: int,
+    smoothing: float,
     z_loss: float,
     group: str,
 ) -> torch.Tensor:
     """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
     if not x.numel():
         return _like(x)
-    start = first_column(first, x, exchange_named(group, x).group)
+    of = exchange_named(group, x).group
+    start, every = first_column(first, x, of), all_columns(classes, x, of) if smoothing else 1
     upstream = upstream.detach().to(lse.dtype).contiguous()
-    more = lse.detach(), upstream, z_loss, rows.detach(), start
+    more = lse.detach(), upstream, smoothing, z_loss, rows.detach(), start, every
     return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
 
 

@@ -145,13 +145,17 @@ def cross_entropy(rank: int, size: int) -> None:
     ):
         full = rows_of(size, dtype)
         target = targets_of(full, kind)
-        for z_loss, ignored in ((0.0, -100), (1e-3, 3)):
-            exact, dx, lse = exact_losses(full, target, ignored, z_loss)
+        for z_loss, ignored, smoothing in (
+            *((0.0, -100, 0.0), (1e-3, 3, 0.0)),
+            *((1e-3, 3, 0.25), (0.0, -100, 1.0)),
+        ):
+            exact, dx, lse = exact_losses(full, target, ignored, z_loss, smoothing)
             x = mine(full, rank, size).requires_grad_()
             loss, got_lse = sd.cross_entropy(
                 *(x, target),
                 ignore_index=ignored,
                 reduction="none",
+                label_smoothing=smoothing,
                 z_loss=z_loss,
                 return_lse=True,
             )
@@ -167,30 +171,43 @@ def cross_entropy(rank: int, size: int) -> None:
             close(got, mine(dx * up.double()[..., None], rank, size), bound * large)
     full = rows_of(size, torch.float32)[[0, 7]]
     target = targets_of(rows_of(size, torch.float32), torch.int64)[[0, 7]]
-    for reduction in ("mean", "sum"):
+    target[target < -100] = -100
+    target[(target >= full.shape[-1]) | (target == -3)] = 0
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.0), ("mean", 0.1), ("sum", 0.1)):
         exact_x = full.double().requires_grad_()
         exact = torch.nn.functional.cross_entropy(
-            exact_x.flatten(0, 1), target.flatten(), ignore_index=-100, reduction=reduction
+            *(exact_x.flatten(0, 1), target.flatten()),
+            ignore_index=-100,
+            reduction=reduction,
+            label_smoothing=smoothing,
         )
         exact.backward()
         x = mine(full, rank, size).requires_grad_()
         numbers: dict[str, Any] = {"ignore_index": np.int64(-100), "z_loss": np.float32(0)}
-        loss = sd.cross_entropy(x, target, reduction=reduction, **numbers)
+        numbers["label_smoothing"] = smoothing
+        loss = sd.cross_entropy(x, target, reduction=reduction, dtype="float64", **numbers)
+        assert loss.dtype is torch.float64
         loss.backward()
         close(loss.detach(), exact.detach(), 3e-6)
         same_bits(loss)
         close(x.grad, mine(exact_x.grad, rank, size), 3e-6)
 
 
-def exact_losses(full: Any, target: Any, ignored: int, z_loss: float) -> tuple[Any, Any, Any]:
+def exact_losses(
+    full: Any, target: Any, ignored: int, z_loss: float, smoothing: float = 0.0
+) -> tuple[Any, Any, Any]:
     """Return the loss of each row, its gradient and lse, in float64."""
     x, cols = full.double(), full.shape[-1]
     lse = torch.logsumexp(x, -1)
     skip, none = target == ignored, (target < 0) | (target >= cols)
     at = target.long().clamp(0, cols - 1)[..., None]
-    loss = lse - x.gather(-1, at)[..., 0] + z_loss * lse * lse
+    loss = lse - x.gather(-1, at)[..., 0]
+    if smoothing:
+        of_target = (1 - smoothing) * loss if smoothing < 1 else 0
+        loss = of_target + smoothing * (lse - x.mean(-1))
+    loss = loss + z_loss * lse * lse
     loss = torch.where(none | (lse == INF), NAN, loss).masked_fill(skip, 0)
-    hot = torch.zeros_like(x).scatter_(-1, at, 1)
+    hot = torch.zeros_like(x).scatter_(-1, at, 1) * (1 - smoothing) + smoothing / cols
     dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
     dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)
     return loss, dx.masked_fill(skip[..., None], 0), lse.masked_fill(skip, -INF)
@@ -350,6 +367,11 @@ def counted(rank: int, size: int) -> None:
         (lambda: sd.log_softmax(x), [("gather", 24)], [("reduce", 12)]),
         (lambda: sd.logsumexp(x), [("gather", 12)], []),
         (lambda: sd.cross_entropy(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+        (
+            lambda: sd.cross_entropy(x, ids, label_smoothing=0.1),
+            [("gather", 36), ("reduce", 12)],
+            [],
+        ),
         (lambda: sd.token_log_probs(x, ids, offset=first(rank, size)), [("gather", 36)], []),
         (lambda: sd.entropy(x), [("gather", 24)], []),
         (
@@ -358,6 +380,7 @@ def counted(rank: int, size: int) -> None:
             [],
         ),
     ]
+    sd.cross_entropy(x.detach(), ids)  # they have asked where columns start
     for run, forward, backward in cases:
         sent.clear()
         found = run()
@@ -366,8 +389,10 @@ def counted(rank: int, size: int) -> None:
         found.sum().backward()
         assert sent == backward
     sent.clear()
-    for _ in range(2):  # where columns start is asked once
-        sd.token_log_probs(x.detach(), ids)
+    again = dist.new_group()
+    sent.clear()
+    for _ in range(2):  # how many columns there are is asked once
+        sd.token_log_probs(x.detach(), ids, group=again)
     assert [size for _, size in sent] == [8, 36, 36]
     sd.softmax(x.detach()[:0])  # no rows, nothing to send
     assert len(sent) == 3
@@ -448,6 +473,10 @@ def dtensors(rank: int, size: int) -> None:
             (sd.token_log_probs(x, placed_ids), -losses),
             (sd.entropy(x), -(log_p.exp() * log_p).sum(-1)),
             (sd.cross_entropy(x, placed_ids, reduction="none"), losses),
+            (
+                sd.cross_entropy(x, placed_ids, reduction="none", label_smoothing=0.5),
+                0.5 * losses - 0.5 * log_p.mean(-1),
+            ),
         ):
             assert isinstance(got, DTensor)
             assert got.shape == wanted.shape
@@ -492,7 +521,12 @@ def emulated(rank: int, size: int, programs: Path) -> None:
     same_bits(loss)
     loss.backward(torch.ones_like(loss))
     close(x.grad, halves(dx, rank), 3e-6)
-    x.grad = None
+    losses, dx, _ = exact_losses(full, target, -100, 1e-3, 0.25)
+    options: dict[str, Any] = {"label_smoothing": 0.25, "z_loss": 1e-3, "reduction": "none"}
+    loss = sd.cross_entropy(x, target, **options)
+    close(loss, losses, 3e-6)
+    (got_dx,) = torch.autograd.grad(loss, x, torch.ones_like(loss))
+    close(got_dx, halves(dx, rank), 3e-6)
     entropy = entropy_of(torch.log_softmax(exact, -1))
     got = sd.entropy(x)
     close(got, entropy.detach(), 3e-6)

@@ -119,14 +119,19 @@ class Kernels:
         ignored: int,
         lse: Any,
         upstream: Any,
+        smoothing: float,
         z_loss: float,
         loss: Any,
         first: int,
+        classes: int,
     ) -> Any:
         assert upstream.is_contiguous()
+        assert classes >= x.shape[-1] or not smoothing
         name = "cross_entropy_backward_shard" + _i32(target)
-        place = (upstream, 1, upstream.numel(), 0.0, z_loss)
-        return self.launch(name, x, target, ignored, lse, *place, loss, first)[0]
+        rows = (lse, upstream, 1, upstream.numel())
+        return self.launch(
+            name, x, target, ignored, *rows, smoothing, z_loss, loss, first, classes
+        )[0]
 
     def token_log_probs_backward(
         self, x: Any, ids: Any, lse: Any, upstream: Any, entropy: Any, up: Any, temperature: Any

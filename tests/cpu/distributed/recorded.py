@@ -43,6 +43,7 @@ def calls(ids: Any, group: Any = None) -> dict[str, Callable[[Any], Any]]:
             sd.token_log_probs(x, ids, return_entropy=True, group=group)
         ),
         "cross_entropy": lambda x: sd.cross_entropy(x, ids, z_loss=0.1, group=group),
+        "smoothed": lambda x: sd.cross_entropy(x, ids, label_smoothing=0.1, group=group),
         "losses": lambda x: sd.cross_entropy(x, ids, reduction="none", group=group),
     }
 
@@ -97,7 +98,7 @@ def sound(x: Any, ids: Any, first: int) -> None:
     name = dist.group.WORLD.group_name
     cases = [
         (operators.softmax, (x, torch.float32, True, name)),
-        (operators.losses, (x, ids, first, -100, 0.1, name)),
+        (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, name)),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
         (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
         (operators.entropy, (x, None, None, name)),

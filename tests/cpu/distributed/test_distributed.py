@@ -142,6 +142,8 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         ({"ignore_index": 1.5}, InvalidTypeError, r"ignore_index must be an int, got 1\.5"),
         ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
         ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
+        ({"label_smoothing": 1.5}, InvalidValueError, r"must be from 0 to 1, got 1\.5"),
+        ({"dtype": "int64"}, InvalidTypeError, "dtype 'int64' is not supported"),
         ({"z_loss": "a"}, InvalidTypeError, "z_loss must be a number, got 'a'"),
         ({"z_loss": float("nan")}, InvalidValueError, "z_loss must be finite, got nan"),
         ({"z_loss": float("inf")}, InvalidValueError, "z_loss must be finite, got inf"),
