@@ -34,6 +34,11 @@ def rows_of(x: Any) -> Any:
     return ROWS.to(wide(x))
 
 
+def columns_of(x: Any) -> Any:
+    """Return the weight of a last layer of three columns."""
+    return torch.linspace(-1.0, 1.0, 3 * x.shape[-1]).view(3, -1).to(x.dtype)
+
+
 # The arguments of each operator for an x of three rows.
 ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "softmax": lambda x: (x, -1, torch.float32, None),
@@ -53,6 +58,21 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "cross_entropy_backward": lambda x: (
         *(x, IDS, lse_of(x), rows_of(x)[0].to(x.dtype), rows_of(x)[2], None),
         *(-100, 0.1, 0.0, None),
+    ),
+    "linear_cross_entropy": lambda x: (
+        *(x, columns_of(x), IDS, None, None),
+        *(True, [1, 0, 0], -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
+    ),
+    "linear_cross_entropy_backward": lambda x: (
+        *(x, columns_of(x), IDS, rows_of(x).to(x.dtype), rows_of(x).abs(), lse_of(x)),
+        *(rows_of(x), [1, 1, 1], -100, 0.0, None, 0.0, "lean", None, wide(x)),
+    ),
+    "linear_token_log_probs": lambda x: (
+        *(x, columns_of(x), IDS, None, None, 0.7, True, "lean", None),
+    ),
+    "linear_token_log_probs_backward": lambda x: (
+        *(x, columns_of(x), IDS, None, rows_of(x).abs(), lse_of(x), rows_of(x), None, None),
+        *([1, 1, 0], None, "fast", 2),
     ),
     "hooked": lambda x: (
         *(x, None, None, None, rows_of(x).to(x.dtype), None, None, None),
@@ -80,7 +100,10 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 # Whose gradient says that it is not differentiable again.
-REFUSED = ("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward")
+REFUSED = (
+    *("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward"),
+    *("linear_cross_entropy_backward", "linear_token_log_probs_backward"),
+)
 LAID_OUT = [
     *(("contiguous", dtype) for dtype in FLOATS),
     *((view, dtype) for view in list(VIEWS)[1:] for dtype in (torch.float32, torch.bfloat16)),
@@ -107,7 +130,8 @@ def test_every_row_of_the_table_is_checked() -> None:
 
 
 def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
-    assert set(TABLE) - set(RULES) == {"hooked", "hooked_terms", "hooked_backward"}
+    refused = {name for name in TABLE if name.startswith(("hooked", "linear"))}
+    assert set(TABLE) - set(RULES) == refused
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
