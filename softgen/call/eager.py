@@ -49,8 +49,11 @@ def is_eager(*tensors: Any) -> bool:
     negation, and no mode, transform, trace or level of forward-mode AD is under way. Otherwise a
     registered operator has to be called, of which PyTorch knows what it returns. It does not tell
     whether torch.compile traces the call, nor whether autograd follows a tensor (`is_tracked`).
+    None is no tensor.
     """
     for each in tensors:
+        if each is None:
+            continue
         if type(each) not in KINDS or _keys_of(each).raw_repr() & OTHERS:
             return False
     # A guard does not see a FakeTensorMode.
@@ -94,10 +97,10 @@ _idle_guard = guard_of(_PROBE) if _includes_nothing() else never
 
 
 def is_tracked(tensors: Sequence[Any]) -> bool:
-    """Whether autograd follows what is computed of any of these tensors."""
+    """Whether autograd follows what is computed of any of these tensors; None is no tensor."""
     if torch.is_grad_enabled():
         for each in tensors:
-            if each.requires_grad:
+            if each is not None and each.requires_grad:
                 return True
     return False
 
@@ -115,6 +118,22 @@ def require_launchable(x: Any) -> None:
     has no memory of its own or asks for a gradient, which would be dropped, and while something is
     recorded or transformed.
     """
+    if not is_eager(x):
+        _require_memory(x)
+    if x.numel() and not x.data_ptr():
+        raise NotSupportedError(
+            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
+            "it be allocated again before the call"
+        )
+    if is_tracked((x,)):
+        raise NotSupportedError(
+            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
+            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
+        )
+
+
+def _require_memory(x: Any) -> None:
+    """Raise for a tensor that is not eager, unless it is only of a subclass."""
     kind = f"{type(x).__module__}.{type(x).__qualname__}"
     keys = _keys_of(x)
     if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
@@ -139,14 +158,4 @@ def require_launchable(x: Any) -> None:
         raise NotSupportedError(
             "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
             "memory); pass x.resolve_neg(), or x.clone()"
-        )
-    if x.numel() and not x.data_ptr():
-        raise NotSupportedError(
-            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
-            "it be allocated again before the call"
-        )
-    if is_tracked((x,)):
-        raise NotSupportedError(
-            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
-            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
         )

@@ -247,6 +247,7 @@ def make(entries, dispatch, current_context, is_capturing, look, is_of_ints, is_
                 # True and 1.0 equal the axis 1, and are refused.
                 if entry is not None and type(axis) is not int and not is_of_ints(axis):
                     entry = None
+                {renew}
                 if entry is not None and out is None:
                     last, recent = entry, (request, entry)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -303,6 +304,13 @@ if seen is not None and out is None and low == seen.low and seen.like({arrays}) 
         entry = seen
 """
 
+# A comparison holds in one state of the thread: autocast, inference mode and the first call of
+# compiled code have others.
+RENEW = """\
+if entry is not None and entry is seen and not entry.like({arrays}):
+    entry.like = alike(({arrays},))
+"""
+
 # Packing takes 0.5 us, and a number is often the last one.
 PACK = """\
 was, word_{name} = entry.words[{i}]
@@ -350,6 +358,7 @@ def text_of(code: Code, operands: Sequence[Operand]) -> str:
         low=" | ".join(f"({name}_at & 15) << {4 * i}" for i, name in enumerate(arrays)),
         present=" and ".join(f"{name}_at" for name in arrays),
         likeness=likeness if code.compares else "",
+        renew=RENEW.format(arrays=", ".join(arrays)) if code.compares else "",
         served=" and ".join(
             [
                 code.served.format(", ".join(arrays)),

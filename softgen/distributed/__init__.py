@@ -1,9 +1,9 @@
 """softgen over several GPUs: the last dimension lies in shards, a process each, and stays so.
 
-`softmax`, `log_softmax`, `logsumexp`, `token_log_probs` and `cross_entropy` take this process's
-shard of the columns, on `torch.distributed`'s process groups, or a DTensor that is sharded so. They
-are differentiable. Between the processes a few numbers a row travel (docs/distributed.md).
-`softgen.distributed.on_cupy` has them for CuPy arrays, and needs no PyTorch.
+`softmax`, `log_softmax`, `logsumexp`, `entropy`, `token_log_probs` and `cross_entropy` take this
+process's shard of the columns, on `torch.distributed`'s process groups, or a DTensor that is
+sharded so. They are differentiable. Between the processes a few numbers a row travel
+(docs/distributed.md). `softgen.distributed.on_cupy` has them for CuPy arrays, and needs no PyTorch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from softgen.errors import MissingDependencyError
 
 if TYPE_CHECKING:
     from softgen.distributed.functional import log_softmax, logsumexp, softmax
-    from softgen.distributed.losses import cross_entropy, token_log_probs
+    from softgen.distributed.losses import cross_entropy, entropy, token_log_probs
 
-__all__ = ["cross_entropy", "log_softmax", "logsumexp", "softmax", "token_log_probs"]
+__all__ = ["cross_entropy", "entropy", "log_softmax", "logsumexp", "softmax", "token_log_probs"]
 
 _HOME = dict.fromkeys(__all__, "softgen.distributed.functional")
-_HOME |= dict.fromkeys(("cross_entropy", "token_log_probs"), "softgen.distributed.losses")
+_LOSSES = ("cross_entropy", "entropy", "token_log_probs")
+_HOME |= dict.fromkeys(_LOSSES, "softgen.distributed.losses")
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,14 @@ import torch
 
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
-from softgen.distributed.vocabulary import chosen, first_column, logits_at, nearest, scale_by_row
+from softgen.distributed.vocabulary import (
+    all_columns,
+    chosen,
+    first_column,
+    logits_at,
+    nearest,
+    scale_by_row,
+)
 from softgen.errors import NotSupportedError
 from softgen.torch.dtypes import wide
 
@@ -126,6 +133,48 @@ def logsumexp_backward(x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tenso
     return local.logsumexp_backward(x.detach(), *rows).contiguous()
 
 
+def _keep_entropy(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ctx.number, of_rows, _ = inputs
+    entropy, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)  # or zeros for lse are written
+    ctx.save_for_backward(x, lse, entropy, of_rows)
+
+
+def _of_entropy(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 4
+    *saved, of_rows = ctx.saved_tensors
+    return entropy_backward(*saved, g, ctx.number, of_rows), None, None, None
+
+
+# Here and in token_log_probs of two temperatures one is None: a number, or one of each row.
+@_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_entropy, _keep_entropy)
+def entropy(
+    x: torch.Tensor, number: float | None, of_rows: torch.Tensor | None, group: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the entropy of the rows and lse, in the type of the arithmetic."""
+    exchange = exchange_named(group, x)
+    found, lse, _ = exchange.entropy(x.detach(), _scale(number, of_rows))
+    return found, lse
+
+
+@_operator(lambda x, *_: _like(x), sends=False)
+def entropy_backward(
+    x: torch.Tensor,
+    lse: torch.Tensor,
+    entropy: torch.Tensor,
+    upstream: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return -p (log p + entropy) * upstream / temperature."""
+    if not x.numel():
+        return _like(x)
+    rows = lse.detach(), entropy.detach(), upstream.detach()
+    return local.entropy_backward(x.detach(), *rows, _scale(number, of_rows)).contiguous()
+
+
 def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, target, *ctx.options = inputs
     rows, lse = output
@@ -136,22 +185,39 @@ def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 6
+        return (None,) * 8
     if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 5
+    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 7
 
 
-# In the following `first` is the number of the shard's first column. Where it is below 0 the
-# processes ask each other, once.
+# In the following `first` is the number of the shard's first column, and `classes` that of the
+# columns of all. Where either is below 0 the processes ask each other, once.
 @_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_losses, _keep_losses)
 def losses(
-    x: torch.Tensor, target: torch.Tensor, first: int, ignored: int, z_loss: float, group: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    group: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cross entropy of each row, and lse; see Gathered."""
-    exchange = exchange_named(group, x)
+    """Return the cross entropy of each row, and lse; see Gathered.
+
+    With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
+    """
+    x, exchange = x.detach(), exchange_named(group, x)
     start = first_column(first, x, exchange.group)
-    return exchange.losses(x.detach(), target, start, ignored, z_loss)
+    if not smoothing:
+        return exchange.losses(x, target, start, ignored, z_loss)
+    rows, lse = exchange.losses(x, target, start, ignored, 0.0)
+    mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
+    # 0 times that of a target of probability 0 would be NaN; that of no target is.
+    of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
+    rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
+    return rows.masked_fill_(target == ignored, 0), lse
 
 
 @_operator(lambda x, *_: _like(x), sends=False)
@@ -162,41 +228,45 @@ def losses_backward(
     rows: torch.Tensor,
     upstream: torch.Tensor,
     first: int,
+    classes: int,
     ignored: int,
+    smoothing: float,
     z_loss: float,
     group: str,
 ) -> torch.Tensor:
     """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
     if not x.numel():
         return _like(x)
-    start = first_column(first, x, exchange_named(group, x).group)
+    of = exchange_named(group, x).group
+    start, every = first_column(first, x, of), all_columns(classes, x, of) if smoothing else 1
     upstream = upstream.detach().to(lse.dtype).contiguous()
-    more = lse.detach(), upstream, z_loss, rows.detach(), start
+    more = lse.detach(), upstream, smoothing, z_loss, rows.detach(), start, every
     return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, ids, ctx.number, of_rows, *ctx.options = inputs
-    log_probs, lse = output
+    log_probs, lse, *entropy = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, ids, lse, log_probs, of_rows)
+    ctx.save_for_backward(x, ids, lse, log_probs, of_rows, *entropy)
 
 
-def _of_tokens(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
-    if g is None:
+def _of_tokens(ctx: Any, g: Any, _: Any, of_entropy: Any = None) -> tuple[Any, ...]:
+    if g is None and of_entropy is None:
         return (None,) * 6
-    *saved, of_rows = ctx.saved_tensors
-    dx = token_log_probs_backward(*saved, g, ctx.number, of_rows, *ctx.options)
-    return dx, *(None,) * 5
+    x, ids, lse, log_probs, of_rows, *entropy = ctx.saved_tensors
+    g = torch.zeros_like(log_probs) if g is None else g
+    both = (None, None) if of_entropy is None else (*entropy, of_entropy)
+    given = (x, ids, lse, log_probs, g, *both, ctx.number, of_rows, *ctx.options)
+    return token_log_probs_backward(*given), *(None,) * 5
 
 
-# Of two temperatures one is None: a number, or one of each row.
-@_operator(
-    lambda x, ids, *_: (torch.empty(ids.shape, dtype=wide(x), device=x.device), _like_rows(x)),
-    _of_tokens,
-    _keep_tokens,
-)
+def _like_ids(x: Any, ids: Any, *_: Any) -> tuple[Any, Any]:
+    return torch.empty(ids.shape, dtype=wide(x), device=x.device), _like_rows(x)
+
+
+@_operator(_like_ids, _of_tokens, _keep_tokens)
 def token_log_probs(
     x: torch.Tensor,
     ids: torch.Tensor,
@@ -215,6 +285,27 @@ def token_log_probs(
     return log_probs.contiguous(), m + log_sum
 
 
+@_operator(lambda x, ids, *_: (*_like_ids(x, ids), _like_rows(x)), _of_tokens, _keep_tokens)
+def token_log_probs_entropy(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+    first: int,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of ids, (..., k), lse, and the entropy: x is read once.
+
+    The log-probabilities are off by the rounding of lse.
+    """
+    x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
+    start = first_column(first, x, exchange.group)
+    entropy, lse, logits = exchange.entropy(x, scale, chosen(x, ids, start, scale))
+    lse = lse.masked_fill(lse == torch.inf, torch.nan)
+    log_probs = (logits - lse[..., None]).masked_fill_(logits == torch.inf, torch.nan)
+    return log_probs.contiguous(), lse, entropy
+
+
 @_operator(lambda x, *_: _like(x), sends=False)
 def token_log_probs_backward(
     x: torch.Tensor,
@@ -222,12 +313,14 @@ def token_log_probs_backward(
     lse: torch.Tensor,
     log_probs: torch.Tensor,
     upstream: torch.Tensor,
+    entropy: torch.Tensor | None,
+    of_entropy: torch.Tensor | None,
     number: float | None,
     of_rows: torch.Tensor | None,
     first: int,
     group: str,
 ) -> torch.Tensor:
-    """Return dx.
+    """Return dx, of log-probabilities and of entropies, which may be None with their upstream.
 
     The kernel wants columns of this shard. For those that are none here it gets others, whose
     elements are then put right.
@@ -240,11 +333,17 @@ def token_log_probs_backward(
     at, mine = nearest(x, ids, start)
     # An id of no process, or a row that is NaN anyway.
     g = upstream.detach().masked_fill(log_probs.isnan() & (upstream != 0), torch.nan)
-    dx = local.token_log_probs_backward(x, at, lse, g, temperature)
-    p = torch.exp(logits_at(x, at, scale) - lse[..., None])
+    if entropy is not None and of_entropy is not None:
+        entropy, of_entropy = entropy.detach(), of_entropy.detach()
+    dx = local.token_log_probs_backward(x, at, lse, g, entropy, of_entropy, temperature)
+    log_p = logits_at(x, at, scale) - lse[..., None]
+    p = torch.exp(log_p)
     # Several ids of a row may be one column.
     hits = ((at[..., :, None] == at[..., None, :]) * (mine * g)[..., None, :]).sum(-1)
     right = hits - p * g.sum(-1, keepdim=True)
+    if entropy is not None and of_entropy is not None:
+        less = log_p.masked_fill_(p == 0, 0) + entropy[..., None]
+        right = right - p * less * of_entropy[..., None]
     right = right if scale is None else right * scale_by_row(scale)
     return dx.scatter_(-1, at.to(torch.int64), right.to(dx.dtype)).contiguous()
 

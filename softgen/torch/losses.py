@@ -18,7 +18,7 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
 from softgen.torch.hooked import hooked
-from softgen.torch.registry import Operator, Tensor, is_plain, like_x, plain, registered, tuning
+from softgen.torch.registry import Operator, Tensor, is_plain, launched, like_x, registered, tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -384,8 +384,7 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
 def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...], out: Any = None) -> Any:
     """Return what a call gives that takes targets first, past the checks of those for people."""
     calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
-    x = plain(x)
-    return calls[type(x)](x, out, -1, None, tuning(), None, invariant, rest)
+    return launched(calls, x, rest, -1, None, invariant, out)
 
 
 @functools.cache

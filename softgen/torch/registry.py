@@ -11,20 +11,21 @@ has the second.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch.autograd import forward_ad
 
 from softgen.call.axes import axes_of
+from softgen.call.dispatch import FunctionCalls
 from softgen.call.eager import is_eager, is_tracked
 from softgen.errors import NotSupportedError
 from softgen.torch.dtensor import RULES, prepare, there
 
 Tensor = torch.Tensor
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-is_deterministic = torch.are_deterministic_algorithms_enabled
+is_deterministic = torch._C._get_deterministic_algorithms
 is_transforming = torch._C._are_functorch_transforms_active
 
 # PyTorch keeps compiled code on disk by the names in a graph, from one version of softgen to the
@@ -192,9 +193,18 @@ def tuning() -> str | None:
     return "off" if is_deterministic() else None
 
 
-def _given(tensors: Sequence[Any]) -> list[Any]:
-    """Return the tensors without those that are None."""
-    return [each for each in tensors if each is not None]
+def launched(
+    calls: FunctionCalls,
+    x: Any,
+    rest: tuple[Any, ...],
+    axis: Any,
+    dtype: Any,
+    invariant: Any,
+    out: Any = None,
+) -> Any:
+    """Return what a kernel makes of x and the inputs beside it, past the calls for people."""
+    x = plain(x)
+    return calls[type(x)](x, out, axis, dtype, tuning(), None, invariant, rest)
 
 
 def registered(name: str) -> Callable[[type[Row]], type[Row]]:
@@ -245,8 +255,8 @@ def _autograd_of(row: Any) -> Callable[..., Any]:
 
     def run(*arguments: Any) -> Any:
         if without_tangents and forward_ad._current_level >= 0:
-            for each in _given(arguments[: row._tensors]):
-                if forward_ad.unpack_dual(each).tangent is not None:
+            for each in arguments[: row._tensors]:
+                if each is not None and forward_ad.unpack_dual(each).tangent is not None:
                     row.refuse_tangents()
         if not is_transforming():
             return apply(*arguments)
@@ -258,10 +268,7 @@ def _autograd_of(row: Any) -> Callable[..., Any]:
 
 def is_plain(*tensors: Any) -> bool:
     """Whether a call is nothing but kernels: nobody records, transforms or differentiates it."""
-    if is_compiling():
-        return False
-    given = _given(tensors)
-    return is_eager(*given) and not is_tracked(given)
+    return not (is_compiling() or is_tracked(tensors)) and is_eager(*tensors)
 
 
 def _vmap_of(row: Any) -> Callable[..., Any]:
@@ -287,15 +294,12 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
 def _call_of(name: str, row: Any) -> Callable[..., Any]:
     """Return a row's `call`: it launches where that may be done now, else it calls the operator."""
     operator, launch, tracked, count = row.operator, row.launch, row.tracked, row._tensors
-    types = [str(each.type) for each in operator._schema.arguments[:count]]
-    given = _given if "Optional[Tensor]" in types else tuple
 
     def call(*arguments: Any) -> Any:
-        if not is_compiling():
-            tensors = given(arguments[:count])
-            if is_eager(*tensors):
-                return (tracked if is_tracked(tensors) else launch)(*arguments)
-        if prepare(*arguments[:count]) and name not in RULES:
+        tensors = arguments[:count]
+        if not is_compiling() and is_eager(*tensors):
+            return (tracked if is_tracked(tensors) else launch)(*arguments)
+        if prepare(*tensors) and name not in RULES:
             raise NotSupportedError(
                 f"softgen.torch.{row.of} takes no DTensor; call it on what lies here, x.to_local()"
             )
