@@ -38,6 +38,7 @@ def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: fl
         {"label_smoothing": 0.3},
         {"z_loss": 0.01},
         {"weight": cupy_array(np.arange(1.0, 6.0))},
+        {"weight": cupy_array(np.arange(1.0, 6.0)), "z_loss": 0.01},
         {"label_smoothing": 1, "z_loss": 0.5},
     ],
     ids=str,
@@ -139,6 +140,28 @@ def test_a_class_of_probability_0_has_an_infinite_loss_and_with_all_smoothing_na
         assert np.isinf(found[1]) == (smoothing > 0)
 
 
+def test_gradients_are_times_the_weight_of_the_class(world: World) -> None:
+    x, weight, z_loss = x_of(), cupy_array(np.arange(1.0, 6.0)), 0.25
+    rows, _ = exact(x, TARGET, weight, z=z_loss)
+    target = np.where(TARGET < 0, 0, TARGET)
+    lse = np.log(np.exp(x).sum(-1, keepdims=True))
+    dx = np.exp(x - lse) * (1 + 2 * z_loss * lse) - np.eye(COLS)[target]
+    dx = dx * (weight[target] * (TARGET != -100))[:, None]
+    for upstream in (0.25, cupy_array(np.array([0.25])), cupy_array(np.arange(1.0, 7.0))):
+        options: dict[str, Any] = {"z_loss": z_loss, "weight": weight}
+        found, loss, of_rows = softgen.cross_entropy_grad(x, TARGET, upstream, **options)
+        wanted = dx * np.reshape(upstream, (-1, 1))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(loss, rows, rtol=1e-12)
+        up = upstream if hasattr(upstream, "shape") else cupy_array(np.array([upstream]))
+        again = softgen.cross_entropy_backward(x, TARGET, of_rows, up, **options)
+        np.testing.assert_allclose(again, wanted, rtol=1e-12, atol=1e-12)
+    with pytest.raises(InvalidValueError, match=r"an element a class, \(5,\), got \(4,\)"):
+        softgen.cross_entropy_grad(x, TARGET, weight=weight[:4])
+    with pytest.raises(NotSupportedError, match="weight does not go with label_smoothing"):
+        softgen.cross_entropy_grad(x, TARGET, weight=weight, label_smoothing=0.1)
+
+
 def numbers(world: World) -> tuple[float, ...]:
     """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
     _, _, _, _, *found = world.dispatched[-1][-1]
@@ -167,9 +190,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
     ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
     (
-        {"weight": cupy_array(np.ones(5)), "z_loss": 0.1},
+        {"weight": cupy_array(np.ones(5)), "label_smoothing": 0.1},
         NotSupportedError,
-        "weight goes with neither",
+        "weight does not go with label_smoothing",
     ),
     (
         {"weight": cupy_array(np.ones(4))},
