@@ -23,7 +23,7 @@ from softgen.strategies.launch import Launch
 BLOCK_SIZE = 1024  # kBlockSize of the text
 # One block sums them all, in one order. Beyond, a library's own sum has more blocks.
 MOST_ROWS = 1 << 16
-# Of a grid that strides over what is scaled: of 1024 threads two fit an SM of an H200, which has 132.
+# Blocks that stride over what is scaled. An SM has room for two, and an H200 has 132 of them.
 SCALE_BLOCKS = 8 * 2 * 132
 # The types of arithmetic and of the loss, as the text calls them.
 CUDA: dict[FloatType, tuple[str, str]] = {
