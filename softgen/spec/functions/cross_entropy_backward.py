@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType, FloatType, Integer
-from softgen.spec.functions.base import element, element_result, row_input
+from softgen.spec.functions.base import element, element_result, number_input, row_input
 from softgen.spec.functions.cross_entropy import (
     IGNORE_INDEX,
     OfTargets,
