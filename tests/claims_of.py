@@ -319,9 +319,11 @@ def architecture() -> Iterator[Claim]:
     share = sum(int(run["seen"]) for run in runs) / sum(int(run["broken"]) for run in runs)
     yield say(f"{seen} seen, {share * 100:.1f}% together", "published/mutation.csv")
     parts = DOCS.parent / "templates" / "parts"
-    count = {part: len([*(parts / part).glob("*.cuh.j2")]) for part in ("max_sum_dot", "max_sum")}
+    names = ("max_sum_dot", "max_sum_below", "max_sum")
+    count = {part: len([*(parts / part).glob("*.cuh.j2")]) for part in names}
     yield say(
-        f"`max_sum_dot`, of rows along the last axis only, has {count['max_sum_dot']} files, and "
+        f"`max_sum_dot`, of rows along the last axis only, has {count['max_sum_dot']} files, "
+        f"`max_sum_below`, of the same strategies, {count['max_sum_below']}, and "
         f"`max_sum`, of all strategies, has {count['max_sum']}.",
         "templates/parts",
     )

@@ -6,11 +6,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import library_of
-from softgen.call.options import HookedOptions, HookOptions, Options, call
+from softgen.call.options import HookedOptions, Options, call
 from softgen.call.scalars import finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import Integer, compute_type
+from softgen.spec.dtypes import DType, Integer, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -44,20 +44,20 @@ def cross_entropy(
         x: logits, as in `softmax`; classes along the last axis.
         target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
             library and device.
-        weight: what the loss of each class is times: a number a class, float32 (float64 if x is);
-            not with label_smoothing or z_loss.
+        weight: what the loss of each class is times, z_loss lse^2 too: a number a class, float32
+            (float64 if x is); not with label_smoothing.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
             not read where the kernel can skip it.
         reduction: "mean" over the rows that count (by their weights, where there are some), "sum",
             or "none" for a loss a row.
-        label_smoothing: 0 to 1: how much of the target's probability all classes share. Above 0 the
-            mean of each row comes from another pass over x, by x's library.
+        label_smoothing: 0 to 1: how much of the target's probability all classes share. Where it
+            is above 0 a class of -inf makes a loss infinite, as in PyTorch.
         z_loss: the weight of lse^2, which is added to a loss.
         return_lse: whether to return lse of each row beside the loss, as the gradient needs it.
         checked: raise InvalidValueError for a target that is no class. It waits for the GPU.
             Without it, such a loss is NaN, and so is what is reduced of it.
         options: tune, variant, batch_invariant, pdl, scale, softcap, bias, mask, lengths, causal
-            and sink, as in `softmax`. Label smoothing takes no hooks.
+            and sink, as in `softmax`. Label smoothing takes no sink.
 
     Returns:
         The loss in float32, or float64 if x is: an array of no axes, or one of the rows' shape;
@@ -83,9 +83,9 @@ def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_los
     """Raise an error for a reduction that is none, and for a weight beside what takes none."""
     if reduction not in REDUCTIONS:
         raise InvalidValueError(unknown("reduction", str(reduction), list(REDUCTIONS)))
-    if weight is not None and (label_smoothing or z_loss):
+    if weight is not None and label_smoothing:
         raise NotSupportedError(
-            "weight goes with neither label_smoothing nor z_loss; leave one of them out"
+            "weight does not go with label_smoothing yet; leave one of them out"
         )
 
 
@@ -104,22 +104,14 @@ def losses_of_rows(
     The arguments are those of `cross_entropy`.
     """
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
-    hooks = options.keys() & HookOptions.__annotations__
-    if hooks and smoothing:
-        raise InvalidValueError(f"label_smoothing takes no hooks, got {', '.join(sorted(hooks))}")
     ignored = whole("ignore_index", ignore_index)
-    name, array, target = _of_target("cross_entropy", x, target)
+    stem = "cross_entropy_smooth" if smoothing else "cross_entropy"
+    name, array, target = _of_target(stem, x, target)
     if checked:
         _require_classes(target, int(array.shape[-1]), ignored)
-    rest = (target, ignored, z_loss)
-    loss, lse = call(name, x, options, HookedOptions, others=rest)
-    if smoothing:
-        # Of a class of probability 0 parts are infinite: they are added, and none is taken off.
-        more = z_loss * lse * lse if z_loss else 0.0
-        of_target = (1 - smoothing) * (loss - more) if smoothing < 1 else 0.0
-        loss = of_target + smoothing * (lse - array.mean(-1, dtype=loss.dtype)) + more
-        loss[target == ignored] = 0  # of which nothing is known
-    return loss, lse
+    rest = (target, ignored, *((smoothing,) if smoothing else ()), z_loss)
+    found: tuple[Any, Any] = call(name, x, options, HookedOptions, others=rest)
+    return found
 
 
 def reduced(
@@ -150,12 +142,25 @@ def reduction_of(
     """
     weights = None
     if weight is not None:
-        weights = weight[target.clip(0, cols - 1)] * (target != ignored)  # it may be no class
+        weights = _weights_of(weight, target, ignored, cols)
         loss = loss * weights
     if reduction == "mean":
         loss, counted = mean(loss, target, ignored, weights)
         return loss, weights, counted
     return (loss.sum() if reduction == "sum" else loss), weights, None
+
+
+def _weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
+    """Return the weight of each row: that of its class, 0 where it is ignored."""
+    return weight[target.clip(0, cols - 1)] * (target != ignored)  # it may be no class
+
+
+def _weights_of_rows(weight: Any, x: Any, target: Any, ignored: int) -> Any:
+    """Return the weight of each row, or None without weights; raise for some that do not fit."""
+    if weight is None:
+        return None
+    _require_weight(weight, x)
+    return _weights_of(library_of(weight)[1], target, ignored, int(x.shape[-1]))
 
 
 def cross_entropy_grad(
@@ -164,7 +169,9 @@ def cross_entropy_grad(
     upstream: Any = 1.0,
     *,
     ignore_index: int = IGNORE_INDEX,
+    label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    weight: Any = None,
     dtype: object = None,
     out: Any = None,
     **options: Unpack[Options],
@@ -179,24 +186,36 @@ def cross_entropy_grad(
         upstream: the gradient with respect to each loss: a finite number, as 1 / rows for a mean,
             or an array as in `cross_entropy_backward`, of which the host reads nothing.
         ignore_index: as in `cross_entropy`; dx is 0 in such a row.
+        label_smoothing: as in `cross_entropy`. Above 0 an upstream of the host is copied to the
+            device, where the kernel reads it.
         z_loss: as in `cross_entropy`.
+        weight: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
         options: as in `softmax`, without dim and hooks.
 
     Returns:
         dx = upstream (softmax(x) (1 + 2 z_loss lse) - [column is target]); the loss of each row,
-        which is not times upstream; and lse. NaN in rows whose target is no class.
+        which is not times upstream; and lse. With a weight dx and loss are times that of the row's
+        class. NaN in rows whose target is no class.
     """
+    require_reduction(weight, "none", label_smoothing, z_loss)
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    smoothing = smoothing_of(label_smoothing)
     several = hasattr(upstream, "shape") and not is_number(upstream)
-    stem = "cross_entropy_grad_rows" if several else "cross_entropy_grad"
-    name, array, target = _of_target(stem, x, target)
-    up = _upstreams(upstream, array) if several else (finite("upstream", upstream),)
-    rest = (target, ignored, *up, z_loss)
+    kind = "_smooth" if smoothing else "_rows" if several or weight is not None else ""
+    name, array, target = _of_target(f"cross_entropy_grad{kind}", x, target)
+    if not several:
+        upstream = finite("upstream", upstream)
+    weights = _weights_of_rows(weight, x, target, ignored)
+    if kind and not several:
+        upstream, several = _on_device(upstream, array, dtype), True
+    up = _upstreams(upstream, array, weights) if several else (upstream,)
+    rest = (target, ignored, *up, *((smoothing,) if smoothing else ()), z_loss)
     found: tuple[Any, Any, Any]
     found = call(name, x, options, Options, dtype=dtype, out=out, others=rest)
-    return found
+    dx, loss, lse = found
+    return (dx, loss if weights is None else loss * weights, lse)
 
 
 def cross_entropy_backward(
@@ -208,6 +227,7 @@ def cross_entropy_backward(
     ignore_index: int = IGNORE_INDEX,
     label_smoothing: float = 0.0,
     z_loss: float = 0.0,
+    weight: Any = None,
     dtype: object = None,
     out: Any = None,
     **options: Unpack[Options],
@@ -225,6 +245,7 @@ def cross_entropy_backward(
         ignore_index: as in `cross_entropy`; dx is 0 in such a row, of which nothing is read.
         label_smoothing: as in `cross_entropy`.
         z_loss: as in `cross_entropy`.
+        weight: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
         options: as in `softmax`, without dim and hooks.
@@ -232,15 +253,30 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
+    require_reduction(weight, "none", label_smoothing, z_loss)
     ignored = whole("ignore_index", ignore_index)
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
-    rest = (target, ignored, lse, *_upstreams(upstream, array), smoothing, z_loss)
+    weights = _weights_of_rows(weight, x, target, ignored)
+    rest = (target, ignored, lse, *_upstreams(upstream, array, weights), smoothing, z_loss)
     return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
 
 
-def _upstreams(upstream: Any, x: Any) -> tuple[Any, int, int]:
-    """Return the gradients with respect to losses, and the numbers of their place; or raise."""
+def _on_device(value: float, x: Any, dtype: object) -> Any:
+    """Return an array of one element, of x's library and of the arithmetic for dx of `dtype`."""
+    library, x = library_of(x)
+    kind = library.dtype(x)
+    wide = DType.FLOAT64 in (kind, kind if dtype is None else DType.of(dtype))
+    array = library.empty((1,), DType.FLOAT64 if wide else DType.FLOAT32, library.device(x))
+    library.fill(array, value)
+    return array
+
+
+def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, int]:
+    """Return the gradients with respect to losses, and the numbers of their place; or raise.
+
+    With the weights of rows they are with respect to losses that are not times those.
+    """
     library, upstream = library_of(upstream)
     rows, given = tuple(x.shape[:-1]), math.prod(upstream.shape)
     if given != 1 and tuple(upstream.shape) != rows:
@@ -248,7 +284,10 @@ def _upstreams(upstream: Any, x: Any) -> tuple[Any, int, int]:
             f"upstream must have one element or the shape of x's rows, {rows}, got "
             f"{tuple(upstream.shape)}"
         )
-    return library.contiguous(upstream), 1, 1 if given == 1 else max(1, math.prod(rows))
+    if weights is not None:
+        upstream = (upstream.reshape(()) if given == 1 else upstream) * weights
+        given = math.prod(rows)
+    return library.contiguous(upstream), 1, 1 if given == 1 else max(1, given)
 
 
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:

@@ -1,7 +1,8 @@
-"""The mean of losses of rows, and what its gradient is for each of them: a launch each.
+"""The mean of losses of rows, what its gradient is for each of them, and gradients that are scaled.
 
-By a library's operations they are four launches and two. The kernels are the same for all problems,
-in templates/tools/losses.cu, which needs no Jinja.
+By a library's operations they are four launches and two, and a pass over all gradients where they
+are times 1. Here each is a launch. The kernels are the same for all problems, in
+templates/tools/losses.cu, which needs no Jinja.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from softgen.strategies.launch import Launch
 BLOCK_SIZE = 1024  # kBlockSize of the text
 # One block sums them all, in one order. Beyond, a library's own sum has more blocks.
 MOST_ROWS = 1 << 16
+# Blocks that stride over what is scaled. An SM has room for two, and an H200 has 132 of them.
+SCALE_BLOCKS = 8 * 2 * 132
 # The types of arithmetic and of the loss, as the text calls them.
 CUDA: dict[FloatType, tuple[str, str]] = {
     DType.FLOAT16: ("float", "Half"),
@@ -75,6 +78,20 @@ def sharer(library: Library, dtype: FloatType, of: DType, device: int) -> Callab
     return _there(library, device, run)
 
 
+def scaler(library: Library, dtype: FloatType, device: int) -> Callable[[Any, Any, int], None]:
+    """Return scale(values, factor, count), which multiplies contiguous values where they are.
+
+    The factor is an array of one number, of the type of arithmetic. Of 1 nothing is read.
+    """
+    launch = _launch("scale", dtype, 3, BLOCK_SIZE, device, SCALE_BLOCKS)
+    address = library.pointer
+
+    def run(stream: int, values: Any, factor: Any, count: int) -> None:
+        launch((address(values), address(factor), count), stream)
+
+    return _there(library, device, run)
+
+
 def _there(library: Library, device: int, run: Callable[..., Any]) -> Callable[..., Any]:
     """Return what runs on the stream of a device, which need not be the current one."""
     current_context, stream = require_device().cuda.driver.ctxGetCurrent, library.stream
@@ -90,18 +107,22 @@ def _there(library: Library, device: int, run: Callable[..., Any]) -> Callable[.
     return there
 
 
-def _launch(name: str, dtype: FloatType, operands: int, threads: int, device: int) -> Launcher:
-    """Return the launch of a kernel of the text, of one block."""
+def _launch(
+    name: str, dtype: FloatType, operands: int, threads: int, device: int, blocks: int = 1
+) -> Launcher:
+    """Return the launch of a kernel of the text."""
     with on_device(device):
-        return launch_of(name, dtype, operands, threads, device)
+        return launch_of(name, dtype, operands, threads, device, blocks)
 
 
 @functools.cache
-def launch_of(name: str, dtype: FloatType, operands: int, threads: int, device: int) -> Launcher:
+def launch_of(
+    name: str, dtype: FloatType, operands: int, threads: int, device: int, blocks: int
+) -> Launcher:
     """Return the launch of a kernel of the text, for a loss of `dtype`, on the current device."""
     shape = Launch(threads, rows_per_block=1, static_shared_bytes=0)
     function = _module(dtype, device).get_function(f"{name}_{dtype.short}")
-    return Launcher(function, operands, shape, 1, device, 0)
+    return Launcher(function, operands, shape, blocks, device, 0)
 
 
 @functools.cache

@@ -217,7 +217,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         declared = ["const Hooks& hooks", *of_x, *declared]
     # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
     packed = variant.strategy.knobs.get("packed", False)
-    patches = problem.picks and variant.strategy.patches and packed
+    # A result that all columns are less by is no target's alone.
+    own = problem.picks and not problem.function.smooths
+    patches = own and variant.strategy.patches and packed
     return {
         "patches": patches,
         "leaves": problem.leaves and not patches,

@@ -54,4 +54,10 @@ MAX_SUM_DOT = Part(
     *("max_sum_dot", "MaxSumDot", "LongMaxSumDot", "part", "(max, sum, dot) parts", -math.inf),
     members=("m", "d", "s"),
 )
+# Beside them the sum of max - x, which a mean is made of, and the number of elements.
+MAX_SUM_BELOW = Part(
+    *("max_sum_below", "MaxSumBelow", "LongMaxSumBelow", "part"),
+    *("(max, sum, below, count) parts", -math.inf),
+    members=("m", "d", "s", "w"),
+)
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

@@ -16,7 +16,7 @@ from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch,
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import MAX_SUM_DOT, SUM
+from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, SUM
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -63,6 +63,7 @@ class Feature(Enum):
     MORE_INPUTS = "several inputs have an element a column"
     SUMS = "parts are sums, without a maximum"
     DOTS = "parts have a sum of logarithms beside (max, sum)"
+    BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
     PLACES = (
@@ -80,6 +81,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.MORE_INPUTS, len(problem.element_inputs) > 1),
         (Feature.SUMS, problem.function.part is SUM),
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
+        (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),
         (Feature.PLACES, problem.layout.step > 1 and any(map(asks_place, problem.hooks))),

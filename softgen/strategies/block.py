@@ -36,7 +36,7 @@ class Block(Sliced):
     past_rows = True
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )

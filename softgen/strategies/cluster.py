@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import SUM
+from softgen.spec.parts import MAX_SUM_BELOW, SUM
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
@@ -44,7 +44,7 @@ class Cluster(Sliced):
     past_rows = True
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
         }
     )
@@ -116,7 +116,8 @@ class Cluster(Sliced):
         took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
         """
         cut = not self.aligned(problem)
-        if self.packed and problem.logs_sum:  # what is known of a row finds room
+        below = problem.function.part is MAX_SUM_BELOW
+        if self.packed and problem.logs_sum and not below:  # what is known of a row finds room
             return PACKED_OTHER_REGISTERS
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS

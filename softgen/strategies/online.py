@@ -16,7 +16,7 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.operands import Measure
-from softgen.spec.parts import MAX_SUM_DOT
+from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
@@ -121,7 +121,7 @@ class Online(Strategy):
     def _others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
-            dots = DOT_REGISTERS * (problem.function.part is MAX_SUM_DOT)
+            dots = DOT_REGISTERS * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
             return PACKED_REGISTERS + dots + TARGET_REGISTERS * newer
         aligned = problem.alignment >= self.pack_size

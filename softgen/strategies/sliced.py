@@ -7,7 +7,7 @@ from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
-from softgen.spec.parts import MAX_SUM, SUM
+from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM
 from softgen.spec.problem import Problem
 from softgen.spec.shards import MOST_SHARDS
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
@@ -38,6 +38,10 @@ SINGLE_INPUT_REGISTERS = 24
 # Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
 SKIPPING_REGISTERS = 8
 
+# What a sum of distances beside the terms takes: without, bfloat16 32000 spilled 40 bytes where
+# elements stay packed.
+BELOW_REGISTERS = 16
+
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
@@ -66,7 +70,7 @@ def require_packable(
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
-            own.add(Feature.DOTS)
+            own.add(Feature.BELOWS if problem.writes_elements else Feature.DOTS)
     if sums and problem.function.part is SUM:
         own = {Feature.SUMS, Feature.MORE_INPUTS}
     strategy.require(
@@ -293,6 +297,8 @@ class Sliced(Strategy):
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
         other += self.hook_registers(problem)
+        if problem.function.part is MAX_SUM_BELOW:
+            other += BELOW_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

@@ -80,10 +80,11 @@ class Head:
         self._width = -(-cols // TILE) * TILE if padded else cols
         cut = cols // TILE * TILE if padded else cols
         self._cuts = [slice(0, cut)] + [slice(cut, cols)] * (cut < cols)
-        make = torch.empty_like if rows else torch.zeros_like
-        self.dx = make(x) if wanted[0] else None
-        self.dweight = make(weight, dtype=accumulate or weight.dtype) if wanted[1] else None
-        self.dbias = torch.zeros_like(bias, dtype=wide(x)) if wanted[2] else None
+        make: Any = torch.empty if rows else torch.zeros
+        on, of_weight = x.device, accumulate or weight.dtype
+        self.dx = make(x.shape, dtype=x.dtype, device=on) if wanted[0] else None
+        self.dweight = make(weight.shape, dtype=of_weight, device=on) if wanted[1] else None
+        self.dbias = torch.zeros(bias.shape, dtype=wide(x), device=on) if wanted[2] else None
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
         """Yield the rows of each chunk, and their logits, which may be overwritten."""

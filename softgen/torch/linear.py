@@ -1,22 +1,25 @@
 """Losses of hidden states: the logits are made a chunk of rows at a time, and never all of them.
 
-Where a gradient is wanted of a sum of losses, the pass that computes a chunk's losses computes its
-gradients too, of the sum; the backward pass scales them. Gradients of losses of rows, of float16
+Where a gradient is wanted of a sum or a mean, the pass that computes a chunk's losses computes its
+gradients too; the backward pass scales them. Gradients of losses of rows, of float16
 and of log-probabilities are computed in the backward pass, which makes the logits again: what each
-row is times is known only there, and a sum of float16 that is not scaled yet may be too large.
+row is times is known only there, and numbers of float16 that are not scaled yet may be too small.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from softgen.call import gradients, losses, tokens
+from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
+from softgen.call.library import library_of
 from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
@@ -57,7 +60,7 @@ def linear_cross_entropy(
         linear_weight: (classes, hidden), of input's dtype.
         target: the class of each row, int64 or int32, of input's shape without the last dimension.
         linear_bias: (classes,), of input's dtype.
-        weight: what the loss of each class is times, as in `softgen.torch.cross_entropy`.
+        weight: what the loss of each class is times, as in `softgen.cross_entropy`.
         reduction: "mean", "sum" or "none".
         ignore_index: a target that counts for nothing.
         label_smoothing: as in PyTorch.
@@ -110,21 +113,24 @@ def linear_cross_entropy(
         x, target = x.index_select(0, kept), target.index_select(0, kept)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"
-    ahead = of_sum and any(wanted) and x.dtype is not torch.float16
-    options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
-    request = (of_sum, wanted if ahead else [0] * 3, *options)
-    loss = LinearCrossEntropy.call(x, head, target, bias, weight, *request)[0]
-    if reduction == "none":
-        if kept is not None:
-            loss = loss.new_zeros(rows).index_copy(0, kept, loss)
-        return loss.reshape(input.shape[:-1]).to(dtype)
+    divisor = nothing = None
     if num_items is not None:
-        loss = loss / num_items
+        divisor = _on_device(num_items, head)
     elif reduction == "mean":
         counts = target != ignored
         divisor = counts.sum() if weight is None else _weights_of(target, weight, counts).sum()
         nothing = divisor == 0  # the mean is NaN, and its gradient 0
-        loss = (loss / divisor.masked_fill(nothing, 1)).masked_fill(nothing, float("nan"))
+        divisor = divisor.masked_fill(nothing, 1).to(wide(head))
+    ahead = of_sum and any(wanted) and x.dtype is not torch.float16
+    options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
+    request = (of_sum, wanted if ahead else [0] * 3, *options)
+    loss = LinearCrossEntropy.call(x, head, target, bias, weight, divisor, *request)[0]
+    if nothing is not None:
+        loss = loss.masked_fill(nothing, float("nan"))
+    if not of_sum:
+        if kept is not None:
+            loss = loss.new_zeros(rows).index_copy(0, kept, loss)
+        loss = loss.reshape(input.shape[:-1])
     return loss.to(dtype)
 
 
@@ -244,6 +250,13 @@ def _weights_of(target: Any, weight: Any, counts: Any) -> Any:
     return weight[target.clip(0, weight.shape[0] - 1)] * counts
 
 
+def _on_device(number: Any, head: Any) -> Any:
+    """Return a number, or a tensor of one, beside the last layer: the host waits for nothing."""
+    if not isinstance(number, Tensor):
+        return torch.full((), number, dtype=wide(head), device=head.device)
+    return number.detach().reshape(()).to(head.device, wide(head), non_blocking=True)
+
+
 def _softcap(value: Any) -> float | None:
     if value is None:
         return None
@@ -289,66 +302,28 @@ def _capped(logits: Any, softcap: float | None, slope: bool) -> Any:
     return found
 
 
-def _losses(
-    logits: Any,
-    target: Any,
-    factors: Any,
-    ignored: int,
-    smoothing: float,
-    z_loss: float,
-    gradient: bool,
-) -> tuple[Any, Any]:
-    """Return the losses of rows times their factors, and lse; logits become the gradient."""
-    if gradient and not smoothing:
-        _, loss, lse = losses.cross_entropy_grad(
-            *(logits, target, 1.0 if factors is None else factors),
-            ignore_index=ignored,
-            z_loss=z_loss,
-            out=logits,
-            tune=tuning(),
-        )
-    else:
-        options = {"tune": tuning()}
-        request = (logits, target, ignored, smoothing, z_loss)
-        loss, lse = losses.losses_of_rows(*request, options=options)
-        if gradient:
-            upstream = lse.new_ones(1) if factors is None else factors
-            _gradient(logits, target, lse, upstream, ignored, smoothing, z_loss)
-    return loss if factors is None else loss * factors, lse
-
-
-def _gradient(
-    logits: Any,
-    target: Any,
-    lse: Any,
-    upstream: Any,
-    ignored: int,
-    smoothing: float,
-    z_loss: float,
-) -> None:
-    """Let logits become the gradient with respect to them."""
-    losses.cross_entropy_backward(
-        *(logits, target, lse, upstream),
-        ignore_index=ignored,
-        label_smoothing=smoothing,
-        z_loss=z_loss,
-        out=logits,
-        tune=tuning(),
-    )
-
-
 def scaled_by(made: Any, g: Any, dtype: Any) -> Any:
-    """Return a gradient of the sum times g, of a dtype; it takes the memory of what is scaled.
+    """Return a gradient times g, of a dtype; it takes the memory of what is scaled.
 
-    Numbers of 16 bits are multiplied in float32, as g has one dimension. What is recorded would be
-    changed behind the recorder's back, so it is copied.
+    What is recorded would be changed behind the recorder's back, so it is copied. Numbers of 16
+    bits are multiplied in float32, as g has one dimension.
     """
     if there(made) is None:
         return None
     g = g.reshape(1)
     if is_compiling() or not is_eager(made, g):
         return (made * g).to(dtype)
-    return torch.mul(made, g, out=made if made.dtype is dtype else made.new_empty(0, dtype=dtype))
+    if made.dtype is not dtype:
+        return torch.mul(made, g, out=made.new_empty(0, dtype=dtype))
+    _scaler(dtype, made.device)(made, g, made.numel())
+    return made
+
+
+@functools.cache
+def _scaler(dtype: Any, device: Any) -> Callable[[Any, Any, int], None]:
+    """Return what multiplies gradients of a dtype where they are."""
+    library, x = library_of(torch.empty(0, dtype=dtype, device=device))
+    return means.scaler(library, DType.of(dtype), library.device(x))
 
 
 @registered("linear_cross_entropy_backward")
@@ -395,14 +370,18 @@ class LinearCrossEntropyBackward(_OfHidden):
             accumulate: the dtype in which the gradient of the weight is added up.
         """
         head = Head(x, weight, bias, mode, chunk, wanted, accumulate)
-        upstream = g.to(lse.dtype)
-        if class_weights is not None:
-            upstream = upstream * _weights_of(target, class_weights, target != ignored)
-        options = (ignored, smoothing, z_loss)
+        g = g.to(lse.dtype)
         for part, logits in head:
-            of_rows = upstream[part] if upstream.dim() else upstream
             slope = _capped(logits, softcap, True)
-            _gradient(logits, target[part], lse[part], of_rows, *options)
+            losses.cross_entropy_backward(
+                *(logits, target[part], lse[part], g[part] if g.dim() else g),
+                ignore_index=ignored,
+                label_smoothing=smoothing,
+                z_loss=z_loss,
+                weight=class_weights,
+                out=logits,
+                tune=tuning(),
+            )
             head.add(part, logits if slope is None else logits.mul_(slope))
         dweight, dbias = head.dweight, head.dbias
         return (
@@ -419,7 +398,7 @@ class LinearCrossEntropyBackward(_OfHidden):
 
 @registered("linear_cross_entropy")
 class LinearCrossEntropy(_OfHidden):
-    """The losses or their sum, lse, and the gradients of the sum that are wanted here."""
+    """The losses or their sum, lse, and the gradients of a sum that are wanted here."""
 
     of = "linear_cross_entropy"
 
@@ -430,6 +409,7 @@ class LinearCrossEntropy(_OfHidden):
         target: torch.Tensor,
         bias: torch.Tensor | None,
         class_weights: torch.Tensor | None,
+        divisor: torch.Tensor | None,
         of_sum: bool,
         wanted: list[int],
         ignored: int,
@@ -442,28 +422,39 @@ class LinearCrossEntropy(_OfHidden):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return loss and lse in the type of the arithmetic, and the gradients that are wanted.
 
-        That of the weight is of the dtype `accumulate`, that of the bias in the type of the
-        arithmetic. Other arguments are as in LinearCrossEntropyBackward.
+        Loss and gradients are divided by `divisor`, which has no dimensions. The gradient of the
+        weight is of the dtype `accumulate`, that of the bias in the type of the arithmetic. Other
+        arguments are as in LinearCrossEntropyBackward.
         """
-        head = Head(x, weight, bias, mode, chunk, wanted, accumulate)
+        head, gradient = Head(x, weight, bias, mode, chunk, wanted, accumulate), any(wanted)
         found, lse = (x.new_empty(x.shape[:1], dtype=wide(x)) for _ in range(2))
-        factors = None
-        if class_weights is not None:
-            factors = _weights_of(target, class_weights, target != ignored)
-        options = (ignored, smoothing, z_loss)
+        upstream: Any = 1.0 if divisor is None else divisor.reciprocal()
+        options: dict[str, Any] = {
+            "ignore_index": ignored,
+            "label_smoothing": smoothing,
+            "z_loss": z_loss,
+            "weight": class_weights,
+            "tune": tuning(),
+        }
         for part, logits in head:
-            of_rows = None if factors is None else factors[part]
-            slope = _capped(logits, softcap, any(wanted))
-            request = (logits, target[part], of_rows, *options)
-            found[part], lse[part] = _losses(*request, any(wanted))
-            if any(wanted):
+            slope = _capped(logits, softcap, gradient)
+            request = (logits, target[part])
+            if gradient:
+                _, found[part], lse[part] = losses.cross_entropy_grad(
+                    *request, upstream, out=logits, **options
+                )
                 head.add(part, logits if slope is None else logits.mul_(slope))
-        return found.sum() if of_sum else found, lse, head.dx, head.dweight, head.dbias
+            else:
+                found[part], lse[part] = losses.cross_entropy(
+                    *request, reduction="none", return_lse=True, **options
+                )
+        loss = found.sum() if of_sum else found
+        return loss if divisor is None else loss / divisor, lse, head.dx, head.dweight, head.dbias
 
     @staticmethod
     def fake(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
         """Return tensors like them."""
-        _, of_sum, wanted, *_, accumulate = rest
+        _, _, of_sum, wanted, *_, accumulate = rest
         lse = torch.empty(target.shape, dtype=wide(x), device=x.device)
         dtypes = (x.dtype, accumulate, wide(x))
         made = _like_wanted((x, weight, bias), dtypes, wanted)
@@ -472,20 +463,19 @@ class LinearCrossEntropy(_OfHidden):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the inputs and lse, and keep the gradients that were made."""
-        x, weight, target, bias, class_weights, _, wanted, *ctx.options = inputs
+        x, weight, target, bias, class_weights, divisor, _, wanted, *ctx.options = inputs
         _, lse, *made = output
         ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
         # Not among the saved tensors: the first backward pass scales them where they are.
         ctx.made, ctx.dtype = made if any(wanted) else None, x.dtype
-        ctx.save_for_backward(x, weight, target, bias, class_weights, lse)
+        ctx.save_for_backward(x, weight, target, bias, class_weights, lse, divisor)
 
     @staticmethod
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return the gradients: those that were made, scaled, or, a second time, made again."""
-        nones = (None,) * 9
         if g is None:
-            return (None,) * 5 + nones
+            return (None,) * 15
         needs = ctx.needs_input_grad
         wanted = [int(needs[i]) for i in (0, 1, 3)]
         made = None
@@ -494,14 +484,15 @@ class LinearCrossEntropy(_OfHidden):
         if made is None or any(
             want and there(each) is None for want, each in zip(wanted, made, strict=True)
         ):
-            options = (g, wanted, *ctx.options)
-            found = LinearCrossEntropyBackward.call(*ctx.saved_tensors, *options)
+            *saved, divisor = ctx.saved_tensors
+            g = g if divisor is None else g / divisor
+            found = LinearCrossEntropyBackward.call(*saved, g, wanted, *ctx.options)
         else:
             found = [scaled_by(each, g, ctx.dtype) for each in made]
         dx, dweight, dbias = (
             each if want else None for each, want in zip(found, wanted, strict=True)
         )
-        return dx, dweight, None, dbias, None, *nones
+        return dx, dweight, None, dbias, *(None,) * 11
 
 
 @registered("linear_token_log_probs_backward")

@@ -48,9 +48,9 @@ def patch() -> None:
 
     Softmax and log_softmax of CUDA tensors, by whatever name they are called, and their gradients
     are served where the type is a float of 16 to 64 bits; F.cross_entropy where targets are class
-    indices in rows, without weights; F.linear_cross_entropy (PyTorch 2.15) of such targets, whose
-    gradient is then not differentiable again. Any other call is PyTorch's, and so is one in the
-    capture of a CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN,
+    indices in rows, without weights; F.linear_cross_entropy of such targets, where PyTorch has it,
+    and its gradient is then not differentiable again. Any other call is PyTorch's, and so is one in
+    the capture of a CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN,
     where PyTorch stops by an assertion on the GPU.
 
     What torch.compile gives inductor stays PyTorch's: inductor fuses softmax and loss with what is
@@ -261,7 +261,7 @@ def _is_loss(x: Any, target: Any, reduction: Any, smoothing: Any) -> bool:
 
 @functools.cache
 def _of_hidden(mine: Kernel, theirs: Kernel) -> Kernel:
-    """Return what wraps torch.nn.functional.linear_cross_entropy, which PyTorch 2.15 has."""
+    """Return what wraps torch.nn.functional.linear_cross_entropy."""
 
     @_wraps(theirs)
     def call(

@@ -88,6 +88,31 @@ template <typename Compute, typename Loss>
 __device__ void share(const Loss* upstream, const Compute* divisor, Compute* of_rows) {
   *of_rows = widened(*upstream) / *divisor;
 }
+
+// Values times a number, in their place, which starts at a multiple of 16 bytes. Of 1 nothing is
+// read or written: it is what the gradient of a last loss comes with, and the host need not know.
+template <typename Compute, typename Value>
+__device__ void scale(Value* values, const Compute* factor, long long count) {
+  constexpr int kPack = 16 / sizeof(Value);
+  struct alignas(16) Pack {
+    Value values[kPack];
+  };
+  const Compute by = *factor;
+  if (by == 1) return;
+  const long long first = static_cast<long long>(blockIdx.x) * kBlockSize + threadIdx.x;
+  const long long threads = static_cast<long long>(gridDim.x) * kBlockSize;
+  const long long packs = count / kPack;
+  Pack* const whole = reinterpret_cast<Pack*>(values);
+  for (long long i = first; i < packs; i += threads) {
+    Pack pack = whole[i];
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) round_to(widened(pack.values[k]) * by, &pack.values[k]);
+    whole[i] = pack;
+  }
+  for (long long i = packs * kPack + first; i < count; i += threads) {
+    round_to(widened(values[i]) * by, &values[i]);
+  }
+}
 }  // namespace
 
 // Those of the types that are wanted are named behind this text.
@@ -100,4 +125,8 @@ __device__ void share(const Loss* upstream, const Compute* divisor, Compute* of_
   extern "C" __global__ void share_##TYPES(const Loss* upstream, const Compute* divisor,           \
                                            Compute* of_rows) {                                     \
     share(upstream, divisor, of_rows);                                                             \
+  }                                                                                                \
+  extern "C" __global__ void __launch_bounds__(kBlockSize)                                         \
+      scale_##TYPES(Loss* values, const Compute* factor, long long count) {                        \
+    scale(values, factor, count);                                                                  \
   }

@@ -465,6 +465,10 @@ def _of_targets(draw: _Draw, name: str) -> Drawn:
     arguments: dict[str, Any] = {"ignore_index": given["ignore_index"], **draw.options()}
     named: tuple[tuple[str, str], ...] = (("loss", draw.compute), ("lse", draw.compute))
     others: tuple[Any, ...] = (target,)
+    if not name.startswith("cross_entropy_backward") and given_hooks is None:
+        smoothing = float(draw.random.choice([0.0, 0.0, 0.125, 0.5, 1.0]))
+        told["label_smoothing"] = np.asarray(smoothing)
+        arguments["label_smoothing"] = smoothing
     if name.startswith("cross_entropy_grad"):
         up = float(told["upstream"])
         if draw.random.random() < 0.4:  # an array of one element, or of one a row

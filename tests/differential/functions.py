@@ -219,6 +219,10 @@ def _losses(row: Row, given: Inputs, z_loss: Any) -> tuple[Results, Any, Any, An
     x, known = row.picked(target)
     of_class = known[:, 0] & ~row.odd
     loss = np.where(of_class, (row.m - x[:, 0]) + row.log_d, NAN)
+    smoothing = np.longdouble(_number(given.get("label_smoothing", np.zeros(1))))
+    if smoothing:  # 0 times infinity is NaN, as in PyTorch
+        mean = (row.m[:, None] - row.x).mean(axis=1) + row.log_d
+        loss = (1 - smoothing) * loss + smoothing * np.where(of_class, mean, NAN)
     lse = row.lse_result()
     lse.exact = np.where(ignored, -INF, lse.exact)
     lse.above = np.where(ignored, -INF, lse.above)
@@ -246,9 +250,14 @@ def _cross_entropy_grad(row: Row, given: Inputs) -> Results:
     g = np.asarray(given["upstream"], np.longdouble).reshape(-1)[:, None]
     scale = (1 + 2 * np.longdouble(_number(given["z_loss"])) * row.lse)[:, None]
     hit = _hit(target, row.x.shape[1])
-    dx = np.where((known & ~row.odd)[:, None], g * (row.p * scale - hit), NAN)
-    size = np.abs(g) * (_size(row.log_p, row.p, 90) * np.abs(scale) + hit)
-    results["dx"] = Wanted(np.where(ignored[:, None], 0, dx), TERMS, size=size)
+    smoothing = np.longdouble(_number(given.get("label_smoothing", np.zeros(1))))
+    ought = (1 - smoothing) * hit + smoothing / row.x.shape[1]
+    dx = np.where((known & ~row.odd)[:, None], g * (row.p * scale - ought), NAN)
+    size = np.abs(g) * (_size(row.log_p, row.p, 90) * np.abs(scale) + ought)
+    dx = np.where(ignored[:, None], 0, dx)
+    # PyTorch has infinity there, too, and NaN where that is times a p of 0.
+    factor = np.where(ignored[:, None], 0, np.abs(g) * (1 + np.abs(scale - 1)))
+    results["dx"] = Wanted(dx, TERMS, size=size, factor=factor)
     return results
 
 
@@ -381,6 +390,8 @@ _FUNCTIONS: dict[str, Callable[[Row, Inputs], Results]] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy_grad,
     "cross_entropy_grad_rows": _cross_entropy_grad,
+    "cross_entropy_smooth": _cross_entropy,
+    "cross_entropy_grad_smooth": _cross_entropy_grad,
     "cross_entropy_backward": _cross_entropy_backward,
     "cross_entropy_backward_shard": _cross_entropy_backward,
     "token_log_probs_backward": _token_log_probs_backward,

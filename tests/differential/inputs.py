@@ -50,6 +50,8 @@ def function_inputs(
         if stem.startswith(("cross_entropy", "partial_target", "merge_losses")):
             found |= _targets(random, function, row)
             found["z_loss"] = random.choice([0.0, 0.0, 1e-4, 2.0**-10, 0.5, -1e-3])
+        if stem.endswith("_smooth"):
+            found["label_smoothing"] = random.choice([0.0, 0.1, 0.5, 1.0])
         if stem.startswith("token_log_probs"):
             found |= _ids(random, function, row)
         if stem == "softmax_backward":
@@ -62,7 +64,7 @@ def function_inputs(
             found |= _given_pair(random, row)
         if stem == "cross_entropy_grad":
             found["upstream"] = random.choice(UPSTREAMS)
-        elif stem == "cross_entropy_grad_rows":
+        elif stem in ("cross_entropy_grad_rows", "cross_entropy_grad_smooth"):
             found["upstream"] = random.choice(UPSTREAMS, rows)
         elif "backward" in stem:
             found |= _from_lse(random, stem, row, compute, found)

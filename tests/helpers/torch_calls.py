@@ -45,7 +45,7 @@ class World:
         return FakeKernel(problem, self.driver)
 
     def small_launch_of(
-        self, name: str, kind: FloatType, operands: int, threads: int, device: int
+        self, name: str, kind: FloatType, operands: int, threads: int, device: int, blocks: int
     ) -> Callable[[Sequence[int], int], None]:
         """Return what a kernel of means.py is, in PyTorch's arithmetic."""
         import torch
@@ -60,6 +60,11 @@ class World:
                 upstream, divisor, made = map(at, words, (loss_type, of, of), (1, 1, 1))
                 made[:] = upstream.to(of) / divisor
                 return
+            if name == "scale":
+                *addresses, count = words
+                values, factor = map(at, addresses, (loss_type, of), (count, 1))
+                values[:] = values * factor
+                return
             *addresses, is_mean, rows = words
             types, sizes = (of, of, loss_type, of), (rows, rows, 1, 1)
             losses, lse, loss, divisor = map(at, addresses, types, sizes)
@@ -69,7 +74,7 @@ class World:
 
         def at(address: int, dtype: Any, size: int) -> Any:
             memory: Any = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
-            return torch.frombuffer(memory, dtype=dtype)
+            return torch.frombuffer(memory, dtype=dtype) if size else torch.empty(0, dtype=dtype)
 
         return launch
 
@@ -123,10 +128,11 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import losses
+    from softgen.torch import linear, losses
 
     dispatch.calls_of.cache_clear()
     losses._small.cache_clear()
+    linear._scaler.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():

@@ -74,6 +74,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def smooths(self) -> bool:
+        """Whether all columns share some of the target's probability."""
+        return False
+
+    @property
     def barred(self) -> frozenset[str]:
         """The kinds of hooks that mean nothing to it, though it takes others."""
         return frozenset()

@@ -22,6 +22,7 @@ from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.hooks.target import Target
 from softgen.spec.layouts import FIRST
 from softgen.spec.operands import Extent, Limit, Measure, Operand
+from softgen.spec.parts import MAX_SUM_BELOW, Part
 
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
@@ -278,6 +279,137 @@ class CrossEntropyGradRows(CrossEntropyGrad):
         return {**super().timed_inputs(rows, cols), "upstream": 0.375, "upstream_count": 1}
 
 
+@dataclass(frozen=True)
+class CrossEntropySmooth(CrossEntropy):
+    """The loss where all columns share some of the target's probability."""
+
+    stem = "cross_entropy_smooth"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "lse; loss = lse - (1 - s) x[target] - s mean(x) + z_loss lse^2"
+
+    @property
+    def template(self) -> str:
+        """That without."""
+        return "cross_entropy"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.cross_entropy(x, target, label_smoothing=s)"
+
+    @property
+    def smooths(self) -> bool:
+        """All columns share it."""
+        return True
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(smooths=True),)
+
+    @property
+    def part(self) -> Part:
+        """What a piece of a row reduces to."""
+        return MAX_SUM_BELOW
+
+    @property
+    def posts_element(self) -> bool:
+        """Shards tell each other no sums of distances."""
+        return False
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, target, the numbers, loss and lse."""
+        return with_smoothing(super().operands(dtype, out_dtype, compute), compute)
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return loss and lse."""
+        import numpy as np
+
+        *inputs_, smoothing, z_loss = inputs
+        loss, lse, ignored = losses(*inputs_, z_loss, smoothing)
+        return np.where(ignored, 0, loss), lse
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """A sink: the mean of a row has none."""
+        return frozenset({"sink"})
+
+    def numbers(self) -> dict[str, Any]:
+        """Return some smoothing, and the weight of lse^2."""
+        return {"label_smoothing": 0.125, **super().numbers()}
+
+
+@dataclass(frozen=True)
+class CrossEntropyGradSmooth(CrossEntropyGradRows):
+    """The loss of each row with its gradient, where all columns share some of the probability."""
+
+    stem = "cross_entropy_grad_smooth"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.cross_entropy_grad(x, target, label_smoothing=s)"
+
+    @property
+    def smooths(self) -> bool:
+        """All columns share it."""
+        return True
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The target."""
+        return (Target(gradient=True, upstreams=True, smooths=True),)
+
+    @property
+    def part(self) -> Part:
+        """What a piece of a row reduces to."""
+        return MAX_SUM_BELOW
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, target, upstream, the numbers, dx, loss and lse."""
+        return with_smoothing(super().operands(dtype, out_dtype, compute), compute)
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return dx, loss and lse; dx is 0 in rows that are ignored."""
+        import numpy as np
+
+        *inputs_, smoothing, z_loss = inputs
+        dx, *_ = super().reference(*inputs_, z_loss)
+        s, up = np.ravel(smoothing)[0], upstream_of(len(dx), *inputs[3:6])
+        loss, lse, ignored = losses(*inputs[:3], z_loss, smoothing)
+        hit = one_hot(inputs[1], dx.shape[1])
+        dx = dx + np.where(ignored[:, None], 0, up * s * (hit - 1 / dx.shape[1]))
+        return dx, np.where(ignored, 0, loss), lse
+
+    def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return the size of what cancels in dx."""
+        import numpy as np
+
+        *inputs_, smoothing, z_loss = inputs
+        of_dx, *rest = super().magnitudes(*inputs_, z_loss)
+        up = upstream_of(len(of_dx), *inputs[3:6])
+        hit = one_hot(inputs[1], of_dx.shape[1])
+        return of_dx + abs(up) * np.ravel(smoothing)[0] * (1 / of_dx.shape[1] - hit), *rest
+
+    def numbers(self) -> dict[str, Any]:
+        """Return a place for two gradients, some smoothing, and a weight of lse^2."""
+        return {**two_upstreams(), "label_smoothing": 0.125, "z_loss": 2.0**-10}
+
+
+def with_smoothing(operands: tuple[Operand, ...], compute: DType) -> tuple[Operand, ...]:
+    """Return operands with the label smoothing before z_loss."""
+    at = [operand.name for operand in operands].index("z_loss")
+    return (*operands[:at], smoothing_input(compute), *operands[at:])
+
+
+def smoothing_input(compute: DType) -> Operand:
+    """Return how much of the target's probability all columns share."""
+    return number_input("label_smoothing", compute, "Compute", "0 to 1", 0.0)
+
+
 def first_column() -> Operand:
     """Return the number of the first column here, where a row has columns elsewhere, too."""
     accepts = "at least 0: the number of the first column here"
@@ -364,7 +496,9 @@ def size_of(p: Any) -> Any:
     return p * (1 + np.where(p > 0, abs(np.log(p)), 0) / 90)
 
 
-def losses(x: Any, target: Any, ignore_index: Any, z_loss: Any = 0.0) -> tuple[Any, Any, Any]:
+def losses(
+    x: Any, target: Any, ignore_index: Any, z_loss: Any = 0.0, smoothing: Any = 0.0
+) -> tuple[Any, Any, Any]:
     """Return loss, lse, and which rows are ignored: their lse is -inf, of the others log-sum-exp.
 
     By torch's rules a loss is NaN where softmax is.
@@ -378,6 +512,10 @@ def losses(x: Any, target: Any, ignore_index: Any, z_loss: Any = 0.0) -> tuple[A
     maximum = x.max(axis=1, keepdims=True)
     total = np.exp(x - maximum).sum(axis=1)  # NaN where softmax is
     loss = (maximum[:, 0] - x[np.arange(rows, like=x), column]) + np.log(total)
+    s = np.ravel(smoothing)[0]
+    if s:  # of a class of probability 0 parts are infinite, and 0 times that is NaN
+        mean = (maximum - x).mean(axis=1) + np.log(total)
+        loss = (1 - s) * loss + s * mean
     lse = np.where(ignored, -np.inf, log_sum_exp(x))
     z = float(np.ravel(z_loss)[0])
     loss = loss + (z * lse * lse if z else 0)
@@ -390,6 +528,8 @@ FUNCTIONS = (
     *(CROSS_ENTROPY, CrossEntropy(Integer.INT32)),
     *(CROSS_ENTROPY_GRAD, CrossEntropyGrad(Integer.INT32)),
     *(CrossEntropyGradRows(), CrossEntropyGradRows(Integer.INT32)),
+    *(CrossEntropySmooth(), CrossEntropySmooth(Integer.INT32)),
+    *(CrossEntropyGradSmooth(), CrossEntropyGradSmooth(Integer.INT32)),
 )
 
 EXHIBITS = (

@@ -14,6 +14,7 @@ from softgen.spec.functions.cross_entropy import (
     first_column,
     one_hot,
     size_of,
+    smoothing_input,
     targets_of,
     two_upstreams,
     upstream_inputs,
@@ -71,7 +72,7 @@ class CrossEntropyBackward(OfTargets):
             *self.targets(),
             row_input("lse", compute, "Compute"),
             *upstream_inputs(compute),
-            number_input("label_smoothing", compute, "Compute", "0 to 1", 0.0),
+            smoothing_input(compute),
             z_loss_input(compute),
             element_result("dx", out_dtype, "Y", Measure.TERMS, may_be="x"),
         )

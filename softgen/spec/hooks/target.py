@@ -21,6 +21,8 @@ class Target(OfFunction):
             the target's element first: results may be written over it.
         shard: whether these are some of the row's columns, and the target may be another.
         told: whether the target's element is given, and no column is looked for.
+        smooths: whether all columns share some of the target's probability, and a sum of distances
+            from the maximum beside the terms is found.
         upstreams: whether the gradient with respect to the loss is an array. It is where the
             log-sum-exp is given.
     """
@@ -29,6 +31,7 @@ class Target(OfFunction):
     given: bool = False
     shard: bool = False
     told: bool = False
+    smooths: bool = False
     upstreams: bool = False
 
     @property

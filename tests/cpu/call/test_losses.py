@@ -38,6 +38,7 @@ def exact(x: Any, target: Any, weight: Any = None, smoothing: float = 0.0, z: fl
         {"label_smoothing": 0.3},
         {"z_loss": 0.01},
         {"weight": cupy_array(np.arange(1.0, 6.0))},
+        {"weight": cupy_array(np.arange(1.0, 6.0)), "z_loss": 0.01},
         {"label_smoothing": 1, "z_loss": 0.5},
     ],
     ids=str,
@@ -101,6 +102,66 @@ def test_a_gradient_with_its_loss_takes_upstream_of_each_row(world: World) -> No
     np.testing.assert_allclose(x, found)
 
 
+@pytest.mark.parametrize("kind", ["int64", "int32"])
+def test_smoothing_reads_x_once(world: World, kind: str) -> None:
+    x, target, smoothing = x_of(), TARGET.astype(kind), 0.3
+    rows, _ = exact(x, TARGET, smoothing=smoothing)
+    found = softgen.cross_entropy(x, target, reduction="none", label_smoothing=smoothing)
+    np.testing.assert_allclose(found, rows, rtol=1e-12)
+    hooked = softgen.cross_entropy(
+        x, target, reduction="none", label_smoothing=smoothing, scale=0.5, softcap=2.0
+    )
+    of_hooked, _ = exact(2 * np.tanh(x / 4), TARGET, smoothing=smoothing)
+    np.testing.assert_allclose(hooked, of_hooked, rtol=1e-12)
+    lse = np.log(np.exp(x).sum(-1, keepdims=True))
+    ought = 0.7 * np.eye(COLS)[np.where(TARGET < 0, 0, TARGET)] + 0.3 / COLS
+    dx = (np.exp(x - lse) * (1 + 0.5 * lse) - ought) * (TARGET != -100)[:, None]
+    for upstream in (0.25, cupy_array(np.arange(1.0, 7.0))):
+        options: dict[str, Any] = {"label_smoothing": smoothing, "z_loss": 0.25}
+        found, loss, _ = softgen.cross_entropy_grad(x, target, upstream, **options)
+        np.testing.assert_allclose(found, dx * np.reshape(upstream, (-1, 1)), atol=1e-12)
+        np.testing.assert_allclose(loss, exact(x, TARGET, smoothing=smoothing, z=0.25)[0])
+    rest = "" if kind == "int64" else "_i32"
+    stems = ["cross_entropy_smooth"] * 2 + ["cross_entropy_grad_smooth"] * 2
+    assert world.driver.names == [f"{stem}{rest}" for stem in stems]
+
+
+def test_a_class_of_probability_0_has_an_infinite_loss_and_with_all_smoothing_nan(
+    world: World,
+) -> None:
+    """As in PyTorch, where 0 is times that infinity."""
+    x = x_of()
+    x[:, 2] = -np.inf
+    for smoothing, target in ((0.0, np.inf), (0.5, np.inf), (1.0, np.nan)):
+        options: dict[str, Any] = {"reduction": "none", "label_smoothing": smoothing}
+        found = softgen.cross_entropy(x, TARGET, **options)
+        other = np.inf if smoothing else found[0]
+        np.testing.assert_equal(found[:4], [other, found[1], 0, target])
+        assert np.isinf(found[1]) == (smoothing > 0)
+
+
+def test_gradients_are_times_the_weight_of_the_class(world: World) -> None:
+    x, weight, z_loss = x_of(), cupy_array(np.arange(1.0, 6.0)), 0.25
+    rows, _ = exact(x, TARGET, weight, z=z_loss)
+    target = np.where(TARGET < 0, 0, TARGET)
+    lse = np.log(np.exp(x).sum(-1, keepdims=True))
+    dx = np.exp(x - lse) * (1 + 2 * z_loss * lse) - np.eye(COLS)[target]
+    dx = dx * (weight[target] * (TARGET != -100))[:, None]
+    for upstream in (0.25, cupy_array(np.array([0.25])), cupy_array(np.arange(1.0, 7.0))):
+        options: dict[str, Any] = {"z_loss": z_loss, "weight": weight}
+        found, loss, of_rows = softgen.cross_entropy_grad(x, TARGET, upstream, **options)
+        wanted = dx * np.reshape(upstream, (-1, 1))
+        np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(loss, rows, rtol=1e-12)
+        up = upstream if hasattr(upstream, "shape") else cupy_array(np.array([upstream]))
+        again = softgen.cross_entropy_backward(x, TARGET, of_rows, up, **options)
+        np.testing.assert_allclose(again, wanted, rtol=1e-12, atol=1e-12)
+    with pytest.raises(InvalidValueError, match=r"an element a class, \(5,\), got \(4,\)"):
+        softgen.cross_entropy_grad(x, TARGET, weight=weight[:4])
+    with pytest.raises(NotSupportedError, match="weight does not go with label_smoothing"):
+        softgen.cross_entropy_grad(x, TARGET, weight=weight, label_smoothing=0.1)
+
+
 def numbers(world: World) -> tuple[float, ...]:
     """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
     _, _, _, _, *found = world.dispatched[-1][-1]
@@ -129,9 +190,9 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
     ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
     (
-        {"weight": cupy_array(np.ones(5)), "z_loss": 0.1},
+        {"weight": cupy_array(np.ones(5)), "label_smoothing": 0.1},
         NotSupportedError,
-        "weight goes with neither",
+        "weight does not go with label_smoothing",
     ),
     (
         {"weight": cupy_array(np.ones(4))},
@@ -144,7 +205,11 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         "weight must be float64, got float32",
     ),
     ({"target": TARGET.astype(float)}, InvalidTypeError, "class indices of int32 or int64"),
-    ({"label_smoothing": 0.1, "scale": 2.0}, InvalidValueError, "takes no hooks, got scale"),
+    (
+        {"label_smoothing": 0.1, "sink": cupy_array(np.zeros(6))},
+        InvalidValueError,
+        "sinkf64 means nothing to cross_entropy_smooth",
+    ),
     ({"label_smoothing": 0.1, "scales": 2.0}, InvalidTypeError, "unknown argument 'scales'"),
 ]
 

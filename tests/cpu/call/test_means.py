@@ -15,7 +15,7 @@ from softgen.devices.gpu.compile import _nvrtc
 from softgen.source.render import COMPILE_OPTIONS
 from softgen.spec.arch import KNOWN
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import encode
+from softgen.spec.numerics import decode, encode
 
 # A block whose threads are the emulator's fibers: shuffles and barriers wait for each other as on a
 # GPU. As threads of the host a launch took 0.4 s, and takes 1 ms.
@@ -25,7 +25,7 @@ HOST = """
 #include "fiber.h"
 struct Index { unsigned int x; };
 struct Barrier { unsigned int size, missing, phase; };
-static Index threadIdx;
+static Index threadIdx, blockIdx, gridDim;
 static simt::Context scheduler, threads[SIZE];
 static bool returned[SIZE];
 static simt::Stacks stacks;
@@ -94,6 +94,11 @@ extern "C" void reduce(void* a, void* b, void* c, void* d, int is_mean, long lon
 extern "C" void share(void* a, void* b, void* c) {
   share_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c);
 }
+extern "C" void scale(void* a, void* b, long long count, int blocks) {
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+    launch([=] { scale_TYPE((LOSS*)a, (COMPUTE*)b, count); });
+}
 """
 
 
@@ -107,7 +112,7 @@ def test_they_compile_everywhere(dtype: DType, arch: str) -> None:
         code = nvrtc.getCUBIN(program)
     finally:
         nvrtc.destroyProgram(program)
-    for name in ("reduce_rows", "share"):
+    for name in ("reduce_rows", "share", "scale"):
         assert f"{name}_{dtype.short}".encode() in code
 
 
@@ -182,3 +187,30 @@ def test_a_share_is_the_quotient(kernels: Any) -> None:
     upstream, divisor = encode(np.array([1.5]), dtype), np.array([7], wide)
     *_, share = run(kernels, "share", upstream, divisor, np.zeros(1, wide))
     assert share == np.array([1.5], wide) / 7
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 4099, 70001])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_values_are_scaled_where_they_are(kernels: Any, count: int, blocks: int) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    drawn = np.random.default_rng(count).standard_normal(count + 9)
+    memory = np.zeros(count + 32, encode(drawn, dtype).dtype)
+    start = -memory.ctypes.data % 16 // memory.itemsize  # of 16 bytes
+    values = memory[start : start + count + 9]
+    values[:] = before = encode(drawn, dtype)
+    run(kernels, "scale", values, np.array([1], wide), count, blocks)
+    assert (values == before).all()
+    run(kernels, "scale", values, np.array([0.3], wide), count, blocks)
+    factor = np.array([0.3], wide).astype("float64")[0]
+    exact = np.asarray(decode(before[:count], dtype), "float64") * factor
+    found = np.asarray(decode(values[:count], dtype), "float64")
+    near = {DType.BFLOAT16: 2**-8, DType.FLOAT32: 2**-23, DType.FLOAT64: 2**-52}[dtype]
+    assert (abs(found - exact) <= near * abs(exact)).all()
+    assert (values[count:] == before[count:]).all()
+
+
+def test_one_is_not_even_read(kernels: Any) -> None:
+    """What is there may be NaN, with a payload, and stays as it is."""
+    wide = "float64" if kernels[0] is DType.FLOAT64 else "float32"
+    run(kernels, "scale", np.zeros(0), np.array([1], wide), 1 << 40, 1)

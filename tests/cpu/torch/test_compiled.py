@@ -60,7 +60,7 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(-100, 0.1, 0.0, None),
     ),
     "linear_cross_entropy": lambda x: (
-        *(x, columns_of(x), IDS, None, None),
+        *(x, columns_of(x), IDS, None, None, rows_of(x)[2]),
         *(True, [1, 0, 0], -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
     ),
     "linear_cross_entropy_backward": lambda x: (

@@ -57,7 +57,8 @@ def test_it_is_pytorchs_and_nothing_is_asked_again(
         same_as_torchs(x, target, **options)
     assert len(world.chosen) == 2
     suffix = "" if kind is torch.int64 else "_i32"
-    names = [f"cross_entropy{suffix}", "reduce_rows", f"cross_entropy_backward{suffix}"]
+    smooth = "_smooth" * ("label_smoothing" in options)
+    names = [f"cross_entropy{smooth}{suffix}", "reduce_rows", f"cross_entropy_backward{suffix}"]
     shares = "reduction" not in options  # a sum's gradient is that of each row
     assert [name for name in world.launches[-3 - shares :] if name != "share"] == names
     assert world.launches.count("share") == 4 * shares

@@ -656,16 +656,23 @@ def test_one_id_in_a_dimension_of_its_own_beside_a_temperature_a_row(
     same(gradient(ours, x), gradient(theirs, x))
 
 
+@pytest.mark.parametrize("smoothing", [0.1, 1.0])
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
-def test_a_smoothed_loss_of_a_class_of_probability_0_is_infinite(reduction: str) -> None:
+def test_a_smoothed_loss_of_a_class_of_probability_0_is_as_pytorchs(
+    reduction: str, smoothing: float
+) -> None:
+    """Infinite; with all of the smoothing NaN, as 0 is times infinity."""
     x = torch.tensor([[0.0, -torch.inf, 1.0], [0.0, 1.0, 2.0]])
     found, wanted = (
         gradient(
-            lambda x, f=f: f(x, torch.tensor([1, 2]), label_smoothing=0.1, reduction=reduction), x
+            lambda x, f=f: f(
+                x, torch.tensor([1, 2]), label_smoothing=smoothing, reduction=reduction
+            ),
+            x,
         )
         for f in (mine.cross_entropy, F.cross_entropy)
     )
-    same(found, wanted)
+    torch.testing.assert_close(found, wanted, equal_nan=True)
 
 
 def test_an_entropy_of_float64_is_as_exact_where_it_is_tracked() -> None:

@@ -1,0 +1,92 @@
+"""Cross entropy with label smoothing, on the emulator: the mean of a row beside its maximum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import Job, build
+from softgen.source.render import render
+from softgen.spec.arch import arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import check, decode, encode, other_inputs
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Feature
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.select import select
+from tests.helpers.emulator_helpers import share_programs
+
+H200 = arch_named("sm_90")
+STRATEGIES = [kind.name for kind in all_strategies() if Feature.BELOWS in kind.takes]
+ROWS = 10
+PACKED = (
+    ("bfloat16", 1001, "block_p8_c8_g1024_b1024_m1_pk"),
+    ("float16", 5000, "block_p8_c8_g1024_b1024_m1_pk"),
+    ("bfloat16", 33001, "cluster_p8_c40_b128_k8_m1_pk"),
+)
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+
+
+def rows_of(problem: Problem) -> Any:
+    """Return rows whose elements are large, far apart, alike, hidden, or all but one below."""
+    random, cols = np.random.default_rng(problem.cols), problem.cols
+    x = random.standard_normal((ROWS, cols))
+    largest = {DType.FLOAT16: 65504.0, DType.BFLOAT16: 3.3895e38, DType.FLOAT32: 3.4028e38}
+    top = largest.get(problem.dtype, 1.7e308)
+    x[1] += 1e4
+    x[2] = 1e4
+    x[3], x[3, 5] = -1e4, 0
+    x[4, 7] = -np.inf  # beside the target
+    x[5, 5] = -np.inf  # the target
+    x[6] = -np.inf
+    x[6, cols // 2] = 0
+    x[7], x[7, ::2] = -top, top
+    x[8] = np.linspace(-50, 50, cols)
+    x[9] = np.linspace(50, -50, cols) + 1e4
+    return encode(x, problem.dtype)
+
+
+def jobs_of(name: str, smoothing: float) -> list[Job]:
+    kinds = (("float32", 100), ("bfloat16", 1000), ("float64", 33), ("float16", 20000))
+    kinds += (("float32", 8193), ("bfloat16", 20001))
+    asked = [(dtype, cols, each) for dtype, cols in kinds for each in STRATEGIES]
+    found = []
+    for dtype, cols, choice in (*asked, *PACKED):
+        problem = Problem.of(name, dtype, cols)
+        try:
+            variant = select(problem, ROWS, H200, choice)
+        except Exception:
+            continue
+        x = rows_of(problem)
+        names = [operand.name for operand in problem.inputs[1:]]
+        values = dict(zip(names, other_inputs(x, problem), strict=True))
+        values["target"] = np.full(ROWS, 5)
+        kind = np.dtype(problem.compute_dtype.value)
+        values |= {"label_smoothing": np.asarray(smoothing, kind), "z_loss": np.zeros((), kind)}
+        found.append(Job(render(variant), x, tuple(values.values())))
+    return found
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("name", ["cross_entropy_smooth", "cross_entropy_grad_smooth"])
+def test_hard_rows(name: str, smoothing: float) -> None:
+    jobs = jobs_of(name, smoothing)
+    used = {job.source.variant.strategy.name for job in jobs}
+    assert used == {*STRATEGIES} - ({"split"} if "grad" in name else set())
+    for job, each in zip(jobs, build([job.source for job in jobs]).run_counted(jobs), strict=True):
+        problem = job.source.variant.problem
+        assert not isinstance(each, Exception), f"{job.source.name}: {each}"
+        found, _ = each
+        outcome = check(found, job.inputs, problem)
+        assert outcome.ok, f"{job.source.name}: {outcome.message}"
+        loss = decode(found[-2], problem.compute_dtype)
+        infinite, nothing = [4, 6] if smoothing else [], [5, 6] if smoothing == 1 else []
+        assert np.isposinf(loss[[i for i in infinite if i not in nothing]]).all(), job.source.name
+        assert np.isnan(loss[nothing]).all(), job.source.name
+        assert np.isfinite(loss[[0, 1, 2, 3, 8, 9]]).all()
