@@ -156,11 +156,16 @@ def cross_entropy_backward(
     loss: Any,
     first: int,
     classes: int,
+    out: Any = None,
 ) -> Any:
-    """Return the gradient of the loss of each row. `upstream` is one a row, or one for all."""
+    """Return the gradient of the loss of each row. `upstream` is one a row, or one for all.
+
+    `out` is where to write it: x itself, or None for a new array.
+    """
     name = _by_type("cross_entropy_backward_shard", target)
     rows = (lse, upstream, 1, math.prod(upstream.shape))
-    return _call(name, x, target, ignored, *rows, smoothing, z_loss, loss, first, classes)
+    given = (x, target, ignored, *rows, smoothing, z_loss, loss, first, classes)
+    return _call(name, *given, options=(out, *_DEFAULTS[1:]))
 
 
 def token_log_probs_backward(

@@ -91,10 +91,10 @@ def token_log_probs(
     raise.
     """
     placed = Sharded.of(x_local, group)
-    x, ids = checked(placed.x), _integers("ids", placed.like_rows(ids))
+    x, ids = checked(placed.x), integers("ids", placed.like_rows(ids))
     count = count_of(ids.shape, x.shape)
     number, of_rows = _temperature(temperature, x)
-    start, name = _start(offset, placed), name_of(placed.group)
+    start, name = start_in(offset, placed), name_of(placed.group)
     several = ids if ids.dim() == x.dim() else ids[..., None]
     entropies: Any = None
     if return_entropy:
@@ -156,14 +156,14 @@ def cross_entropy(
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
     smoothing = smoothing_of(label_smoothing)
     placed = Sharded.of(x_local, group)
-    x, target = checked(placed.x), _integers("target", placed.like_rows(target))
+    x, target = checked(placed.x), integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
     dtype = result_dtype(dtype, x)
     if reduction != "none" and placed.shards_rows:
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    start, name = _start(offset, placed), name_of(placed.group)
+    start, name = start_in(offset, placed), name_of(placed.group)
     classes = -1 if placed.source is None else placed.source.shape[-1]
     request = (x, target, start, classes, ignored, smoothing, z_loss, name)
     loss, lse = operators.losses(*request)
@@ -175,14 +175,15 @@ def cross_entropy(
     return (loss, placed.rows(lse)) if return_lse else loss
 
 
-def _start(offset: int | None, placed: Sharded) -> int:
+def start_in(offset: int | None, placed: Sharded) -> int:
     """Return the number of the shard's first column; -1 where the processes have to ask."""
     if offset is not None:
         return start_of(offset)
     return -1 if placed.offset is None else placed.offset
 
 
-def _integers(name: str, array: Any) -> Any:
+def integers(name: str, array: Any) -> Any:
+    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
     if not isinstance(array, torch.Tensor) or array.dtype not in (torch.int32, torch.int64):
         given = array.dtype if isinstance(array, torch.Tensor) else type(array).__qualname__
         raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")

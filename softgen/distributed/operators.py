@@ -23,7 +23,9 @@ from softgen.distributed.vocabulary import (
     scale_by_row,
 )
 from softgen.errors import NotSupportedError
+from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
+from softgen.torch.linear import scaled_by
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -208,10 +210,25 @@ def losses(
 
     With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
     """
-    x, exchange = x.detach(), exchange_named(group, x)
+    given = (first, classes, ignored, smoothing, z_loss)
+    return _losses(exchange_named(group, x), x.detach(), target, *given)
+
+
+def _losses(
+    exchange: Any,
+    x: Any,
+    target: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> tuple[Any, Any]:
+    """Return the cross entropy of each row, and lse."""
     start = first_column(first, x, exchange.group)
     if not smoothing:
-        return exchange.losses(x, target, start, ignored, z_loss)
+        found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
+        return found
     rows, lse = exchange.losses(x, target, start, ignored, 0.0)
     mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
     # 0 times that of a target of probability 0 would be NaN; that of no target is.
@@ -238,10 +255,168 @@ def losses_backward(
     if not x.numel():
         return _like(x)
     of = exchange_named(group, x).group
-    start, every = first_column(first, x, of), all_columns(classes, x, of) if smoothing else 1
-    upstream = upstream.detach().to(lse.dtype).contiguous()
-    more = lse.detach(), upstream, smoothing, z_loss, rows.detach(), start, every
-    return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
+    rest = (lse.detach(), rows.detach(), upstream.detach(), first, classes)
+    return _of_rows(of, x.detach(), None, target, *rest, ignored, smoothing, z_loss).contiguous()
+
+
+def _of_rows(
+    group: Any,
+    x: Any,
+    out: Any,
+    target: Any,
+    lse: Any,
+    rows: Any,
+    upstream: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> Any:
+    """Return dx of losses, which is written to `out` unless that is None."""
+    start, every = first_column(first, x, group), 1
+    if smoothing:
+        every = all_columns(classes, x, group)
+    more = (upstream.to(lse.dtype).contiguous(), smoothing, z_loss, rows, start, every, out)
+    return local.cross_entropy_backward(x, target, ignored, lse, *more)
+
+
+def _like_linear(x: Any, weight: Any, target: Any, of_x: bool, of_weight: bool, *rest: Any) -> Any:
+    rows = [_like_rows(x), x.new_empty((), dtype=wide(x)), _like_rows(x)]
+    return *rows, *_like_wanted(x, weight, of_x, of_weight, rest[-2])
+
+
+def _like_wanted(x: Any, weight: Any, of_x: bool, of_weight: bool, dtype: Any) -> Any:
+    """Return tensors like the gradients, and of no elements in the place of those not wanted."""
+    none = x.new_empty(0), x.new_empty(0, dtype=dtype)
+    return _like(x) if of_x else none[0], _like(weight, dtype) if of_weight else none[1]
+
+
+def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, target, of_x, of_weight, *ctx.options = inputs
+    rows, summed, lse, *made = output
+    ahead = of_x or of_weight
+    ctx.mark_non_differentiable(rows if ahead else summed, lse, *made)
+    ctx.set_materialize_grads(False)
+    # Not among the saved tensors: the first backward pass scales them where they are.
+    ctx.made = made if ahead else None
+    ctx.save_for_backward(x, weight, target, lse, rows)
+
+
+def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
+    g = of_rows if of_sum is None else of_sum
+    if g is None:
+        return (None,) * 14
+    made, ctx.made = ctx.made, None
+    of_x, of_weight = ctx.needs_input_grad[:2]
+    if made is None or torch.is_grad_enabled():
+        found = linear_losses_backward(*ctx.saved_tensors, g, of_x, of_weight, *ctx.options)
+    else:
+        found = [scaled_by(each, g, ctx.saved_tensors[0].dtype) for each in made]
+    dx, dweight = found
+    return dx if of_x else None, dweight if of_weight else None, *(None,) * 12
+
+
+@_operator(_like_linear, _of_linear, _keep_linear)
+def linear_losses(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    of_x: bool,
+    of_weight: bool,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    mode: str,
+    chunk: int | None,
+    accumulate: torch.dtype,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the losses of the rows of x @ weight.T, their sum, lse, and gradients of the sum.
+
+    Args:
+        x: hidden states (rows, hidden), the same in all processes.
+        weight: (columns of this process, hidden).
+        target: (rows,).
+        of_x: whether the gradient of x is wanted: added up over the processes.
+        of_weight: whether that of the weight is; it is of the dtype `accumulate`.
+        first: as in `losses`.
+        classes: as in `losses`.
+        ignored: the target of rows that count for nothing.
+        smoothing: the label_smoothing.
+        z_loss: the weight of lse^2.
+        mode: of `Head`.
+        chunk: of `Head`.
+        accumulate: the dtype in which the gradient of the weight is added up over chunks.
+        group: the name of the process group.
+
+    Where no gradient is wanted here that of the losses is made by `linear_losses_backward`, else
+    that of the sum is scaled.
+    """
+    exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
+    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    rows, lse = _like_rows(x), _like_rows(x)
+    one = lse.new_ones(1)
+    for part, logits in head:
+        rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
+        if of_x or of_weight:
+            more = (target[part], lse[part], rows[part], one, *place)
+            _add_gradient(head, exchange.group, part, logits, *more)
+    return rows, rows.sum(), lse, *_gradients(head, exchange, x, accumulate)
+
+
+def _like_linear_gradients(x: Any, weight: Any, *rest: Any) -> Any:
+    return _like_wanted(x, weight, rest[4], rest[5], weight.dtype)
+
+
+@_operator(_like_linear_gradients)
+def linear_losses_backward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor,
+    upstream: torch.Tensor,
+    of_x: bool,
+    of_weight: bool,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    mode: str,
+    chunk: int | None,
+    accumulate: torch.dtype,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of x and weight, of logits that are made again.
+
+    The arguments are those of `linear_losses`, what it returned, and `upstream`, one a row or one
+    for all.
+    """
+    exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
+    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    g = upstream.detach().expand(rows.shape)
+    for part, logits in head:
+        more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
+        _add_gradient(head, exchange.group, part, logits, *more)
+    dx, dweight = _gradients(head, exchange, x, weight.dtype)
+    return dx, dweight.to(weight.dtype)
+
+
+def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) -> None:
+    """Let logits become their gradient, and add what it makes; `given` are those of _of_rows."""
+    if logits.numel():
+        _of_rows(group, logits, logits, *given)
+    head.add(part, logits)
+
+
+def _gradients(head: Any, exchange: Any, x: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return the gradients that were made: that of x over all processes."""
+    dx = x.new_empty(0) if head.dx is None else exchange.total(head.dx)
+    return dx, x.new_empty(0, dtype=dtype) if head.dweight is None else head.dweight
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

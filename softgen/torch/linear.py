@@ -83,7 +83,7 @@ def linear_cross_entropy(
     wanted. They are not differentiable again. A mean does not wait for the GPU. A target that is
     no class gives NaN. Raises InvalidTypeError, InvalidValueError or NotSupportedError.
     """
-    x, head, bias, dtype = _given(input, linear_weight, linear_bias)
+    x, head, bias, dtype = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
     if num_items is not None and reduction != "mean":
@@ -164,7 +164,7 @@ def linear_token_log_probs(
 
     The gradients are not differentiable again. Raises what `softgen.token_log_probs` raises.
     """
-    x, head, bias, _ = _given(input, linear_weight, linear_bias)
+    x, head, bias, _ = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
     _require_ids("ids", ids, input)
     shape = input.shape[:-1]
@@ -188,7 +188,7 @@ def linear_token_log_probs(
     return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
 
 
-def _given(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
+def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
     """Return the last layer's tensors as autocast has them, and the dtype of a loss."""
     names = ("input", "linear_weight", "linear_bias")
     for name, each in zip(names, (x, weight, bias), strict=True):
@@ -295,7 +295,7 @@ def _capped(logits: Any, softcap: float | None, slope: bool) -> Any:
     return found
 
 
-def _scaled(made: Any, g: Any, dtype: Any) -> Any:
+def scaled_by(made: Any, g: Any, dtype: Any) -> Any:
     """Return a gradient times g, of a dtype; it takes the memory of what is scaled.
 
     What is recorded would be changed behind the recorder's back, so it is copied. Numbers of 16
@@ -481,7 +481,7 @@ class LinearCrossEntropy(_OfHidden):
             g = g if divisor is None else g / divisor
             found = LinearCrossEntropyBackward.call(*saved, g, wanted, *ctx.options)
         else:
-            found = [_scaled(each, g, ctx.dtype) for each in made]
+            found = [scaled_by(each, g, ctx.dtype) for each in made]
         dx, dweight, dbias = (
             each if want else None for each, want in zip(found, wanted, strict=True)
         )

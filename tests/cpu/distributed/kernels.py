@@ -124,14 +124,15 @@ class Kernels:
         loss: Any,
         first: int,
         classes: int,
+        out: Any = None,
     ) -> Any:
         assert upstream.is_contiguous()
         assert classes >= x.shape[-1] or not smoothing
         name = "cross_entropy_backward_shard" + _i32(target)
         rows = (lse, upstream, 1, upstream.numel())
-        return self.launch(
-            name, x, target, ignored, *rows, smoothing, z_loss, loss, first, classes
-        )[0]
+        rest = (smoothing, z_loss, loss, first, classes)
+        (dx,) = self.launch(name, x, target, ignored, *rows, *rest)
+        return dx if out is None else out.copy_(dx)
 
     def token_log_probs_backward(
         self, x: Any, ids: Any, lse: Any, upstream: Any, entropy: Any, up: Any, temperature: Any

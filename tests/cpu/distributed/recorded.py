@@ -103,6 +103,13 @@ def sound(x: Any, ids: Any, first: int) -> None:
         (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
         (operators.entropy, (x, None, None, name)),
     ]
+    hidden = torch.ones(2, 3).requires_grad_()
+    head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
+    options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
+    cases += [
+        (operators.linear_losses, (hidden, head, ids, True, True, *options)),
+        (operators.linear_losses, (hidden, head, ids, False, False, *options)),
+    ]
     for operator, given in cases:
         torch.library.opcheck(operator, given)
 

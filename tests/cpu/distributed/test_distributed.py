@@ -57,6 +57,9 @@ def test_by_the_texts_of_the_kernels(
     programs = run_folder(tmp_path_factory) / "programs"
     programs.mkdir(exist_ok=True)
     run_ranks(2, bodies.emulated, tmp_path, programs)
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    (tmp_path / "hidden").mkdir()
+    run_ranks(2, hidden.emulated, tmp_path / "hidden", programs)
 
 
 def test_the_page(bodies: Any, tmp_path: Path) -> None:
@@ -71,6 +74,12 @@ def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
     """No graph breaks, autocast, and tensors that have no memory, or not yet."""
     recorded = importlib.import_module("tests.cpu.distributed.recorded")
     run_ranks(2, recorded.all_of_it, tmp_path)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_losses_of_hidden_states(size: int, bodies: Any, tmp_path: Path) -> None:
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    run_ranks(size, hidden.all_of_it, tmp_path)
 
 
 def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> None:
@@ -111,6 +120,25 @@ def test_entropies_of_a_shard_are_of_what_it_is_times(
     bodies.close(local.entropy_backward(x, lse, entropy, up, scale), dx, 3e-6)
     assert world.launches == ["entropy_lse", "entropy_backward"]
     assert local.entropy_of(x[:, :0], scale)[1].tolist() == [-math.inf] * 4
+
+
+@pytest.mark.parametrize("width", [12, 9])
+def test_a_gradient_of_a_shard_takes_the_place_of_its_logits(
+    width: int, bodies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that follow each other, and of such that are padded."""
+    torch = bodies.torch
+    world = importlib.import_module("tests.helpers.torch_calls").on_cpu(monkeypatch)
+    full = torch.randn(4, 20, generator=torch.Generator().manual_seed(1))
+    target = torch.tensor([3, 15, -100, 19])
+    rows, dx, lse = bodies.exact_losses(full, target, -100, 1e-3, 0.25)
+    x = torch.zeros(4, width)[:, :9].copy_(full[:, 2:11])
+    up = torch.tensor([1.0, -2.0, 3.0, 0.5])
+    more = (lse.float(), up, 0.25, 1e-3, rows.float(), 2, 20)
+    got = local.cross_entropy_backward(x, target, -100, *more, x)
+    assert got is x
+    bodies.close(x, (dx * up[:, None])[:, 2:11], 3e-6)
+    assert world.launches == ["cross_entropy_backward_shard"]
 
 
 def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
