@@ -69,9 +69,9 @@ class World:
             if name == "weigh_rows":
                 *addresses, is_wide, cols, is_mean, rows = words
                 integers = torch.int64 if is_wide else torch.int32
-                types = (of, of, of, integers, of, loss_type, of)
-                sizes = (rows, rows, cols, rows, rows, 1, 1)
-                found = map(at, addresses, types, sizes)
+                kinds = (of, of, of, integers, of, loss_type, of)
+                lengths = (rows, rows, cols, rows, rows, 1, 1)
+                found = map(at, addresses, kinds, lengths)
                 losses, lse, weight, target, weights, loss, divisor = found
                 counts = (lse != -torch.inf) | (losses != 0)
                 weights[:] = weight[target.clip(0, cols - 1).long()] * counts
