@@ -81,7 +81,7 @@ class World:
             if name == "scale":
                 *addresses, count = words
                 values, factor = map(at, addresses, (loss_type, of), (count, 1))
-                values[:] = values * factor
+                values.mul_(factor)
                 return
             *addresses, is_mean, rows = words
             types, sizes = (of, of, loss_type, of), (rows, rows, 1, 1)
