@@ -91,6 +91,7 @@ class Head:
         """Yield the rows of each chunk, and their logits, which may be overwritten."""
         (rows, _), (cols, _) = self._x.shape, self._weight.shape
         buffer = self._x.new_empty((min(self.chunk, rows), self._width))
+        buffer[:, cols:] = 0  # a product may read behind its columns, and multiply by 0
         for start in range(0, rows, self.chunk):
             part = slice(start, min(start + self.chunk, rows))
             logits = buffer[: part.stop - start, :cols]
