@@ -299,17 +299,15 @@ def scaled_by(made: Any, g: Any, dtype: Any) -> Any:
     """Return a gradient times g, of a dtype; it takes the memory of what is scaled.
 
     What is recorded would be changed behind the recorder's back, so it is copied. Numbers of 16
-    bits are multiplied in float32, as g has one dimension.
+    bits are multiplied in float32.
     """
     if there(made) is None:
         return None
-    g = g.reshape(1)
+    g = g.reshape(1).to(wide(made))
     if is_compiling() or not is_eager(made, g):
         return (made * g).to(dtype)
-    if made.dtype is not dtype:
-        return torch.mul(made, g, out=made.new_empty(0, dtype=dtype))
-    _scaler(dtype, made.device)(made, g, made.numel())
-    return made
+    _scaler(made.dtype, made.device)(made, g, made.numel())
+    return made.to(dtype)
 
 
 @functools.cache

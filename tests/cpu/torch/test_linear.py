@@ -538,7 +538,7 @@ def peak_bytes(step: Callable[[], Any]) -> int:
 def test_memory_of_a_step(mode: str, cols: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond gradients a step takes a chunk's logits, and in lean mode a tenth of all.
 
-    Of float32: on a CPU PyTorch multiplies bfloat16 by float32 in a copy, and on a GPU it does not.
+    Of float32: what stands for softgen's kernels here multiplies bfloat16 by float32 in a copy.
     """
     from softgen.torch import chunks
 
