@@ -1,4 +1,4 @@
-"""The calls of cross entropy on class indices, and of its gradient."""
+"""The calls of cross entropy on class indices or probabilities, and of its gradient."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from softgen.call.options import HookedOptions, Options, call
 from softgen.call.scalars import finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, Integer, compute_type
+from softgen.spec.dtypes import DType, FloatType, Integer, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def cross_entropy(
     checked: bool = False,
     **options: Unpack[HookedOptions],
 ) -> Any:
-    """Return the cross entropy of rows of logits with class indices; x is read once.
+    """Return the cross entropy of rows of logits; x is read once.
 
     A loss is lse - x[target] with lse = log(sum(exp(x))), from (max - x[target]) + log(sum), which
     does not cancel.
@@ -43,9 +43,9 @@ def cross_entropy(
     Args:
         x: logits, as in `softmax`; classes along the last axis.
         target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
-            library and device.
+            library and device; or the probability of each class, of x's shape and dtype.
         weight: what the loss of each class is times, z_loss lse^2 too: a number a class, float32
-            (float64 if x is); not with label_smoothing.
+            (float64 if x is); not with label_smoothing or probabilities.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
             not read where the kernel can skip it.
         reduction: "mean" over the rows that count (by their weights, where there are some), "sum",
@@ -69,6 +69,13 @@ def cross_entropy(
     require_reduction(weight, reduction, label_smoothing, z_loss)
     if weight is not None:
         _require_weight(weight, x)
+    if are_probabilities(target):
+        require_no_index(weight, ignore_index)
+        request = (x, target, label_smoothing, z_loss)
+        loss, lse, _ = losses_of_probabilities(*request, options=options)
+        if reduction != "none":
+            loss = loss.sum() / loss.size if reduction == "mean" else loss.sum()
+        return (loss, lse) if return_lse else loss
     loss, lse = losses_of_rows(
         *(x, target, ignore_index, label_smoothing, z_loss),
         checked=checked,
@@ -87,6 +94,44 @@ def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_los
         raise NotSupportedError(
             "weight does not go with label_smoothing yet; leave one of them out"
         )
+
+
+def are_probabilities(target: Any) -> bool:
+    """Whether a target has the probabilities of classes, and not their indices."""
+    library, target = library_of(target)
+    return isinstance(library.element_type(target), FloatType)
+
+
+def require_no_index(weight: Any, ignore_index: int) -> None:
+    """Raise an error for what means nothing to probabilities, and for a weight."""
+    if whole("ignore_index", ignore_index) >= 0:
+        raise InvalidValueError(
+            f"ignore_index is for class indices, got {ignore_index} with probabilities; "
+            "leave it out"
+        )
+    if weight is not None:
+        raise NotSupportedError(
+            "weight does not go with probabilities of classes yet; leave it out"
+        )
+
+
+def losses_of_probabilities(
+    x: Any, probs: Any, label_smoothing: float, z_loss: float, *, options: Mapping[str, Any]
+) -> tuple[Any, Any, Any]:
+    """Return the loss of each row, lse, and the sum of its probabilities.
+
+    The arguments are those of `cross_entropy`. With smoothing x is read twice.
+    """
+    smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
+    loss, lse, mass = call("cross_entropy_probs", x, options, HookedOptions, others=(probs,))
+    if smoothing:
+        # The mean of all columns' losses is that of any target with all of the smoothing. Where it
+        # is NaN alone, as that target is -inf, it is infinite.
+        first = (lse != lse) * 0
+        mean, _ = losses_of_rows(x, first, IGNORE_INDEX, 1.0, 0.0, options=options)
+        mean[(mean != mean) & (lse - lse == 0)] = math.inf
+        loss = ((1 - smoothing) * loss if smoothing < 1 else 0.0) + smoothing * mean
+    return (loss + z_loss * lse * lse if z_loss else loss), lse, mass
 
 
 def losses_of_rows(
@@ -182,7 +227,7 @@ def cross_entropy_grad(
 
     Args:
         x: as in `cross_entropy`.
-        target: as in `cross_entropy`.
+        target: as in `cross_entropy`. With probabilities x and they are read twice.
         upstream: the gradient with respect to each loss: a finite number, as 1 / rows for a mean,
             or an array as in `cross_entropy_backward`, of which the host reads nothing.
         ignore_index: as in `cross_entropy`; dx is 0 in such a row.
@@ -200,6 +245,18 @@ def cross_entropy_grad(
         class. NaN in rows whose target is no class.
     """
     require_reduction(weight, "none", label_smoothing, z_loss)
+    if are_probabilities(target):
+        require_no_index(weight, ignore_index)
+        loss, lse, mass = losses_of_probabilities(
+            *(x, target, label_smoothing, z_loss), options=options
+        )
+        if not hasattr(upstream, "shape") or is_number(upstream):
+            upstream = _on_device(finite("upstream", upstream), x, dtype)
+        dx = backward_of_probabilities(
+            *(x, target, lse, mass, upstream, label_smoothing, z_loss),
+            **{"dtype": dtype, "out": out, "options": options},
+        )
+        return dx, loss, lse
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
     smoothing = smoothing_of(label_smoothing)
     several = hasattr(upstream, "shape") and not is_number(upstream)
@@ -254,11 +311,50 @@ def cross_entropy_backward(
     in rows whose target is no class, or whose lse is not finite.
     """
     require_reduction(weight, "none", label_smoothing, z_loss)
+    if are_probabilities(target):
+        require_no_index(weight, ignore_index)
+        mass = library_of(target)[1].sum(-1, dtype=library_of(lse)[1].dtype)
+        return backward_of_probabilities(
+            *(x, target, lse, mass, upstream, label_smoothing, z_loss),
+            **{"dtype": dtype, "out": out, "options": options},
+        )
     ignored = whole("ignore_index", ignore_index)
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     name, array, target = _of_target("cross_entropy_backward", x, target)
     weights = _weights_of_rows(weight, x, target, ignored)
     rest = (target, ignored, lse, *_upstreams(upstream, array, weights), smoothing, z_loss)
+    return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
+
+
+def backward_of_probabilities(
+    x: Any,
+    probs: Any,
+    lse: Any,
+    mass: Any,
+    upstream: Any,
+    label_smoothing: float,
+    z_loss: float,
+    *,
+    dtype: object,
+    out: Any,
+    options: Mapping[str, Any],
+) -> Any:
+    """Return the gradient with respect to x, with what `losses_of_probabilities` returned.
+
+    The arguments are those of `cross_entropy_backward`. With u the gradient with respect to a loss,
+    p its softmax, q its probabilities and s the smoothing dx is
+    u (p ((1 - s) sum(q) + s + 2 z_loss lse) - (1 - s) q - s / columns).
+    """
+    smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
+    library, array = library_of(x)
+    lse, mass = library_of(lse)[1], library_of(mass)[1]
+    up, _, count = _upstreams(upstream, array)
+    rows = tuple(array.shape[:-1])
+    up = library.broadcast(up.reshape(()), rows) if count == 1 else up.reshape(rows)
+    scale = up * ((1 - smoothing) * mass + (smoothing + 2 * z_loss * lse))
+    each = (scale, up * (1 - smoothing), up * (smoothing / max(1, array.shape[-1])))
+    rest = (probs, lse, *map(library.contiguous, each))
+    name = "cross_entropy_probs_backward"
     return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
 
 
@@ -299,8 +395,7 @@ def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
     kind = library.element_type(target)
     if kind not in (Integer.INT32, Integer.INT64):
         raise InvalidTypeError(
-            f"target must be class indices of int32 or int64, got {kind.value}; probabilities of "
-            "classes are not served"
+            f"target must be class indices of int32 or int64, or probabilities, got {kind.value}"
         )
     return (stem if kind is Integer.INT64 else f"{stem}_{kind.short}"), array, target
 

@@ -8,6 +8,7 @@ templates/tools/losses.cu, which needs no Jinja.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ from softgen.strategies.launch import Launch
 BLOCK_SIZE = 1024  # kBlockSize of the text
 # One block sums them all, in one order. Beyond, a library's own sum has more blocks.
 MOST_ROWS = 1 << 16
+# Blocks that stride over the rows' shares: a row a thread, up to 2^14.
+SHARE_BLOCKS = 16
 # Blocks that stride over what is scaled. An SM has room for two, and an H200 has 132 of them.
 SCALE_BLOCKS = 8 * 2 * 132
 # The types of arithmetic and of the loss, as the text calls them.
@@ -73,6 +76,46 @@ def sharer(library: Library, dtype: FloatType, of: DType, device: int) -> Callab
     def run(stream: int, upstream: Any, divisor: Any) -> Any:
         made = library.made(make)
         launch((address(upstream), address(divisor), address(made)), stream)
+        return made
+
+    return _there(library, device, run)
+
+
+def weigher(
+    library: Library, dtype: FloatType, of: DType, device: int, *, mean: bool
+) -> Callable[..., tuple[Any, Any, Any]]:
+    """Return weigh(losses, lse, weight, target, rows): as `reducer`, and the weights of the rows.
+
+    A loss is times the weight of its class, of the type of arithmetic, and a mean divides by their
+    sum. The targets are int32 or int64.
+    """
+    launch = _launch("weigh_rows", dtype, 11, BLOCK_SIZE, device)
+    make, make_one, address = library.maker((), dtype), library.maker((), of), library.pointer
+
+    def run(
+        stream: int, losses: Any, lse: Any, weight: Any, target: Any, rows: int
+    ) -> tuple[Any, Any, Any]:
+        made, divisor = library.made(make), library.made(make_one)
+        weights = library.empty((rows,), of, device)
+        arrays = (losses, lse, weight, target, weights, made, divisor)
+        numbers = (target.dtype.itemsize == 8, weight.shape[0], mean, rows)
+        launch((*map(address, arrays), *map(int, numbers)), stream)
+        return made, divisor, weights
+
+    return _there(library, device, run)
+
+
+def weighed_sharer(
+    library: Library, dtype: FloatType, of: DType, device: int
+) -> Callable[[Any, Any, Any], Any]:
+    """Return share(upstream, divisor, weights): as `sharer`, for what `weigher` returns."""
+    launch = _launch("share_weighed", dtype, 5, BLOCK_SIZE, device, SHARE_BLOCKS)
+    address = library.pointer
+
+    def run(stream: int, upstream: Any, divisor: Any, weights: Any) -> Any:
+        made = library.empty(weights.shape, of, device)
+        rows = math.prod(weights.shape)
+        launch((*map(address, (upstream, divisor, weights, made)), rows), stream)
         return made
 
     return _there(library, device, run)

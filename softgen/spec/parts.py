@@ -57,7 +57,7 @@ MAX_SUM_DOT = Part(
 # Beside them the sum of max - x, which a mean is made of, and the number of elements.
 MAX_SUM_BELOW = Part(
     *("max_sum_below", "MaxSumBelow", "LongMaxSumBelow", "part"),
-    *("(max, sum, below, count) parts", -math.inf),
+    *("(max, sum, below) parts", -math.inf),
     members=("m", "d", "s", "w"),
 )
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

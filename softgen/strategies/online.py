@@ -110,7 +110,7 @@ class Online(Strategy):
         if problem.function.reduces or problem.compute_dtype is not DType.FLOAT32:
             return self.keeps_packs(problem)
         hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
-        return hooks <= MOST_HOOK_REGISTERS
+        return hooks <= MOST_HOOK_REGISTERS and len(problem.element_inputs) == 1
 
     def _held(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of packs that are loaded together."""

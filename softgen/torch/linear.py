@@ -113,20 +113,18 @@ def linear_cross_entropy(
         x, target = x.index_select(0, kept), target.index_select(0, kept)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"
-    divisor = nothing = None
+    divisor = None
     if num_items is not None:
         divisor = _on_device(num_items, head)
     elif reduction == "mean":
         counts = target != ignored
-        divisor = counts.sum() if weight is None else _weights_of(target, weight, counts).sum()
-        nothing = divisor == 0  # the mean is NaN, and its gradient 0
-        divisor = divisor.masked_fill(nothing, 1).to(wide(head))
+        if weight is not None:
+            counts = weight[target.clip(0, weight.shape[0] - 1)] * counts
+        divisor = counts.sum().to(wide(head))
     ahead = of_sum and any(wanted) and x.dtype is not torch.float16
     options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
     request = (of_sum, wanted if ahead else [0] * 3, *options)
     loss = LinearCrossEntropy.call(x, head, target, bias, weight, divisor, *request)[0]
-    if nothing is not None:
-        loss = loss.masked_fill(nothing, float("nan"))
     if not of_sum:
         if kept is not None:
             loss = loss.new_zeros(rows).index_copy(0, kept, loss)
@@ -243,11 +241,6 @@ def _class_weights(weight: Any, head: Any) -> Any:
             f"{tuple(weight.shape)}"
         )
     return weight.detach().to(wide(head))
-
-
-def _weights_of(target: Any, weight: Any, counts: Any) -> Any:
-    """Return the weight of each row, 0 where it is ignored."""
-    return weight[target.clip(0, weight.shape[0] - 1)] * counts
 
 
 def _on_device(number: Any, head: Any) -> Any:

@@ -150,7 +150,7 @@ def _checked_weight(weight: Any, x: Any) -> Any:
         raise InvalidValueError(
             f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
         )
-    return weight.detach().to(wide(x))
+    return weight.detach().to(wide(x)).contiguous()
 
 
 def reduced_losses(
@@ -258,8 +258,8 @@ class CrossEntropyBackward(Operator):
 class CrossEntropy(Operator):
     """The loss, with what its gradient needs.
 
-    A mean of up to 2^16 rows, without weights, is two launches, and its gradient is two. What it
-    divides by stays on the GPU.
+    A mean of up to 2^16 rows is two launches, and its gradient is two. What it divides by stays on
+    the GPU.
     """
 
     of = "cross_entropy"
@@ -288,9 +288,12 @@ class CrossEntropy(Operator):
         else:
             rest = (target, ignored, z_loss)
             rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)
-        if weight is None and reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
-            loss, divisor = _small(reduction, x.dtype, dtype, x.device)(rows, lse, rows.numel())
-            return loss, lse, divisor if reduction == "mean" else None, None
+        if reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
+            given = (rows, lse) if weight is None else (rows, lse, weight, target.contiguous())
+            reduce = _small(reduction, x.dtype, dtype, x.device, weight is not None)
+            loss, divisor, *weights = reduce(*given, rows.numel())
+            divisor = divisor if reduction == "mean" else None
+            return loss, lse, divisor, weights[0].view_as(rows) if weights else None
         of = (rows, target, weight, ignored, reduction, x.shape[-1], dtype)
         loss, weights, divisor = reduced_losses(*of)
         return loss, lse, divisor, weights
@@ -364,9 +367,11 @@ def _gradient(
     """Return dx, which may be written to `out`."""
     if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
-    if small and divisor is not None and divisor.dtype is lse.dtype:
-        upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
+    small = not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
+    if small and divisor is not None and divisor.dtype is lse.dtype and lse.numel():
+        share = _small("share", x.dtype, g.dtype, x.device, weights is not None)
+        rows = () if weights is None else (weights.contiguous(),)
+        upstream = share(g, divisor, *rows)
     else:
         upstream = _upstream(lse, g, divisor, weights)
     count = 1 if upstream.numel() == 1 else max(1, lse.numel())
@@ -388,11 +393,13 @@ def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...], out: A
 
 
 @functools.cache
-def _small(kind: str, x_dtype: Any, dtype: Any, device: Any) -> Callable[..., Any]:
+def _small(kind: str, x_dtype: Any, dtype: Any, device: Any, weighed: bool) -> Callable[..., Any]:
     """Return a kernel of `means` for logits of `x_dtype` and a loss of `dtype`.
 
-    `kind` is "mean" or "sum", or "share" for the gradient.
+    `kind` is "mean" or "sum", or "share" for the gradient; of rows that have weights or not.
     """
     library, x = library_of(torch.empty(0, dtype=x_dtype, device=device))
     of = library, DType.of(dtype), compute_type(DType.of(x_dtype)), library.device(x)
-    return means.sharer(*of) if kind == "share" else means.reducer(*of, mean=kind == "mean")
+    if kind == "share":
+        return (means.weighed_sharer if weighed else means.sharer)(*of)
+    return (means.weigher if weighed else means.reducer)(*of, mean=kind == "mean")

@@ -236,6 +236,14 @@ def _cross_entropy(row: Row, given: Inputs) -> Results:
     return _losses(row, given, given["z_loss"])[0]
 
 
+def _cross_entropy_probs(row: Row, given: Inputs) -> Results:
+    q = given["probs"]
+    log_p = np.where(row.odd[:, None], NAN, row.log_p)
+    loss = -(q * log_p).sum(axis=1)  # 0 times infinity is NaN, as in PyTorch
+    found = Wanted(loss, LOGARITHM, above=0.0)
+    return {"loss": found, "lse": row.lse_result(), "mass": Wanted(q.sum(axis=1), VALUE)}
+
+
 def _size(log_p: Wide, p: Wide, step: float) -> Wide:
     """Return p (1 + |log p| / step), 0 where p is."""
     return np.where(p > 0, p * (1 + np.abs(np.where(p > 0, log_p, 0)) / step), 0)
@@ -290,6 +298,15 @@ def _cross_entropy_backward(row: Row, given: Inputs) -> Results:
     # PyTorch has infinity there, too, and NaN where that is times a p of 0.
     factor = np.where(ignored[:, None], 0, np.abs(g) * (1 + np.abs(of_z)))
     return {"dx": Wanted(dx, TERMS, size=size, factor=factor)}
+
+
+def _cross_entropy_probs_backward(row: Row, given: Inputs) -> Results:
+    x, q, lse = row.x, given["probs"], given["lse"]
+    scale, up, rest = (given[name][:, None] for name in ("scale", "upstream", "rest"))
+    log_p = x - lse[:, None]  # NaN for two infinities, as in PyTorch
+    p = np.exp(log_p)
+    size = _size(log_p, p, 16) * np.abs(scale) + np.abs(q * up) + np.abs(rest)
+    return {"dx": Wanted(p * scale - q * up - rest, TERMS, size=size)}
 
 
 def _token_log_probs_backward(row: Row, given: Inputs) -> Results:
@@ -391,6 +408,8 @@ _FUNCTIONS: dict[str, Callable[[Row, Inputs], Results]] = {
     "cross_entropy_grad": _cross_entropy_grad,
     "cross_entropy_grad_rows": _cross_entropy_grad,
     "cross_entropy_smooth": _cross_entropy,
+    "cross_entropy_probs": _cross_entropy_probs,
+    "cross_entropy_probs_backward": _cross_entropy_probs_backward,
     "cross_entropy_grad_smooth": _cross_entropy_grad,
     "cross_entropy_backward": _cross_entropy_backward,
     "cross_entropy_backward_shard": _cross_entropy_backward,

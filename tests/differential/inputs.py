@@ -47,13 +47,19 @@ def function_inputs(
     with np.errstate(all="ignore"):
         row = Row(entered)
         found: dict[str, Any] = {}
-        if stem.startswith(("cross_entropy", "partial_target", "merge_losses")):
+        of_ids = stem.startswith("cross_entropy") and "probs" not in stem
+        if of_ids or stem.startswith(("partial_target", "merge_losses")):
             found |= _targets(random, function, row)
             found["z_loss"] = random.choice([0.0, 0.0, 1e-4, 2.0**-10, 0.5, -1e-3])
         if stem.endswith("_smooth"):
             found["label_smoothing"] = random.choice([0.0, 0.1, 0.5, 1.0])
         if stem.startswith("token_log_probs"):
             found |= _ids(random, function, row)
+        if stem.startswith("cross_entropy_probs"):
+            found["probs"] = _probabilities(random, rows, cols, dtype).p
+        if stem == "cross_entropy_probs_backward":
+            more = {name: random.choice(UPSTREAMS, rows) for name in ("scale", "upstream", "rest")}
+            return {**found, "lse": row.lse, **more}
         if stem == "softmax_backward":
             found["y"] = _probabilities(random, rows, cols, dtype).p
         if stem == "log_softmax_backward":

@@ -60,10 +60,28 @@ class World:
                 upstream, divisor, made = map(at, words, (loss_type, of, of), (1, 1, 1))
                 made[:] = upstream.to(of) / divisor
                 return
+            if name == "share_weighed":
+                *addresses, rows = words
+                types, sizes = (loss_type, of, of, of), (1, 1, rows, rows)
+                upstream, divisor, weights, made = map(at, addresses, types, sizes)
+                made[:] = upstream.to(of) / divisor * weights
+                return
+            if name == "weigh_rows":
+                *addresses, is_wide, cols, is_mean, rows = words
+                integers = torch.int64 if is_wide else torch.int32
+                types = (of, of, of, integers, of, loss_type, of)
+                sizes = (rows, rows, cols, rows, rows, 1, 1)
+                found = map(at, addresses, types, sizes)
+                losses, lse, weight, target, weights, loss, divisor = found
+                counts = (lse != -torch.inf) | (losses != 0)
+                weights[:] = weight[target.clip(0, cols - 1).long()] * counts
+                divisor[:] = weights.sum() if is_mean else 1
+                loss[:] = (losses * weights).sum() / divisor
+                return
             if name == "scale":
                 *addresses, count = words
                 values, factor = map(at, addresses, (loss_type, of), (count, 1))
-                values[:] = values * factor
+                values.mul_(factor)
                 return
             *addresses, is_mean, rows = words
             types, sizes = (of, of, loss_type, of), (rows, rows, 1, 1)

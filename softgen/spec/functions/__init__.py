@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 SHIPPED = frozenset(
     (
         *("base", "exhibit", "faults", "of_logarithms"),
-        *("cross_entropy", "cross_entropy_backward", "entropy", "entropy_backward"),
+        *("cross_entropy", "cross_entropy_backward", "cross_entropy_probs"),
+        *("entropy", "entropy_backward"),
         *("finish", "log_finish", "log_softmax", "logsumexp", "logsumexp_backward"),
         *("merge", "merge_losses", "partial", "partial_target", "softmax", "softmax_backward"),
         *("token_log_probs", "token_log_probs_backward"),

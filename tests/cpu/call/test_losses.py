@@ -162,6 +162,52 @@ def test_gradients_are_times_the_weight_of_the_class(world: World) -> None:
         softgen.cross_entropy_grad(x, TARGET, weight=weight, label_smoothing=0.1)
 
 
+@pytest.mark.parametrize("reduction", losses.REDUCTIONS)
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.3, "z_loss": 0.25}], ids=str)
+def test_probabilities_of_classes(world: World, reduction: str, options: dict[str, Any]) -> None:
+    x, q = x_of(), cupy_array(np.abs(drawn(ROWS, COLS, seed=5, kind="f8")))
+    s, z = options.get("label_smoothing", 0.0), options.get("z_loss", 0.0)
+    lse = np.log(np.exp(x).sum(-1, keepdims=True))
+    ought = (1 - s) * q + s / COLS
+    rows = (ought * (lse - x)).sum(-1) + z * lse[:, 0] ** 2
+    wanted = {"none": rows, "sum": rows.sum(), "mean": rows.mean()}[reduction]
+    found, of_rows = softgen.cross_entropy(x, q, reduction=reduction, return_lse=True, **options)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_allclose(of_rows, lse[:, 0], rtol=1e-12)
+    dx = np.exp(x - lse) * (ought.sum(-1, keepdims=True) + 2 * z * lse) - ought
+    for upstream in (0.5, cupy_array(np.array([0.5])), cupy_array(np.arange(1.0, 7.0))):
+        found, loss, _ = softgen.cross_entropy_grad(x, q, upstream, **options)
+        np.testing.assert_allclose(found, dx * np.reshape(upstream, (-1, 1)), atol=1e-12)
+        np.testing.assert_allclose(loss, rows, rtol=1e-12)
+    found = softgen.cross_entropy_backward(x, q, of_rows, upstream, out=x, **options)
+    assert found is x
+    np.testing.assert_allclose(found, dx * upstream[:, None], atol=1e-12)
+
+
+def test_a_class_of_probability_0_beside_probabilities_is_as_in_pytorch(world: World) -> None:
+    x, q = x_of(), cupy_array(np.full((ROWS, COLS), 0.2))
+    x[:3, 0] = -np.inf
+    x[3] = -np.inf
+    q[1, 0] = q[2, 0] = 0
+    options: dict[str, Any] = {"reduction": "none"}
+    found = softgen.cross_entropy(x, q, **options)
+    np.testing.assert_equal(found[:4], [np.inf, np.nan, np.nan, np.nan])
+    assert np.isfinite(found[4:]).all()
+
+
+def test_what_means_nothing_to_probabilities_is_refused(world: World) -> None:
+    x, q = x_of(), x_of()
+    with pytest.raises(InvalidValueError, match="ignore_index is for class indices, got 3"):
+        softgen.cross_entropy(x, q, ignore_index=3)
+    with pytest.raises(NotSupportedError, match="weight does not go with probabilities"):
+        softgen.cross_entropy(x, q, cupy_array(np.ones(COLS)))
+    with pytest.raises(InvalidValueError, match="probs"):
+        softgen.cross_entropy(x, q[:3])
+    with pytest.raises(InvalidTypeError, match="probs must be float64"):
+        softgen.cross_entropy(x, q.astype("f4"))
+    assert not world.driver.names
+
+
 def numbers(world: World) -> tuple[float, ...]:
     """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
     _, _, _, _, *found = world.dispatched[-1][-1]
@@ -204,7 +250,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
         InvalidTypeError,
         "weight must be float64, got float32",
     ),
-    ({"target": TARGET.astype(float)}, InvalidTypeError, "class indices of int32 or int64"),
+    ({"target": TARGET.astype("u1") > 1}, InvalidTypeError, "class indices of int32 or int64"),
     (
         {"label_smoothing": 0.1, "sink": cupy_array(np.zeros(6))},
         InvalidValueError,

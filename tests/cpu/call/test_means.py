@@ -91,6 +91,18 @@ CALLS = """
 extern "C" void reduce(void* a, void* b, void* c, void* d, int is_mean, long long rows) {
   launch([=] { reduce_rows_TYPE((COMPUTE*)a, (COMPUTE*)b, (LOSS*)c, (COMPUTE*)d, is_mean, rows); });
 }
+extern "C" void weigh(void* a, void* b, void* c, void* d, void* e, void* f, void* g, int wide,
+                      long long cols, int is_mean, long long rows) {
+  launch([=] {
+    weigh_rows_TYPE((COMPUTE*)a, (COMPUTE*)b, (COMPUTE*)c, d, (COMPUTE*)e, (LOSS*)f, (COMPUTE*)g,
+                    wide, cols, is_mean, rows);
+  });
+}
+extern "C" void share_weighed(void* a, void* b, void* c, void* d, long long rows, int blocks) {
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+    launch([=] { share_weighed_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c, (COMPUTE*)d, rows); });
+}
 extern "C" void share(void* a, void* b, void* c) {
   share_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c);
 }
@@ -112,7 +124,7 @@ def test_they_compile_everywhere(dtype: DType, arch: str) -> None:
         code = nvrtc.getCUBIN(program)
     finally:
         nvrtc.destroyProgram(program)
-    for name in ("reduce_rows", "share", "scale"):
+    for name in ("reduce_rows", "weigh_rows", "share", "share_weighed", "scale"):
         assert f"{name}_{dtype.short}".encode() in code
 
 
@@ -165,6 +177,49 @@ def test_a_sum_and_a_mean_of_the_rows_that_count(kernels: Any, rows: int, is_mea
             assert abs(int(loss[0]) - int(near[0])) <= 1  # the sum is rounded before
         else:
             assert abs(loss[0] - wanted) <= abs(wanted) * (1e-14 if wide == "float64" else 1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 33, 8 * BLOCK_SIZE + 1])
+@pytest.mark.parametrize("is_mean", [0, 1])
+@pytest.mark.parametrize("ids", ["int32", "int64"])
+def test_rows_with_weights(kernels: Any, rows: int, is_mean: int, ids: str) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    drawn, cols = np.random.default_rng(rows), 7
+    counts = drawn.random(rows) < 0.75
+    counts[0] = True
+    losses = np.where(counts, drawn.random(rows) * 9, 0).astype(wide)
+    lse = np.where(counts, drawn.standard_normal(rows), -np.inf).astype(wide)
+    weight = (drawn.random(cols) + 0.5).astype(wide)
+    target = np.where(counts, drawn.integers(0, cols, rows), -100).astype(ids)
+    of_rows = np.where(counts, weight[np.clip(target, 0, cols - 1)], 0)
+    by = of_rows.astype("float64").sum() if is_mean else 1
+    wanted = (losses.astype("float64") * of_rows).sum() / by
+    made, divisor, weights = encode(np.zeros(1), dtype), np.zeros(1, wide), np.full(rows, 9, wide)
+    given = (losses, lse, weight, target, weights, made, divisor)
+    numbers = (int(ids == "int64"), cols, is_mean, rows)
+    *_, weights, loss, divisor, _, _, _, _ = run(kernels, "weigh", *given, *numbers)
+    assert (weights == of_rows).all()
+    near = {DType.BFLOAT16: 2**-8, DType.FLOAT32: 1e-6, DType.FLOAT64: 1e-14}[dtype]
+    assert abs(divisor[0] - by) <= 1e-6 * by
+    assert abs(float(decode(loss, dtype)[0]) - wanted) <= near * wanted
+    upstream, shares = encode(np.array([1.5]), dtype), np.zeros(rows + 1, wide)
+    *_, shares, _, _ = run(
+        kernels, "share_weighed", upstream, divisor, weights, shares, rows, 1 + rows // 5000
+    )
+    assert (shares[:rows] == np.array([1.5], wide) / divisor * weights).all()
+    assert shares[rows] == 0
+
+
+def test_a_target_that_is_no_class_has_a_loss_that_is_none(kernels: Any) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    target, lse = np.array([-1, 9]), np.zeros(2, wide)
+    losses, weight = np.array([np.nan, 1], wide), np.array([2, 3], wide)
+    results = (np.zeros(2, wide), encode(np.zeros(1), dtype), np.zeros(1, wide))
+    found = run(kernels, "weigh", losses, lse, weight, target, *results, 1, 2, 1, 2)
+    assert (found[4] == [2, 3]).all()
+    assert np.isnan(float(decode(found[5], dtype)[0]))
 
 
 def test_a_row_of_minus_infinity_counts_and_no_rows_have_no_mean(kernels: Any) -> None:

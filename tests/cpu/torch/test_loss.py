@@ -127,6 +127,26 @@ def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
         (dx,) = torch.autograd.grad(mine.cross_entropy(deep, ids), deep)
         torch.testing.assert_close(dx, torch.autograd.grad(theirs(deep, ids), deep)[0])
     assert world.launches.count("reduce_rows") == 6
+    assert world.launches.count("weigh_rows") == 2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("ids", [torch.int64, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_weights_of_classes(world: World, reduction: str, ids: Any, dtype: Any) -> None:
+    """Two launches, and two for the gradient of a mean."""
+    x, target = draw(dtype=dtype)
+    weight = torch.rand(5, dtype=torch.float64).to(dtype)
+    wide = x.detach().double().requires_grad_()
+    exact = theirs(wide, target, weight.double(), reduction=reduction)
+    loss = mine.cross_entropy(x, target.to(ids), weight, reduction=reduction)
+    close = {"rtol": 1e-2, "atol": 1e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(loss.double(), exact, check_dtype=False, **close)
+    found, wanted = torch.autograd.grad(loss, x)[0], torch.autograd.grad(exact, wide)[0]
+    torch.testing.assert_close(found.double(), wanted, **close)
+    forward = [each.removesuffix("_i32") for each in world.launches[:2]]
+    assert forward == ["cross_entropy", "weigh_rows"]
+    assert ("share_weighed" in world.launches) == (reduction == "mean")
 
 
 def test_rows_that_one_block_would_not_sum_soon(
