@@ -51,6 +51,8 @@ RULES = {
     "token_log_probs_backward": _ELEMENTS,
     "cross_entropy": Rule(("x",), (ROWS,) * 4),
     "cross_entropy_backward": _ELEMENTS,
+    "probability_losses": Rule(("x", "probs"), (ROWS,) * 3),
+    "probability_losses_backward": Rule(("x", "probs"), ("x",)),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,6 +18,8 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
 from softgen.torch.hooked import hooked
+from softgen.torch.operators import LogSumExp
+from softgen.torch.probabilities import rows_of_probabilities
 from softgen.torch.registry import Operator, Tensor, is_plain, launched, like_x, registered, tuning
 
 if TYPE_CHECKING:
@@ -43,19 +45,20 @@ def cross_entropy(
     batch_invariant: bool | None = None,
     **hooks: Unpack[HookOptions],
 ) -> Any:
-    """Return the cross entropy of class indices, as torch.nn.functional.cross_entropy does.
+    """Return the cross entropy of logits, as torch.nn.functional.cross_entropy does.
 
     Args:
         input: logits (classes,), (rows, classes) or (rows, classes, d...), of which the last are
             copied to have the classes last; float16, bfloat16, float32 or float64.
-        target: the classes, int64 or int32, of input's shape without the dimension of classes.
-        weight: as in PyTorch, of any float dtype, without a gradient; not with label_smoothing or
-            z_loss.
+        target: the classes, int64 or int32, of input's shape without the dimension of classes; or
+            their probabilities, of input's shape and any float dtype, which may have a gradient.
+        weight: as in PyTorch, of any float dtype, without a gradient. z_loss lse^2 is times that of
+            the class, too. With label_smoothing and class indices input is read three times.
         size_average: PyTorch's old name; not taken.
         ignore_index: as in PyTorch.
         reduce: PyTorch's old name; not taken.
         reduction: "mean", "sum" or "none".
-        label_smoothing: as in PyTorch. Above 0 input is read once more.
+        label_smoothing: as in PyTorch.
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(input))) of the rows too, without a gradient:
             float32, or float64 if input is; -inf for rows that are ignored.
@@ -74,34 +77,34 @@ def cross_entropy(
 
     The gradient reads input again and writes as much, from lse. It is differentiable again,
     by PyTorch's own operations.
-    A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
-    of classes, and what `softgen.cross_entropy` raises.
+    That of probabilities is not differentiable again. A target that is no class gives NaN, and no
+    error. Raises what `softgen.cross_entropy` raises.
     """
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
     if size_average is not None or reduce is not None:
         raise NotSupportedError("size_average and reduce are PyTorch's old names; give reduction")
-    if target.is_floating_point():
-        raise NotSupportedError(
-            "target must be class indices; probabilities of classes are not served"
-        )
-    if target.dtype not in (torch.int64, torch.int32):
+    are_probabilities = target.is_floating_point()
+    if not are_probabilities and target.dtype not in (torch.int64, torch.int32):
         raise InvalidTypeError(
-            f"target must be class indices of int32 or int64, got {target.dtype}"
+            f"target must be class indices of int32 or int64, or probabilities, got {target.dtype}"
         )
-    if input.dim() == 0 or target.dim() != input.dim() - 1:
+    if input.dim() == 0 or target.dim() != input.dim() - (not are_probabilities):
         raise InvalidValueError(
-            f"input must have one dimension more than target, got {tuple(input.shape)} and "
-            f"{tuple(target.shape)}"
+            "input must have one dimension more than class indices, and as many as probabilities, "
+            f"got {tuple(input.shape)} and {tuple(target.shape)}"
         )
     x = torch.movedim(input, 1, -1) if input.dim() > 2 else input
-    if x.shape[:-1] != target.shape:
+    if are_probabilities and input.dim() > 2:
+        target = torch.movedim(target, 1, -1)
+    wanted = x.shape if are_probabilities else x.shape[:-1]
+    if wanted != target.shape:
         raise InvalidValueError(
-            f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
+            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}"
         )
     if weight is not None:
         weight = _checked_weight(weight, x)
-    losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+    losses.require_reduction(None, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
         ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
     else:
@@ -114,11 +117,29 @@ def cross_entropy(
     elif dtype not in FLOATS:
         raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
     if hooks:
-        _refuse_beside_hooks(hooks, input, label_smoothing, overwrite)
+        taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
+        _refuse_beside_hooks(
+            hooks, input, {**taken, "a target of probabilities": are_probabilities}
+        )
         request = ("cross_entropy", x, -1, None, hooks, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
         return (loss, lse) if return_lse else loss
+    if are_probabilities:
+        losses.require_no_index(None, ignored)
+        rows, lse = rows_of_probabilities(*(x, target, weight), smoothing, z_loss, batch_invariant)
+        loss = rows if reduction == "none" else rows.sum()
+        loss = (loss / rows.numel() if reduction == "mean" else loss).to(dtype)
+        return (loss, lse) if return_lse else loss
+    if weight is not None and smoothing:
+        rows, lse = _weighed_and_smoothed(
+            *(x, target, weight), ignored, smoothing, z_loss, batch_invariant
+        )
+        loss = rows if reduction == "none" else rows.sum()
+        if reduction == "mean":
+            counts = target != ignored
+            loss = loss / (weight[target.clip(0, x.shape[-1] - 1)] * counts).sum()
+        return (loss.to(dtype), lse) if return_lse else loss.to(dtype)
     if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
         options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
@@ -129,10 +150,32 @@ def cross_entropy(
     return (loss, lse) if return_lse else loss
 
 
-def _refuse_beside_hooks(hooks: Any, input: Any, smoothing: float, overwrite: bool) -> None:
+def _weighed_and_smoothed(
+    x: Any, target: Any, weight: Any, ignored: int, smoothing: float, z_loss: float, invariant: Any
+) -> tuple[Any, Any]:
+    """Return the loss of each row, and lse.
+
+    With w the weights and C classes that is (1 - smoothing) w[target] (lse - x[target])
+    + smoothing / C sum(w (lse - x)), of which PyTorch's operations make the last sum. All of it is
+    in the type of the arithmetic, so that the gradient is rounded once.
+    """
+    counts, cols = target != ignored, x.shape[-1]
+    x = x.to(wide(x)).masked_fill(~counts[..., None], 0)
+    options = (ignored, "none", 0.0, 0.0, wide(x), False, invariant)
+    rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
+    of_rows = weight[target.clip(0, cols - 1)] * counts
+    whole = LogSumExp.call(x, [x.dim() - 1], invariant)
+    every = (weight.sum() * whole - (x * weight).sum(-1)).masked_fill(~counts, 0)
+    found = (1 - smoothing) * of_rows * rows + smoothing / max(1, cols) * every
+    if z_loss:
+        found = found + z_loss * of_rows * whole.masked_fill(~counts, 0).square()
+    return found, lse
+
+
+def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> None:
     """Raise InvalidValueError for what goes with no hooks."""
     given = ", ".join(sorted(hooks))
-    for name, taken in (("label_smoothing", smoothing), ("overwrite", overwrite)):
+    for name, taken in others.items():
         if taken:
             raise InvalidValueError(f"{name} takes no hooks, got {given}")
     if input.dim() > 2:

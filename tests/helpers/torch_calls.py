@@ -62,16 +62,15 @@ class World:
                 return
             if name == "share_weighed":
                 *addresses, rows = words
-                types, sizes = (loss_type, of, of, of), (1, 1, rows, rows)
-                upstream, divisor, weights, made = map(at, addresses, types, sizes)
+                kinds = (loss_type, of, of, of)
+                upstream, divisor, weights, made = map(at, addresses, kinds, (1, 1, rows, rows))
                 made[:] = upstream.to(of) / divisor * weights
                 return
             if name == "weigh_rows":
                 *addresses, is_wide, cols, is_mean, rows = words
                 integers = torch.int64 if is_wide else torch.int32
-                kinds = (of, of, of, integers, of, loss_type, of)
-                lengths = (rows, rows, cols, rows, rows, 1, 1)
-                found = map(at, addresses, kinds, lengths)
+                of_seven = (of, of, of, integers, of, loss_type, of)
+                found = map(at, addresses, of_seven, (rows, rows, cols, rows, rows, 1, 1))
                 losses, lse, weight, target, weights, loss, divisor = found
                 counts = (lse != -torch.inf) | (losses != 0)
                 weights[:] = weight[target.clip(0, cols - 1).long()] * counts

@@ -542,7 +542,7 @@ def halves(x: Any, rank: int) -> Any:
     return x.chunk(2, -1)[rank].contiguous()
 
 
-def page(rank: int, size: int, train: str, of_dtensor: str, step: str) -> None:
+def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden: str) -> None:
     """The programs of docs/distributed.md, on the CPU."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -565,6 +565,10 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str) -> None:
     logits = hidden.double() @ head.T
     loss = torch.nn.functional.cross_entropy(logits, target)
     loss.backward()
+    close(names["loss"].detach(), loss.detach(), 1e-5)
+    close(names["head"].grad, head.grad.tensor_split(size)[rank], 1e-5)
+    names["head"].grad = None
+    exec(of_hidden, names)
     close(names["loss"].detach(), loss.detach(), 1e-5)
     close(names["head"].grad, head.grad.tensor_split(size)[rank], 1e-5)
     close(names["p"], torch.softmax(logits.detach(), -1).tensor_split(size, -1)[rank], 3e-6)

@@ -65,9 +65,9 @@ def test_by_the_texts_of_the_kernels(
 def test_the_page(bodies: Any, tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "distributed.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    train, of_dtensor, step, of_cupy = programs
+    train, of_dtensor, step, of_hidden, of_cupy = programs
     ast.parse(of_cupy)  # it runs on GPUs alone
-    run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step)
+    run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step, of_hidden)
 
 
 def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:

@@ -59,6 +59,11 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(x, IDS, lse_of(x), rows_of(x)[0].to(x.dtype), rows_of(x)[2], None),
         *(-100, 0.1, 0.0, None),
     ),
+    "probability_losses": lambda x: (x, normalised(x).to(x.dtype), 0.1, 0.25, None),
+    "probability_losses_backward": lambda x: (
+        *(x, normalised(x).to(x.dtype), lse_of(x), rows_of(x).abs(), rows_of(x)),
+        *(0.1, 0.25, None),
+    ),
     "linear_cross_entropy": lambda x: (
         *(x, columns_of(x), IDS, None, None, rows_of(x)[2]),
         *(True, [1, 0, 0], -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
@@ -102,6 +107,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 # Whose gradient says that it is not differentiable again.
 REFUSED = (
     *("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward"),
+    "probability_losses_backward",
     *("linear_cross_entropy_backward", "linear_token_log_probs_backward"),
 )
 LAID_OUT = [
