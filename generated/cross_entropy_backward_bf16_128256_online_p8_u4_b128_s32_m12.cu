@@ -85,15 +85,15 @@ struct Hooks {
   bool ignored;
   // The row's log-sum-exp.
   Compute base;
-  // The gradient is p * scale - rest, and of the target it is hit less; of p there is the root.
-  Compute scale, rest, hit;
+  // The gradient is p * gain - rest, and of the target it is hit less; of p there is the root.
+  Compute gain, rest, hit;
   Col end;  // of what is shown: nobody loads the columns from here on
 
   // N neighbouring results as they go out, from column `col` on.
   template <int N>
   __device__ void leave(Compute* values, Col col) const {
 #pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = values[i] * scale * values[i] - rest;
+    for (int i = 0; i < N; ++i) values[i] = values[i] * gain * values[i] - rest;
     if (target >= col && target < col + N) {
 #pragma unroll
       for (int i = 0; i < N; ++i) values[i] -= col + i == target ? hit : 0;
@@ -124,7 +124,7 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   const Compute up = known ? given : __int_as_float(0x7fc00000);
   // An lse that is infinite makes it NaN.
   const Compute times = up * (1 + z_loss * hooks.base * 2) + (hooks.base - hooks.base);
-  hooks.scale = hooks.ignored ? 0 : times;
+  hooks.gain = hooks.ignored ? 0 : times;
   hooks.rest = hooks.ignored ? 0 : up * label_smoothing * (1 / static_cast<Compute>(kCols));
   hooks.hit = up * (1 - label_smoothing);
   hooks.end = static_cast<Col>(end > 0 ? end : 0);

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import library_of
-from softgen.call.options import HookedOptions, Options, call
+from softgen.call.options import HookedOptions, call
 from softgen.call.scalars import finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
@@ -219,7 +219,7 @@ def cross_entropy_grad(
     weight: Any = None,
     dtype: object = None,
     out: Any = None,
-    **options: Unpack[Options],
+    **options: Unpack[HookedOptions],
 ) -> tuple[Any, Any, Any]:
     """Return the gradient of cross entropy with its loss: x is read once and dx written once.
 
@@ -237,7 +237,8 @@ def cross_entropy_grad(
         weight: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
-        options: as in `softmax`, without dim and hooks.
+        options: as in `softmax`, without dim. Of the hooks `scale`, a number, and `softcap`: dx is
+            with respect to x as it comes in. Rows of more than shared memory holds are read twice.
 
     Returns:
         dx = upstream (softmax(x) (1 + 2 z_loss lse) - [column is target]); the loss of each row,
@@ -270,7 +271,7 @@ def cross_entropy_grad(
     up = _upstreams(upstream, array, weights) if several else (upstream,)
     rest = (target, ignored, *up, *((smoothing,) if smoothing else ()), z_loss)
     found: tuple[Any, Any, Any]
-    found = call(name, x, options, Options, dtype=dtype, out=out, others=rest)
+    found = call(name, x, options, HookedOptions, dtype=dtype, out=out, others=rest)
     dx, loss, lse = found
     return (dx, loss if weights is None else loss * weights, lse)
 
@@ -287,7 +288,7 @@ def cross_entropy_backward(
     weight: Any = None,
     dtype: object = None,
     out: Any = None,
-    **options: Unpack[Options],
+    **options: Unpack[HookedOptions],
 ) -> Any:
     """Return the gradient of cross entropy with respect to x, from the log-sum-exp of its rows.
 
@@ -305,7 +306,7 @@ def cross_entropy_backward(
         weight: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
-        options: as in `softmax`, without dim and hooks.
+        options: as in `cross_entropy_grad`.
 
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
@@ -323,7 +324,7 @@ def cross_entropy_backward(
     name, array, target = _of_target("cross_entropy_backward", x, target)
     weights = _weights_of_rows(weight, x, target, ignored)
     rest = (target, ignored, lse, *_upstreams(upstream, array, weights), smoothing, z_loss)
-    return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
+    return call(name, x, options, HookedOptions, dtype=dtype, out=out, others=rest)
 
 
 def backward_of_probabilities(
@@ -356,7 +357,7 @@ def backward_of_probabilities(
     each = (scale, up * (1 - smoothing), up * (smoothing / max(1, array.shape[-1])))
     rest = (probs, lse, *map(library.contiguous, each))
     name = "cross_entropy_probs_backward"
-    return call(name, x, options, Options, dtype=dtype, out=out, others=rest)
+    return call(name, x, options, HookedOptions, dtype=dtype, out=out, others=rest)
 
 
 def _on_device(value: float, x: Any, dtype: object) -> Any:

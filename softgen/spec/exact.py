@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -111,8 +112,16 @@ def exact_results(
         with np.errstate(all="ignore"):
             for hook, values in _split(problem, inputs)[1]:
                 y = hook.leave(y, *values)
+                if problem.slopes:
+                    y = y * hook.slope(x, *values)
         results[i] = y
     return tuple(results)
+
+
+def gain(problem: Problem, inputs: Sequence[Storage]) -> float:
+    """Return the largest derivative of what the hooks make of x, if results have it."""
+    gains = [hook.gain(*values) for hook, values in _split(problem, inputs)[1]]
+    return math.prod(gains) if problem.slopes else 1.0
 
 
 def of_empty_row(problem: Problem) -> tuple[float, ...]:

@@ -20,7 +20,7 @@ from softgen.spec.dtypes import FLOAT32_TINY, DType, ElementType, Float8, FloatT
 from softgen.spec.exact import Float64 as Float64
 from softgen.spec.exact import Storage as Storage
 from softgen.spec.exact import exact_results as exact_results
-from softgen.spec.exact import hooked, slack
+from softgen.spec.exact import gain, hooked, slack
 from softgen.spec.exact import of_empty_row as of_empty_row
 from softgen.spec.exact import reference as reference
 from softgen.spec.operands import Extent, Limit, Measure, Operand
@@ -213,6 +213,9 @@ def check(
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         sizes = problem.function.magnitudes(*exact_inputs)
+    if problem.slopes:
+        times = gain(problem, values)
+        sizes = tuple(size if size is None else size * times for size in sizes)
     x = exact_inputs[0]  # with the sink
     off = slack(problem, x)
     found = [

@@ -288,6 +288,11 @@ class Problem:
         return any(hook.weighs for hook in self.modifiers)
 
     @property
+    def slopes(self) -> bool:
+        """Whether results are with respect to elements before the hooks."""
+        return bool(self.hooks) and any(hook.slopes for hook in self.modifiers)
+
+    @property
     def weighs_lse(self) -> bool:
         """Whether that number depends on the row's maximum and sum, too."""
         return any(hook.weighs_lse for hook in self.modifiers)

@@ -64,6 +64,7 @@ class Feature(Enum):
     SUMS = "parts are sums, without a maximum"
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
+    SLOPES = "results are times the derivative of what hooks do to elements"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
     PLACES = (
@@ -82,6 +83,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.SUMS, problem.function.part is SUM),
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
+        (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),
         (Feature.PLACES, problem.layout.step > 1 and any(map(asks_place, problem.hooks))),

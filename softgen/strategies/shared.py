@@ -38,7 +38,7 @@ class Shared(Strategy):
     summary = "a row in the shared memory of one block, in its own type"
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.SLOPES),
             *(Feature.HOOKS, Feature.PICKS, Feature.FLOAT8),
         }
     )

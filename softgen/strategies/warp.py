@@ -45,7 +45,7 @@ class Warp(Sliced):
     triggers = True
     turns = True
     past_rows = True
-    takes = frozenset(Feature)
+    takes = frozenset(Feature) - {Feature.SLOPES}
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")

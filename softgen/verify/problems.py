@@ -229,7 +229,14 @@ def hooked_problems() -> list[Problem]:
     for function in all_functions():
         if function.hookable and not function.reduces and not function.twin:
             for hooks in (("causal",), ("lengthsi64",)):
-                found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
+                if "causal" not in function.barred:
+                    found.append(Problem.of(function, DType.FLOAT32, HOOK_WIDTHS[0], hooks=hooks))
+    # Gradients with respect to x as it is before hooks, which find lse of what those make of it.
+    sloped = [each for each in all_functions() if "causal" in each.barred and not each.twin]
+    for i, function in enumerate(each for each in sloped if each.hookable and each.reduces):
+        for j, hooks in enumerate((("softcap",), ("scale", "softcap"), ("scaleany",))):
+            dtype, cols = types[(i + j) % len(types)], HOOK_WIDTHS[(i + j) % 2]
+            found.append(Problem.of(function, dtype, cols, hooks=hooks))
     return found
 
 

@@ -27,6 +27,12 @@ from softgen.spec.parts import MAX_SUM_BELOW, Part
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
 
+# Hooks that gradients do not take: they know the derivatives of a scale and a softcap.
+WITHOUT_SLOPES = frozenset(
+    {"bias", "mask", "lengths", "causal", "sink", "zeroempty", "outscale", "dropout", "scalerow"}
+)
+
+
 @dataclass(frozen=True)
 class OfTargets(Function):
     """Base of functions of x and of a column of each row.
@@ -186,8 +192,13 @@ class CrossEntropyGrad(OfTargets):
 
     @property
     def hookable(self) -> bool:
-        """Not yet: the gradient is that with respect to elements as they come in."""
-        return False
+        """By those that have a derivative."""
+        return True
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """Those that have none here."""
+        return WITHOUT_SLOPES
 
     @property
     def like(self) -> str:

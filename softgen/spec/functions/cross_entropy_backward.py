@@ -9,6 +9,7 @@ from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import element, element_result, number_input, row_input
 from softgen.spec.functions.cross_entropy import (
     IGNORE_INDEX,
+    WITHOUT_SLOPES,
     OfTargets,
     arrays,
     first_column,
@@ -54,6 +55,16 @@ class CrossEntropyBackward(OfTargets):
     def reduces(self) -> bool:
         """The log-sum-exp of a row is given."""
         return False
+
+    @property
+    def hookable(self) -> bool:
+        """By those that have a derivative."""
+        return True
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """Those that have none here."""
+        return WITHOUT_SLOPES
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
@@ -132,6 +143,11 @@ class CrossEntropyBackwardShard(CrossEntropyBackward):
     """
 
     stem = "cross_entropy_backward_shard"
+
+    @property
+    def hookable(self) -> bool:
+        """Shards take no hooks."""
+        return False
 
     @property
     def template(self) -> str:

@@ -97,6 +97,19 @@ class Hook(abc.ABC):
         return False
 
     @property
+    def slopes(self) -> bool:
+        """Whether results are with respect to elements as they came in, past the hooks before."""
+        return False
+
+    def slope(self, entered: Any, *values: Any) -> Any:
+        """Return the derivative of what enters, where that is `entered`."""
+        raise NotImplementedError(f"{self} has no derivative here")
+
+    def gain(self, *values: Any) -> float:
+        """Return the largest size of that derivative."""
+        return 1.0
+
+    @property
     def sinks(self) -> bool:
         """Whether it gives a row a logit without a column."""
         return False

@@ -52,6 +52,14 @@ class Scale(Hook):
         """Return the products."""
         return x * _factor(x, values[0])
 
+    def slope(self, entered: Any, *values: Any) -> Any:
+        """Return the number."""
+        return _factor(entered, values[0])
+
+    def gain(self, *values: Any) -> float:
+        """Return its size."""
+        return abs(float(values[0]))
+
     @property
     def placed(self) -> bool:
         """Times any other number, the -inf of what is not there may be +inf, or NaN."""

@@ -40,6 +40,10 @@ class Softcap(Hook):
         (c,) = (np.asarray(value, np.longdouble) for value in values)
         return c * np.tanh(x.astype(np.longdouble) / c)
 
+    def slope(self, entered: Any, *values: Any) -> Any:
+        """Return 1 - tanh^2."""
+        return 1 - (entered / float(values[0])) ** 2
+
     def steps(self, compute: DType) -> float:
         """Return twice what one element is off by: two may be off in opposite directions.
 

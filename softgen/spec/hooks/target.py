@@ -65,6 +65,11 @@ class Target(OfFunction):
         return self.weighs
 
     @property
+    def slopes(self) -> bool:
+        """The gradient is that with respect to x."""
+        return self.gradient
+
+    @property
     def by_row(self) -> bool:
         """Where what is above finds its place by the row's number in 32 bits."""
         return self.given or self.upstreams

@@ -208,6 +208,34 @@ def test_what_means_nothing_to_probabilities_is_refused(world: World) -> None:
     assert not world.driver.names
 
 
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("hooks", [{"softcap": 2.0}, {"scale": -0.5, "softcap": 2.0}], ids=str)
+def test_gradients_are_past_a_scale_and_a_softcap(
+    world: World, hooks: dict[str, float], smoothing: float
+) -> None:
+    x, scale = x_of(), hooks.get("scale", 1.0)
+    z = 2 * np.tanh(scale * x / 2)
+    slope = (1 - (z / 2) ** 2) * scale
+    lse = np.log(np.exp(z).sum(-1, keepdims=True))
+    target = np.where(TARGET < 0, 0, TARGET)
+    ought = (1 - smoothing) * np.eye(COLS)[target] + smoothing / COLS
+    dx = (np.exp(z - lse) - ought) * slope * (TARGET != -100)[:, None]
+    options: dict[str, Any] = {"label_smoothing": smoothing, **hooks}
+    upstream = cupy_array(np.arange(1.0, 7.0))
+    for up in (0.25, upstream):
+        found, loss, of_rows = softgen.cross_entropy_grad(x, TARGET, up, **options)
+        np.testing.assert_allclose(found, dx * np.reshape(up, (-1, 1)), atol=1e-12)
+        wanted = softgen.cross_entropy(x, TARGET, reduction="none", **options)
+        np.testing.assert_allclose(loss, wanted, rtol=1e-12)
+    found = softgen.cross_entropy_backward(x, TARGET, of_rows, upstream, out=x, **options)
+    assert found is x
+    np.testing.assert_allclose(found, dx * upstream[:, None], atol=1e-12)
+    with pytest.raises(InvalidValueError, match="mask means nothing to cross_entropy_grad"):
+        softgen.cross_entropy_grad(x, TARGET, mask=cupy_array(x > 0))
+    with pytest.raises(InvalidValueError, match="cross_entropy_probs takes no hooks, got softcap"):
+        softgen.cross_entropy_grad(x, cupy_array(np.abs(x)), softcap=2.0)
+
+
 def numbers(world: World) -> tuple[float, ...]:
     """Return upstream_every, upstream_count, label_smoothing and z_loss of the last gradient."""
     _, _, _, _, *found = world.dispatched[-1][-1]
