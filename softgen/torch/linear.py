@@ -285,16 +285,6 @@ def _like_wanted(given: Sequence[Any], dtypes: Sequence[Any], wanted: Sequence[i
     ]
 
 
-def _capped(logits: Any, softcap: float | None, slope: bool) -> Any:
-    """Cap logits in place; return what gradients are times where that is asked for, or None."""
-    if softcap is None:
-        return None
-    logits.div_(softcap).tanh_()
-    found = logits.square().neg_().add_(1) if slope else None
-    logits.mul_(softcap)
-    return found
-
-
 def scaled_by(made: Any, g: Any, dtype: Any) -> Any:
     """Return a gradient times g, of a dtype; it takes the memory of what is scaled.
 
@@ -363,17 +353,17 @@ class LinearCrossEntropyBackward(_OfHidden):
         head = Head(x, weight, bias, mode, chunk, wanted, accumulate)
         g = g.to(lse.dtype)
         for part, logits in head:
-            slope = _capped(logits, softcap, True)
             losses.cross_entropy_backward(
                 *(logits, target[part], lse[part], g[part] if g.dim() else g),
                 ignore_index=ignored,
                 label_smoothing=smoothing,
                 z_loss=z_loss,
                 weight=class_weights,
+                softcap=softcap,
                 out=logits,
                 tune=tuning(),
             )
-            head.add(part, logits if slope is None else logits.mul_(slope))
+            head.add(part, logits)
         dweight, dbias = head.dweight, head.dbias
         return (
             head.dx,
@@ -425,16 +415,16 @@ class LinearCrossEntropy(_OfHidden):
             "label_smoothing": smoothing,
             "z_loss": z_loss,
             "weight": class_weights,
+            "softcap": softcap,
             "tune": tuning(),
         }
         for part, logits in head:
-            slope = _capped(logits, softcap, gradient)
             request = (logits, target[part])
             if gradient:
                 _, found[part], lse[part] = losses.cross_entropy_grad(
                     *request, upstream, out=logits, **options
                 )
-                head.add(part, logits if slope is None else logits.mul_(slope))
+                head.add(part, logits)
             else:
                 found[part], lse[part] = losses.cross_entropy(
                     *request, reduction="none", return_lse=True, **options
