@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from typing import Any
@@ -17,6 +18,8 @@ from softgen.distributed.direct import Direct
 from softgen.errors import ExchangeError
 from softgen.tuning import cache
 from tests.cpu.distributed.bodies import BOUND, entropy_of, exact_losses, regimes, targets_of
+from tests.cpu.distributed.hidden import BOUNDS as OF_HIDDEN
+from tests.cpu.distributed.hidden import Layer, factors
 
 BOUNDS = {**BOUND, torch.float16: 1e-3}
 WIDTHS = [(129, 65), (64, 0), (0, 1000)]
@@ -69,10 +72,11 @@ def _right(rank: int, widths: tuple[int, int], dtype: Any, group: Any) -> None:
     (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
     _close(got_dx[sure.cuda()], mine(dx[sure]), bound * large)
     target = targets_of(full, torch.int64)
-    for z_loss, ignored in ((0.0, -100), (1e-3, 3)):
-        losses, dx, _ = exact_losses(full, target, ignored, z_loss)
+    for z_loss, ignored, smoothing in ((0.0, -100, 0.0), (1e-3, 3, 0.0), (1e-3, 3, 0.25)):
+        losses, dx, _ = exact_losses(full, target, ignored, z_loss, smoothing)
         x = mine(full).requires_grad_()
         options: dict[str, Any] = {"ignore_index": ignored, "z_loss": z_loss, "offset": start}
+        options["label_smoothing"] = smoothing
         got = sd.cross_entropy(x, target.cuda(), reduction="none", group=group, **options)
         _close(got, losses.cuda(), bound)
         (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
@@ -99,6 +103,26 @@ def _close(got: Any, exact: Any, bound: float) -> None:
     torch.testing.assert_close(
         got.detach().double(), exact.detach().double(), rtol=bound, atol=bound, equal_nan=True
     )
+
+
+def hidden(rank: int, size: int, folder: str, exchange: str) -> None:
+    """Losses of hidden states and their gradients, in chunks; rows of the weight in shards."""
+    group = begin(rank, folder, exchange)
+    for dtype, (reduction, chunk) in itertools.product(
+        (torch.float64, torch.float32, torch.bfloat16), (("mean", None), ("sum", 7), ("none", 7))
+    ):
+        layer = Layer(1001, dtype)
+        loss, dx, dweight = layer.right(reduction, 0.1, 1e-3)
+        x = layer.x.cuda().requires_grad_()
+        weight = layer.weight.cuda().tensor_split(size)[rank].clone().requires_grad_()
+        options: dict[str, Any] = {"label_smoothing": 0.1, "z_loss": 1e-3, "chunk": chunk}
+        options |= {"reduction": reduction, "group": group}
+        got = sd.linear_cross_entropy(x, weight, layer.target.cuda(), **options)
+        _close(got.cpu(), loss, OF_HIDDEN[dtype])
+        for retain in (True, False):  # the second time gradients are made again
+            found = torch.autograd.grad(got, (x, weight), factors(got), retain_graph=retain)
+            for each, exact in zip(found, (dx, dweight.tensor_split(size)[rank]), strict=True):
+                _close(each.cpu(), exact, OF_HIDDEN[dtype] * (1 + float(exact.abs().max())))
 
 
 def graphs(rank: int, size: int, folder: str, exchange: str) -> None:

@@ -31,7 +31,7 @@ def on_two(tmp_path: Path, own_cache: Path) -> Callable[..., None]:
 
 
 @pytest.mark.parametrize("exchange", ["direct", "gather"])
-@pytest.mark.parametrize("body", ["right", "graphs", "dtensors"])
+@pytest.mark.parametrize("body", ["right", "hidden", "graphs", "dtensors"])
 def test_by_both_exchanges(body: str, exchange: str, on_two: Callable[..., None]) -> None:
     on_two(body, exchange)
 

@@ -58,11 +58,12 @@ class Layer:
 
 def factors(loss: Any) -> Any:
     """Return what losses are times in what is differentiated."""
-    return torch.linspace(3, 1, loss.numel(), dtype=loss.dtype).reshape(loss.shape)
+    of = {"dtype": loss.dtype, "device": loss.device}
+    return torch.linspace(3, 1, loss.numel(), **of).reshape(loss.shape)
 
 
 def all_of_it(rank: int, size: int) -> None:
-    """All checks of this file but that of the kernels' texts."""
+    """All checks of this file but those of compiled calls and of the kernels' texts."""
     Kernels().install()
     for widths in SHARDS[size]:
         as_one_process(rank, widths, dist.new_group())
@@ -71,7 +72,6 @@ def all_of_it(rank: int, size: int) -> None:
     nothing_counts(rank, size)
     if size == 2:
         dtensors(size)
-        compiled(rank, size)
         autocast(rank, size)
         refused()
 

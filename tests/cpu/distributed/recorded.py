@@ -12,6 +12,7 @@ import torch.distributed as dist
 import softgen.distributed as sd
 from softgen.distributed import operators
 from softgen.errors import NotSupportedError
+from tests.cpu.distributed import hidden
 from tests.cpu.distributed.bodies import WIDTHS, close, mine
 from tests.cpu.distributed.kernels import Kernels
 
@@ -22,6 +23,7 @@ def all_of_it(rank: int, size: int) -> None:
     full = torch.randn(3, 4, sum(WIDTHS[size]), generator=torch.Generator().manual_seed(1))
     ids = torch.randint(0, full.shape[-1], (3, 4), generator=torch.Generator().manual_seed(2))
     compiled(full, ids, rank, size)
+    hidden.compiled(rank, size)
     sound(mine(full, rank, size), ids, sum(WIDTHS[size][:rank]))
     autocast(mine(full, rank, size), ids)
     without_memory(mine(full, rank, size), ids)
@@ -103,12 +105,12 @@ def sound(x: Any, ids: Any, first: int) -> None:
         (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
         (operators.entropy, (x, None, None, name)),
     ]
-    hidden = torch.ones(2, 3).requires_grad_()
+    states = torch.ones(2, 3).requires_grad_()
     head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
     options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
     cases += [
-        (operators.linear_losses, (hidden, head, ids, True, True, *options)),
-        (operators.linear_losses, (hidden, head, ids, False, False, *options)),
+        (operators.linear_losses, (states, head, ids, True, True, *options)),
+        (operators.linear_losses, (states, head, ids, False, False, *options)),
     ]
     for operator, given in cases:
         torch.library.opcheck(operator, given)
