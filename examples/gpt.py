@@ -1,6 +1,6 @@
 """A small GPT, trained from scratch: PyTorch's softmax and cross entropy against softgen's.
 
-    python examples/gpt.py [--steps 400] [--small] [--out gpt]
+    python examples/gpt.py [--steps 400] [--loss linear] [--small] [--out gpt]
 
 The text is the source of Python's standard library, cut into words; the head has 50304 columns.
 Five runs start from the same seed: with PyTorch's functions, with softgen's, and three times with
@@ -8,6 +8,10 @@ PyTorch's in which softmax, the loss or both add up rows from the other end. Pri
 memory of a step, the share of softmax and loss in the time of its kernels, those kernels, how far
 the curves are apart, and some text from the model. Writes the curves to OUT/losses.csv and, with
 Matplotlib, to OUT/losses.png, and the time of every kernel of a step to OUT/kernels.csv.
+
+With `--loss linear` the runs are others: attention is PyTorch's fused one, and softgen's loss is
+that of hidden states, which keeps no logits. PyTorch's and softgen's are eager and compiled, and
+Liger's loss is a run where it is installed.
 """
 
 from __future__ import annotations
@@ -39,10 +43,26 @@ WARM_UP, BEFORE, PROFILED = 40, 10, 5  # steps
 
 @dataclass(frozen=True)
 class Functions:
-    """Whose functions a model calls."""
+    """Whose functions a model calls.
 
-    softmax: Callable[..., torch.Tensor]
-    cross_entropy: Callable[..., torch.Tensor]
+    Attributes:
+        softmax: that of attention, which is written by hand then; None for PyTorch's attention.
+        loss: of hidden states (rows, width), the weight of the head and the words that follow.
+        compiled: whether the loss of a batch is compiled, model and all.
+    """
+
+    softmax: Callable[..., torch.Tensor] | None
+    loss: Callable[..., torch.Tensor]
+    compiled: bool = False
+
+
+def of_logits(cross_entropy: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a loss of hidden states that makes all logits."""
+
+    def loss(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return cross_entropy(F.linear(hidden, weight), target)
+
+    return loss
 
 
 def turned_softmax(x: torch.Tensor, dim: int) -> torch.Tensor:
@@ -55,13 +75,41 @@ def turned_cross_entropy(x: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(x.flip(1), x.shape[1] - 1 - target)
 
 
-RUNS = {
-    "torch": Functions(F.softmax, F.cross_entropy),
-    "softgen": Functions(softgen.torch.softmax, softgen.torch.cross_entropy),
-    "softmax turned": Functions(turned_softmax, F.cross_entropy),
-    "loss turned": Functions(F.softmax, turned_cross_entropy),
-    "both turned": Functions(turned_softmax, turned_cross_entropy),
-}
+def of_liger() -> dict[str, Functions]:
+    """Return a run with Liger's loss of hidden states, where it is installed."""
+    try:
+        from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
+    except ImportError:
+        return {}
+    fused = LigerFusedLinearCrossEntropyLoss()
+
+    def loss(hidden: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = fused(weight.bfloat16(), hidden.bfloat16(), target)
+        return found
+
+    return {"Liger": Functions(None, loss)}
+
+
+def runs_of(loss: str) -> dict[str, Functions]:
+    """Return the runs for `--loss`, by name."""
+    theirs = of_logits(F.cross_entropy)
+    if loss == "linear":
+        mine = softgen.torch.linear_cross_entropy
+        return {
+            "torch": Functions(None, theirs),
+            "softgen": Functions(None, mine),
+            "torch compiled": Functions(None, theirs, compiled=True),
+            "softgen compiled": Functions(None, mine, compiled=True),
+            **of_liger(),
+        }
+    turned = of_logits(turned_cross_entropy)
+    return {
+        "torch": Functions(F.softmax, theirs),
+        "softgen": Functions(softgen.torch.softmax, of_logits(softgen.torch.cross_entropy)),
+        "softmax turned": Functions(turned_softmax, theirs),
+        "loss turned": Functions(F.softmax, turned),
+        "both turned": Functions(turned_softmax, turned),
+    }
 
 
 @dataclass(frozen=True)
@@ -107,10 +155,13 @@ class Block(nn.Module):
         batch, length, width = x.shape
         parts = self.inputs(self.before_attention(x)).chunk(3, dim=-1)
         q, k, v = (each.view(batch, length, self.heads, -1).transpose(1, 2) for each in parts)
-        scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
-        weights = self.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
-        seen = (weights.to(v.dtype) @ v).transpose(1, 2).reshape(batch, length, width)
-        x = x + self.output(seen)
+        if self.softmax is None:
+            seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5
+            weights = self.softmax(scores.masked_fill(hidden, float("-inf")), dim=-1)
+            seen = weights.to(v.dtype) @ v
+        x = x + self.output(seen.transpose(1, 2).reshape(batch, length, width))
         return x + self.network(self.before_network(x))
 
 
@@ -129,12 +180,13 @@ class Model(nn.Module):
         self.register_buffer("hidden", hidden, persistent=False)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:
-        """Return logits of (batch, length, VOCABULARY)."""
+        """Return the hidden states that the head takes, (batch, length, width)."""
         length = words.shape[1]
         x = self.words(words) + self.positions.weight[:length]
         for block in self.blocks:
             x = block(x, self.hidden[:length, :length])
-        return F.linear(self.last(x), self.words.weight)
+        hidden: torch.Tensor = self.last(x)
+        return hidden
 
 
 @dataclass
@@ -174,14 +226,19 @@ def train(functions: Functions, size: Size, text: torch.Tensor) -> tuple[Any, An
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: min(1, (i + 1) / WARM_UP))
     chooser = torch.Generator().manual_seed(1)
     offsets = torch.arange(size.context + 1)
+
+    def loss_of(tokens: torch.Tensor) -> torch.Tensor:
+        hidden = model(tokens[:, :-1]).flatten(0, 1)
+        return functions.loss(hidden, model.words.weight, tokens[:, 1:].flatten())
+
+    loss_of_batch = torch.compile(loss_of) if functions.compiled else loss_of
     text = text.cuda()  # a batch from the host, above 64 KB, would wait for the step before
 
     def step() -> torch.Tensor:
         starts = torch.randint(len(text) - size.context - 1, (size.batch, 1), generator=chooser)
         tokens = text[(starts + offsets).cuda()]
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = model(tokens[:, :-1])
-            loss = functions.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
+            loss = loss_of_batch(tokens)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -224,7 +281,7 @@ def sampled(model: Any, size: Size, words: list[str], temperature: float = 0.8) 
     written = size.context // 4
     for i in range(written):
         with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = model(tokens)[:, i]
+            logits = F.linear(model(tokens)[:, i], model.words.weight)
         p = softgen.softmax(logits, dtype=torch.float32, scale=1 / temperature)
         tokens[:, i + 1] = torch.multinomial(p, 1, generator=chooser)[:, 0]
     return "".join(words[number] for number in tokens[0, : written + 1].tolist())
@@ -279,8 +336,8 @@ def write(folder: Path, results: dict[str, Result]) -> None:
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss")
-    for (name, result), style in zip(results.items(), ("-", "--", ":", ":", ":"), strict=True):
-        axes.plot(result.losses, style, label=name)
+    for name, result in results.items():
+        axes.plot(result.losses, {"torch": "-", "softgen": "--"}.get(name, ":"), label=name)
     axes.legend()
     figure.savefig(folder / "losses.png", dpi=120)
 
@@ -289,6 +346,7 @@ def main() -> None:
     """Train the models and compare them."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--steps", type=int, default=400, help="of training, 400 by default")
+    parser.add_argument("--loss", choices=("logits", "linear"), default="logits", help="of what")
     parser.add_argument("--small", action="store_true", help="two narrow layers, for a first look")
     parser.add_argument("--out", type=Path, default=Path("gpt"), help="folder for the curves")
     options = parser.parse_args()
@@ -298,7 +356,8 @@ def main() -> None:
         f"{len(text)} words, {text.unique().numel()} different, on {torch.cuda.get_device_name()}, "
         f"PyTorch {torch.__version__}"
     )
-    results = {name: run(each, size, options.steps, text) for name, each in RUNS.items()}
+    runs = runs_of(options.loss)
+    results = {name: run(each, size, options.steps, text) for name, each in runs.items()}
     for each in results.values():
         each.kernels = profiled(each.step)
     print(

@@ -392,10 +392,11 @@ def _loss(draw: Draw, name: str) -> Call:
 
     def weights(x: Any) -> tuple[Any, Any]:
         """Return what each row's loss is times, and by how much a sum of them is divided."""
-        if given.is_floating_point():
-            return x.new_ones(of_rows), 1.0
-        counted = given != ignored
         weight = options["weight"].double() if "weight" in options else x.new_ones(classes)
+        if given.is_floating_point():
+            mean = options["reduction"] == "mean"
+            return x.new_ones(of_rows) * weight.max(), max(1, math.prod(of_rows)) if mean else 1.0
+        counted = given != ignored
         w = torch.where(counted, weight[given.clamp(0, classes - 1)], 0.0)
         if smoothing:
             w = w + smoothing * weight.max() * counted
@@ -420,7 +421,9 @@ def _loss(draw: Draw, name: str) -> Call:
         z, of_each = rows(x)
         g = (upstreams[0].abs() * w / divisor)[..., None]
         size = g * (torch.softmax(z, -1) * of_each[..., None] + smoothing)
-        if not given.is_floating_point():
+        if given.is_floating_point():
+            size = size + g * (given.movedim(1, -1) if x.dim() > 1 else given).to(size.dtype)
+        else:
             index = given.clamp(0, classes - 1)[..., None]
             size = size.scatter_add(-1, index, g.expand(*size.shape[:-1], 1).to(size.dtype))
         return size.movedim(-1, 1) if x.dim() > 1 else size

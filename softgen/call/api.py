@@ -1,4 +1,4 @@
-"""The calls people make: the functions of an array."""
+"""softmax, log_softmax, logsumexp, and the two parts of softmax: of an array, along any axis."""
 
 from __future__ import annotations
 

@@ -82,8 +82,8 @@ def axis_of(axis: Any, dim: int | tuple[int, ...] | None) -> Any:
     return dim
 
 
-def is_plain(axis: Any) -> bool:
-    """Whether `axis` is what its equals are: True equals 1, and is refused."""
+def is_of_ints(axis: Any) -> bool:
+    """Whether `axis` is None, an int or a tuple of ints: True and 1.0 equal 1, and are refused."""
     if axis is None or type(axis) is int:
         return True
     return type(axis) is tuple and all(type(each) is int for each in axis)

@@ -1,4 +1,7 @@
-"""A call from its arrays to a launch, with all checks: the way of what no entry is known for."""
+"""The full path of a call: from its arrays to a launch, with all checks.
+
+A call that has an entry goes past it (runner.py). PyTorch's dispatcher is no part of it.
+"""
 
 from __future__ import annotations
 

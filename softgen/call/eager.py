@@ -22,6 +22,7 @@ _included = torch._C._dispatch_tls_local_include_set
 _excluded = torch._C._dispatch_tls_local_exclude_set
 _keys_of = torch._C._dispatch_keys
 _takes_tangents = torch._C._is_fwd_grad_enabled
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def _set_of(*names: str) -> int:
@@ -35,23 +36,28 @@ def _set_of(*names: str) -> int:
 # What a thread includes in all calls while nothing goes on. VmapMode is of the older vmap, which
 # marks the tensors that it batches, and hands the others on as they are.
 _IDLE = _set_of("BackendSelect", "ADInplaceOrView", "VmapMode")
-# Where kernels run, and the keys that a dense tensor there does not have.
+# Where kernels run.
 DEVICE = "cuda"
+# The keys that a dense tensor there does not have: one of them is enough to refuse it.
 OTHERS = ~_set_of("CUDA", "ADInplaceOrView", "AutogradCUDA", "AutocastCUDA")
 
 
 def is_eager(*tensors: Any) -> bool:
-    """Whether kernels may be launched on these tensors right now; torch.compile is asked apart.
+    """Whether kernels may be launched on these tensors right now.
 
     They are when each is exactly a torch.Tensor or a Parameter, dense and on a GPU, without a lazy
     negation, and no mode, transform, trace or level of forward-mode AD is under way. Otherwise a
-    registered operator has to be called, of which PyTorch knows what it returns.
+    registered operator has to be called, of which PyTorch knows what it returns. It does not tell
+    whether torch.compile traces the call, nor whether autograd follows a tensor (`is_tracked`).
+    None is no tensor.
     """
     for each in tensors:
+        if each is None:
+            continue
         if type(each) not in KINDS or _keys_of(each).raw_repr() & OTHERS:
             return False
     # A guard does not see a FakeTensorMode.
-    if _modes() or not (_as_then(_PROBE) or _includes_nothing()):
+    if _modes() or not (_idle_guard(_PROBE) or _includes_nothing()):
         return False
     return forward_ad._current_level < 0 or not _takes_tangents()
 
@@ -86,16 +92,15 @@ def never(*tensors: Any) -> bool:
 
 
 _PROBE = torch.empty(0)
-# To compare the sets of keys takes 1.5 us.
-_as_then = guard_of(_PROBE) if _includes_nothing() else never
-_modes = torch._C._len_torch_dispatch_stack
+# Whether the thread dispatches as it did at import. To compare the sets of keys takes 1.5 us.
+_idle_guard = guard_of(_PROBE) if _includes_nothing() else never
 
 
 def is_tracked(tensors: Sequence[Any]) -> bool:
-    """Whether autograd follows what is computed of any of these tensors."""
+    """Whether autograd follows what is computed of any of these tensors; None is no tensor."""
     if torch.is_grad_enabled():
         for each in tensors:
-            if each.requires_grad:
+            if each is not None and each.requires_grad:
                 return True
     return False
 
@@ -113,6 +118,22 @@ def require_launchable(x: Any) -> None:
     has no memory of its own or asks for a gradient, which would be dropped, and while something is
     recorded or transformed.
     """
+    if not is_eager(x):
+        _require_memory(x)
+    if x.numel() and not x.data_ptr():
+        raise NotSupportedError(
+            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
+            "it be allocated again before the call"
+        )
+    if is_tracked((x,)):
+        raise NotSupportedError(
+            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
+            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
+        )
+
+
+def _require_memory(x: Any) -> None:
+    """Raise for a tensor that is not eager, unless it is only of a subclass."""
     kind = f"{type(x).__module__}.{type(x).__qualname__}"
     keys = _keys_of(x)
     if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
@@ -137,14 +158,4 @@ def require_launchable(x: Any) -> None:
         raise NotSupportedError(
             "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
             "memory); pass x.resolve_neg(), or x.clone()"
-        )
-    if x.numel() and not x.data_ptr():
-        raise NotSupportedError(
-            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
-            "it be allocated again before the call"
-        )
-    if is_tracked((x,)):
-        raise NotSupportedError(
-            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
-            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
         )

@@ -349,9 +349,10 @@ def backward_of_probabilities(
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     library, array = library_of(x)
     lse, mass = library_of(lse)[1], library_of(mass)[1]
-    up, _, count = _upstreams(upstream, array)
+    up, *_ = _upstreams(upstream, array)
     rows = tuple(array.shape[:-1])
-    up = library.broadcast(up.reshape(()), rows) if count == 1 else up.reshape(rows)
+    one = math.prod(up.shape) == 1
+    up = library.broadcast(up.reshape(()), rows) if one else up.reshape(rows)
     scale = up * ((1 - smoothing) * mass + (smoothing + 2 * z_loss * lse))
     each = (scale, up * (1 - smoothing), up * (smoothing / max(1, array.shape[-1])))
     rest = (probs, lse, *map(library.contiguous, each))

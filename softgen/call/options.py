@@ -1,4 +1,4 @@
-"""The options that all calls share, declared once, and the way from a call with some to its launch.
+"""The options that calls share, declared once, and the way of a call that has options to its run.
 
 A call without options goes past this: its function asks `calls_of` for its code right away.
 """
@@ -125,7 +125,8 @@ def call(
         return calls_of(function)[type(x)](x, out, axis, dtype, None, None, None, others)
     asked = checked(options, takes)
     axis = axis_of(axis, asked.pop("dim", None))
-    tune, variant, invariant, pdl = (asked.pop(name, default) for name, default in _DEFAULTS)
+    tune, variant = asked.pop("tune", None), asked.pop("variant", None)
+    invariant, pdl = asked.pop("batch_invariant", None), asked.pop("pdl", True)
     names: tuple[str, ...] = ()
     if asked:
         from softgen.call.hooks import hooked  # 6 ms of a first call, for those who have some
@@ -134,9 +135,6 @@ def call(
         others = (*others, *values)
     calls = calls_of(function, pdl, names)
     return calls[type(x)](x, out, axis, dtype, tune, variant, invariant, others)
-
-
-_DEFAULTS = (("tune", None), ("variant", None), ("batch_invariant", None), ("pdl", True))
 
 
 def checked(options: Mapping[str, Any], takes: type) -> dict[str, Any]:

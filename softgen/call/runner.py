@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from softgen.call.axes import is_plain
+from softgen.call.axes import is_of_ints
 from softgen.call.code import Code
 from softgen.call.library import Library, own_library_of
 from softgen.call.outputs import Output
@@ -55,13 +55,13 @@ class Entry:
     Attributes:
         options: the first of the request, as the caller gave them.
         like: whether arrays are like those of the request, in one call, if the library tells.
-        low: of all addresses, the bits below ALIGNMENT_MASK.
+        low: the bits of ALIGNMENT_MASK of each input's address, side by side in one number.
         context: of the device; a thread that has not used the device yet has none current.
         device: its number.
-        take, put_back, make: the parts of a Launcher.
+        take, put_back, make: those of the Launcher, of a launch's arguments.
         lend: puts a workspace's address among the values of a launch; None without one.
-        makers: what makes each result.
-        apart: of each input that is an array.
+        makers: what allocates each result.
+        apart: of each input that is an array, how far from the first result it has to lie.
         packers: of each number, what returns its word.
         words: of each number, the last int or float that was given and its word: packing takes
             0.5 us, and what else is a number may be an array, whose value changes.
@@ -132,6 +132,8 @@ def is_apart(known: Sequence[Apart], target: int, starts: Sequence[int]) -> bool
 
 class Calls(dict[type, Run]):
     """The calls of one function: a run for each class of arrays, and at most MOST_CALLS entries.
+
+    Two of the same function share no entry.
 
     `calls[type(x)](x, out, axis, dtype, tune, variant, batch_invariant, rest)` returns the result,
     or a tuple of all, by an entry or by `dispatch`. Threads need no lock: they find an entry or do
@@ -208,7 +210,7 @@ def run_of(library: Library, calls: Calls) -> Run:
         device.driver.ctxGetCurrent,
         device.runtime.streamIsCapturing,
         look_up,
-        is_plain,
+        is_of_ints,
         is_apart,
         **library.code.uses,
     )
@@ -222,7 +224,7 @@ def _compiled(text: str) -> Any:
 
 # What a library has no need of is an empty line. `given` stands for the arguments of a run.
 TEMPLATE = """\
-def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_apart, {uses}):
+def make(entries, dispatch, current_context, is_capturing, look, is_of_ints, is_apart, {uses}):
     last, recent = None, (None, None)
 
     def run(x, out, axis, dtype, tune, variant, batch_invariant, rest=()):
@@ -243,8 +245,9 @@ def make(entries, dispatch, current_context, is_capturing, look, is_plain, is_ap
                 if request != asked:  # which takes less time than to hash
                     entry = entries.get(request)
                 # True and 1.0 equal the axis 1, and are refused.
-                if entry is not None and type(axis) is not int and not is_plain(axis):
+                if entry is not None and type(axis) is not int and not is_of_ints(axis):
                     entry = None
+                {renew}
                 if entry is not None and out is None:
                     last, recent = entry, (request, entry)
         except (AttributeError, RuntimeError, TypeError, ValueError):
@@ -301,6 +304,13 @@ if seen is not None and out is None and low == seen.low and seen.like({arrays}) 
         entry = seen
 """
 
+# A comparison holds in one state of the thread: autocast, inference mode and the first call of
+# compiled code have others.
+RENEW = """\
+if entry is not None and entry is seen and not entry.like({arrays}):
+    entry.like = alike(({arrays},))
+"""
+
 # Packing takes 0.5 us, and a number is often the last one.
 PACK = """\
 was, word_{name} = entry.words[{i}]
@@ -348,6 +358,7 @@ def text_of(code: Code, operands: Sequence[Operand]) -> str:
         low=" | ".join(f"({name}_at & 15) << {4 * i}" for i, name in enumerate(arrays)),
         present=" and ".join(f"{name}_at" for name in arrays),
         likeness=likeness if code.compares else "",
+        renew=RENEW.format(arrays=", ".join(arrays)) if code.compares else "",
         served=" and ".join(
             [
                 code.served.format(", ".join(arrays)),

@@ -38,6 +38,7 @@ class TorchLibrary:
                 "is_launchable": is_launchable,
                 "levels": forward_ad,
                 "modes": torch._C._len_torch_dispatch_stack,
+                "alike": self.alike,
                 "current_stream": self.current_stream,
                 "written": self.written,
             },

@@ -125,6 +125,10 @@ class Direct:
         """Return the pairs and the chosen elements of the rows; see Gathered."""
         return self.collective.pairs(x, scale, chosen)
 
+    def entropy(self, x: Any, scale: Any, chosen: Any = None) -> tuple[Any, Any, Any]:
+        """Return the entropy, lse and the chosen elements of the rows; see Gathered."""
+        return self.collective.entropy(x, scale, chosen)
+
     def total(self, sums: Any) -> Any:
         """Return the sums over the processes; see Gathered."""
         return self.collective.total(sums)

@@ -26,25 +26,31 @@ class Sharded(NamedTuple):
     offset: int | None = None
 
     @classmethod
-    def of(cls, x: Any, group: Any) -> Sharded:
+    def of(cls, x: Any, group: Any, dim: int = -1) -> Sharded:
         """Return the shard of a DTensor, or a tensor as it is.
 
-        Raises NotSupportedError for a DTensor whose last dimension is not sharded over one
-        dimension of its mesh, and InvalidValueError for a group beside a DTensor.
+        Args:
+            x: the one or the other.
+            group: that of a tensor.
+            dim: along which columns lie: the last dimension, or the first one of a weight.
+
+        Raises NotSupportedError for a DTensor that is not sharded along it over one dimension of
+        its mesh, and InvalidValueError for a group beside a DTensor.
         """
         if not is_dtensor(x):
             return cls(x, group)
         if group is not None:
             raise InvalidValueError("a DTensor has a group of its own; leave group= out")
-        mesh, last = x.device_mesh, x.dim() - 1
-        along = [i for i, each in enumerate(x.placements) if shard_dim(each, x.dim()) == last]
+        mesh, at = x.device_mesh, dim % max(1, x.dim())
+        along = [i for i, each in enumerate(x.placements) if shard_dim(each, x.dim()) == at]
         if len(along) != 1 or any(each.is_partial() for each in x.placements):
+            name = "last" if dim < 0 else "first"
             raise NotSupportedError(
-                f"the last dimension of a DTensor must be sharded over one dimension of its mesh, "
-                f"got {tuple(x.placements)}; redistribute it, or take softgen.torch of a DTensor "
-                "that is not sharded there"
+                f"the {name} dimension of a DTensor must be sharded over one dimension of its "
+                f"mesh, got {tuple(x.placements)}; redistribute it, or take softgen.torch of a "
+                "DTensor that is not sharded there"
             )
-        every, size = x.shape[last], mesh.size(along[0])
+        every, size = x.shape[at], mesh.size(along[0])
         offset = min(every, mesh.get_local_rank(along[0]) * -(-every // size))
         return cls(x.to_local(), mesh.get_group(along[0]), x, along[0], offset)
 

@@ -63,7 +63,7 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    dtype = _result_dtype(dtype, x)
+    dtype = result_dtype(dtype, x)
     lse = placed.rows(operators.logsumexp(x, name_of(placed.group)).to(dtype))
     return lse[..., None] if keepdim else lse
 
@@ -79,10 +79,14 @@ def checked(x: Any) -> Any:
     return x
 
 
-def _result_dtype(dtype: Any, x: Any) -> Any:
-    """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others."""
+def result_dtype(dtype: Any, x: Any) -> Any:
+    """Return PyTorch's dtype of results; raise InvalidTypeError or NotSupportedError for others.
+
+    None is x's; under torch.autocast float32 for 16 bits.
+    """
     if dtype is None:
-        return autocast_type(x)
+        kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
+        return torch.float32 if kept else x.dtype
     if isinstance(dtype, torch.dtype) and dtype in FLOATS:
         return dtype
     found = result_type(dtype)
@@ -94,17 +98,11 @@ def _result_dtype(dtype: Any, x: Any) -> Any:
     return getattr(torch, found.value)
 
 
-def autocast_type(x: Any) -> Any:
-    """Return the dtype of results where none is asked for: float32 under torch.autocast."""
-    kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
-    return torch.float32 if kept else x.dtype
-
-
 def _elements(x_local: Any, dtype: Any, log: bool, group: Any) -> Any:
     """Return this shard of the softmax, or its logarithm."""
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
-    dtype = _result_dtype(dtype, x)
+    dtype = result_dtype(dtype, x)
     if dtype is torch.float64:  # the pairs are then float64 as well
         x = x.to(dtype)
     return placed.elements(operators.softmax(x, dtype, log, name_of(placed.group)))

@@ -84,8 +84,45 @@ class Gathered(abc.ABC):
         least = module_of(every).amin(every[:, 2:], 0)
         return *_merged(every, m.shape), least.T.reshape(chosen.shape)
 
+    def entropy(self, x: Any, scale: Any, chosen: Any = None) -> tuple[Any, Any, Any]:
+        """Return the entropy and lse of the rows of x * scale, and the chosen elements of all.
+
+        With w the share of a shard in the sum of a row, and h its own entropy, that of the row is
+        the sum of w (h - log w). The arguments are those of `pairs`; `chosen` may be None.
+        """
+        h, lse = local.entropy_of(x, scale)
+        if not self._sends(lse):
+            return h, lse, chosen
+        mine, rows = _stacked(h, lse), lse.shape
+        if chosen is not None:
+            columns = chosen.reshape(math.prod(rows), -1).T
+            mine = module_of(mine).concatenate((mine, columns))
+        every = self.gather(mine)
+        h, lse = (each.reshape(rows) for each in _grouped(every[:, 0], every[:, 1]))
+        if chosen is not None:
+            least = module_of(every).amin(every[:, 2:], 0)
+            chosen = least.T.reshape(chosen.shape)
+        return h, lse, chosen
+
     def _sends(self, rows: Any) -> bool:
         return math.prod(rows.shape) > 0 and self.size > 1
+
+
+def _grouped(hs: Any, lses: Any) -> tuple[Any, Any]:
+    """Return the entropy and lse of whole rows from those of their shards, (processes, rows).
+
+    Nothing is below 0 that is added up. A row of nothing but -inf divides 0 by 0, and one with +inf
+    infinities: its entropy is NaN.
+    """
+    of = module_of(lses)
+    top = of.amax(lses, 0)
+    top = of.where(of.isinf(top), 0, top)
+    less = lses - top
+    terms = of.exp(less)
+    d = terms.sum(0)
+    shares, log_d = terms / d, of.log(d)
+    # The entropy of a shard of nothing but -inf is NaN, and its share 0.
+    return of.where(shares == 0, 0, shares * (hs - less)).sum(0) + log_d, top + log_d
 
 
 def _stacked(*arrays: Any) -> Any:

@@ -10,10 +10,9 @@ import math
 import sys
 from typing import Any
 
-from softgen.call import api, gradients
+from softgen.call import api, gradients, tokens
 from softgen.call.dispatch import calls_of
 from softgen.call.options import HookedOptions, call
-from softgen.call.tokens import arithmetic_of
 
 # Eight blocks on each multiprocessor of an H200; a piece should be worth a block, in packs of 16
 # bytes and of any type.
@@ -80,7 +79,7 @@ def finish(x: Any, m: Any, d: Any, log: bool, dtype: Any) -> Any:
 
 def logsumexp(x: Any) -> Any:
     """Return log(sum(exp(x))) in the type of the arithmetic."""
-    return api.logsumexp(x, dtype=arithmetic_of(x))
+    return api.logsumexp(x, dtype=tokens.arithmetic_of(x))
 
 
 def lse_of(x: Any) -> Any:
@@ -96,6 +95,30 @@ def merge_lse(lses: Any) -> Any:
 def logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
     """Return upstream * exp(x - lse)."""
     return gradients.logsumexp_backward(x, lse, upstream)
+
+
+def entropy(x: Any, scale: Any) -> tuple[Any, Any]:
+    """Return the entropy of x * scale and its lse in the type of the arithmetic."""
+    hooks = {} if scale is None else {"scale": scale}
+    request = ("entropy_lse", x, hooks, HookedOptions)
+    found: tuple[Any, Any] = call(*request, dtype=tokens.arithmetic_of(x))
+    return found
+
+
+def entropy_of(x: Any, scale: Any) -> tuple[Any, Any]:
+    """Return `entropy` of the shard: (0, -inf) where it has no column."""
+    if math.prod(x.shape):
+        return entropy(x, scale)
+    none = _zeros_of(x)
+    return none, none - math.inf
+
+
+def entropy_backward(x: Any, lse: Any, entropy: Any, upstream: Any, scale: Any) -> Any:
+    """Return -p (log p + entropy) * upstream * scale, where log p = x * scale - lse."""
+    if scale is None:
+        return gradients.entropy_backward(x, lse, entropy, upstream)
+    rows = (lse, entropy, upstream * scale)  # the kernel's dx is with respect to x * scale
+    return call("entropy_backward", x, {"scale": scale}, HookedOptions, others=rows)
 
 
 def partial_target(x: Any, target: Any, first: int, ignored: int) -> tuple[Any, Any, Any]:
@@ -128,19 +151,29 @@ def cross_entropy_backward(
     ignored: int,
     lse: Any,
     upstream: Any,
+    smoothing: float,
     z_loss: float,
     loss: Any,
     first: int,
+    classes: int,
+    out: Any = None,
 ) -> Any:
-    """Return the gradient of the loss of each row. `upstream` is one a row, or one for all."""
+    """Return the gradient of the loss of each row. `upstream` is one a row, or one for all.
+
+    `out` is where to write it: x itself, or None for a new array.
+    """
     name = _by_type("cross_entropy_backward_shard", target)
-    place = (1, math.prod(upstream.shape))
-    return _call(name, x, target, ignored, lse, upstream, *place, 0.0, z_loss, loss, first)
+    rows = (lse, upstream, 1, math.prod(upstream.shape))
+    given = (x, target, ignored, *rows, smoothing, z_loss, loss, first, classes)
+    return _call(name, *given, options=(out, *_DEFAULTS[1:]))
 
 
-def token_log_probs_backward(x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any) -> Any:
-    """Return the gradient of the log-probabilities of columns of x, (..., k)."""
-    return gradients.token_log_probs_backward(x, ids, lse, upstream, temperature=temperature)
+def token_log_probs_backward(
+    x: Any, ids: Any, lse: Any, upstream: Any, entropy: Any, of_entropy: Any, temperature: Any
+) -> Any:
+    """Return the gradient of the log-probabilities of columns of x, (..., k), and of entropies."""
+    rows = (lse, upstream, entropy, of_entropy)
+    return gradients.token_log_probs_backward(x, ids, *rows, temperature=temperature)
 
 
 def _call(name: str, x: Any, *more: Any, options: tuple[Any, ...] = _DEFAULTS) -> Any:

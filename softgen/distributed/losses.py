@@ -1,4 +1,4 @@
-"""Log-probabilities of tokens, and cross entropy, of a vocabulary that lies in shards."""
+"""Entropies, log-probabilities of tokens, and cross entropy, of a vocabulary in shards."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 from softgen.call.ids import count_of, require_one_a_row
-from softgen.call.losses import require_reduction
+from softgen.call.losses import require_reduction, smoothing_of
 from softgen.call.scalars import finite, is_number, whole
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
-from softgen.distributed.functional import autocast_type, checked
+from softgen.distributed.functional import checked, result_dtype
 from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -22,12 +22,47 @@ from softgen.torch.dtypes import wide
 _NONE_IGNORED = -(2**63)
 
 
+def entropy(
+    x_local: Any,
+    *,
+    temperature: Any = None,
+    keepdim: bool = False,
+    dtype: Any = None,
+    group: Any = None,
+) -> Any:
+    """Return -sum(p log p) of p = softmax(x / temperature), in nats, of whole rows.
+
+    Args:
+        x_local: as in `softmax`.
+        temperature: above 0, the same in each process: a number, or a tensor that broadcasts over
+            the rows. It has no gradient.
+        keepdim: whether the result keeps the last dimension, with length 1.
+        dtype: as in `softmax`.
+        group: as in `softmax`.
+
+    Returns:
+        A tensor of the rows' shape, with the same bits in all processes, or a DTensor that is
+        replicated over the group.
+
+    Where x is -inf p log p is 0. NaN for a row with NaN or +inf, or of nothing but -inf. The
+    gradient takes that of the result, which has to be the same in all processes, and sends nothing.
+    """
+    placed = Sharded.of(x_local, group)
+    x = checked(placed.x)
+    dtype = result_dtype(dtype, x)
+    number, of_rows = _temperature(temperature, x)
+    found, _ = operators.entropy(x, number, of_rows, name_of(placed.group))
+    found = placed.rows(found.to(dtype))
+    return found[..., None] if keepdim else found
+
+
 def token_log_probs(
     x_local: Any,
     ids: Any,
     *,
     temperature: Any = None,
     return_lse: bool = False,
+    return_entropy: bool = False,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -40,32 +75,42 @@ def token_log_probs(
         temperature: above 0, the same in each: a number, or a tensor that broadcasts over the rows.
             It has no gradient.
         return_lse: whether to return log(sum(exp(x / temperature))) too. It has no gradient.
+        return_entropy: whether to return the entropy of each row too, as `entropy` does. The
+            log-probabilities then come from lse, and are off by its rounding: 7.6e-6 near 200.
         group: as in `softmax`.
         offset: the number of x_local's first column. By default the processes ask each other at the
             first call with so many columns.
 
     Returns:
-        float32 (float64 for float64), of ids' shape, with the same bits in all processes; or a pair
-        of it and lse. Replicated over the group for a DTensor.
+        float32 (float64 for float64), of ids' shape, with the same bits in all processes; with
+        `return_lse` or `return_entropy` a tuple of it, lse and the entropy, of what is asked for.
+        Replicated over the group for a DTensor.
 
     NaN for an id that no process has. The gradient takes that of the result, which has to be the
     same in all processes, and sends nothing. Raises what `softmax` and `softgen.token_log_probs`
     raise.
     """
     placed = Sharded.of(x_local, group)
-    x, ids = checked(placed.x), _integers("ids", placed.like_rows(ids))
+    x, ids = checked(placed.x), integers("ids", placed.like_rows(ids))
     count = count_of(ids.shape, x.shape)
     number, of_rows = _temperature(temperature, x)
-    start, name = _start(offset, placed), name_of(placed.group)
-    if temperature is None and count == 1:
+    start, name = start_in(offset, placed), name_of(placed.group)
+    several = ids if ids.dim() == x.dim() else ids[..., None]
+    entropies: Any = None
+    if return_entropy:
+        request = (x, several, number, of_rows, start, name)
+        log_probs, lse, entropies = operators.token_log_probs_entropy(*request)
+    elif temperature is None and count == 1:
         of_one = ids.reshape(x.shape[:-1])
-        losses, lse = operators.losses(x, of_one, start, _NONE_IGNORED, 0.0, name)
+        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, name)
         log_probs, lse = -losses, lse.masked_fill(lse == torch.inf, torch.nan)
     else:
-        several = ids if ids.dim() == x.dim() else ids[..., None]
         log_probs, lse = operators.token_log_probs(x, several, number, of_rows, start, name)
     log_probs = placed.rows(log_probs.reshape(ids.shape))
-    return (log_probs, placed.rows(lse)) if return_lse else log_probs
+    if not return_lse and not return_entropy:
+        return log_probs
+    more = [lse] * return_lse + [entropies] * return_entropy
+    return log_probs, *map(placed.rows, more)
 
 
 def cross_entropy(
@@ -74,8 +119,10 @@ def cross_entropy(
     *,
     ignore_index: int = IGNORE_INDEX,
     reduction: str = "mean",
+    label_smoothing: float = 0.0,
     z_loss: float = 0.0,
     return_lse: bool = False,
+    dtype: Any = None,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -87,15 +134,19 @@ def cross_entropy(
             int64, of the shape of the rows.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
+        label_smoothing: 0 to 1: how much of the target's probability the columns of all processes
+            share. Above 0 the shard is read once more. How many columns there are the processes
+            ask each other at the first call with so many, even where `offset` is given.
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(x))) of the rows too, without a gradient: float32
             (float64 for float64).
+        dtype: dtype of the loss; x_local's by default, under torch.autocast float32 for 16-bit
+            logits.
         group: as in `softmax`.
         offset: as in `token_log_probs`.
 
     Returns:
-        The loss in x_local's dtype, under torch.autocast float32 for 16-bit logits; the same bits
-        in all processes. Replicated over the group for a DTensor.
+        The loss, with the same bits in all processes. Replicated over the group for a DTensor.
 
     A target that no process has gives NaN. The gradient takes that of the result, which has to be
     the same in all processes, and sends nothing. Raises what `softmax` and `softgen.cross_entropy`
@@ -103,31 +154,36 @@ def cross_entropy(
     """
     require_reduction(None, reduction, 0, z_loss)
     ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
+    smoothing = smoothing_of(label_smoothing)
     placed = Sharded.of(x_local, group)
-    x, target = checked(placed.x), _integers("target", placed.like_rows(target))
+    x, target = checked(placed.x), integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
+    dtype = result_dtype(dtype, x)
     if reduction != "none" and placed.shards_rows:
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    start, name = _start(offset, placed), name_of(placed.group)
-    loss, lse = operators.losses(x, target, start, ignored, z_loss, name)
+    start, name = start_in(offset, placed), name_of(placed.group)
+    classes = -1 if placed.source is None else placed.source.shape[-1]
+    request = (x, target, start, classes, ignored, smoothing, z_loss, name)
+    loss, lse = operators.losses(*request)
     if reduction != "none":
         loss = loss.sum()
     if reduction == "mean":
         loss = loss / (target != ignored).sum()
-    loss = placed.rows(loss.to(autocast_type(x)))
+    loss = placed.rows(loss.to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
 
 
-def _start(offset: int | None, placed: Sharded) -> int:
+def start_in(offset: int | None, placed: Sharded) -> int:
     """Return the number of the shard's first column; -1 where the processes have to ask."""
     if offset is not None:
         return start_of(offset)
     return -1 if placed.offset is None else placed.offset
 
 
-def _integers(name: str, array: Any) -> Any:
+def integers(name: str, array: Any) -> Any:
+    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
     if not isinstance(array, torch.Tensor) or array.dtype not in (torch.int32, torch.int64):
         given = array.dtype if isinstance(array, torch.Tensor) else type(array).__qualname__
         raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")

@@ -13,7 +13,7 @@ from softgen.call.losses import reduced, require_reduction
 from softgen.call.scalars import whole
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed.gathered import Gathered
-from softgen.distributed.starts import first_of, start_of
+from softgen.distributed.starts import columns_of, start_of
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -165,7 +165,7 @@ def _first(x: Any, comm: Any, offset: int | None) -> int:
     def ask() -> Any:
         return _Nccl(comm).gather(_cupy().array([[x.shape[-1]]], "int64")).ravel()
 
-    return first_of(comm, comm.rank, x.shape[-1], ask)
+    return sum(columns_of(comm, x.shape[-1], ask)[: comm.rank])
 
 
 def _integers(name: str, columns: Any) -> Any:

@@ -14,9 +14,18 @@ import torch
 
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
-from softgen.distributed.vocabulary import chosen, first_column, logits_at, nearest, scale_by_row
+from softgen.distributed.vocabulary import (
+    all_columns,
+    chosen,
+    first_column,
+    logits_at,
+    nearest,
+    scale_by_row,
+)
 from softgen.errors import NotSupportedError
+from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
+from softgen.torch.linear import scaled_by
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -126,6 +135,48 @@ def logsumexp_backward(x: torch.Tensor, lse: torch.Tensor, upstream: torch.Tenso
     return local.logsumexp_backward(x.detach(), *rows).contiguous()
 
 
+def _keep_entropy(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, ctx.number, of_rows, _ = inputs
+    entropy, lse = output
+    ctx.mark_non_differentiable(lse)
+    ctx.set_materialize_grads(False)  # or zeros for lse are written
+    ctx.save_for_backward(x, lse, entropy, of_rows)
+
+
+def _of_entropy(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
+    if g is None:
+        return (None,) * 4
+    *saved, of_rows = ctx.saved_tensors
+    return entropy_backward(*saved, g, ctx.number, of_rows), None, None, None
+
+
+# Here and in token_log_probs of two temperatures one is None: a number, or one of each row.
+@_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_entropy, _keep_entropy)
+def entropy(
+    x: torch.Tensor, number: float | None, of_rows: torch.Tensor | None, group: str
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the entropy of the rows and lse, in the type of the arithmetic."""
+    exchange = exchange_named(group, x)
+    found, lse, _ = exchange.entropy(x.detach(), _scale(number, of_rows))
+    return found, lse
+
+
+@_operator(lambda x, *_: _like(x), sends=False)
+def entropy_backward(
+    x: torch.Tensor,
+    lse: torch.Tensor,
+    entropy: torch.Tensor,
+    upstream: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return -p (log p + entropy) * upstream / temperature."""
+    if not x.numel():
+        return _like(x)
+    rows = lse.detach(), entropy.detach(), upstream.detach()
+    return local.entropy_backward(x.detach(), *rows, _scale(number, of_rows)).contiguous()
+
+
 def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, target, *ctx.options = inputs
     rows, lse = output
@@ -136,22 +187,54 @@ def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 6
+        return (None,) * 8
     if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 5
+    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 7
 
 
-# In the following `first` is the number of the shard's first column. Where it is below 0 the
-# processes ask each other, once.
+# In the following `first` is the number of the shard's first column, and `classes` that of the
+# columns of all. Where either is below 0 the processes ask each other, once.
 @_operator(lambda x, *_: (_like_rows(x), _like_rows(x)), _of_losses, _keep_losses)
 def losses(
-    x: torch.Tensor, target: torch.Tensor, first: int, ignored: int, z_loss: float, group: str
+    x: torch.Tensor,
+    target: torch.Tensor,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    group: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the cross entropy of each row, and lse; see Gathered."""
-    exchange = exchange_named(group, x)
+    """Return the cross entropy of each row, and lse; see Gathered.
+
+    With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
+    """
+    given = (first, classes, ignored, smoothing, z_loss)
+    return _losses(exchange_named(group, x), x.detach(), target, *given)
+
+
+def _losses(
+    exchange: Any,
+    x: Any,
+    target: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> tuple[Any, Any]:
+    """Return the cross entropy of each row, and lse."""
     start = first_column(first, x, exchange.group)
-    return exchange.losses(x.detach(), target, start, ignored, z_loss)
+    if not smoothing:
+        found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
+        return found
+    rows, lse = exchange.losses(x, target, start, ignored, 0.0)
+    mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
+    # 0 times that of a target of probability 0 would be NaN; that of no target is.
+    of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
+    rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
+    return rows.masked_fill_(target == ignored, 0), lse
 
 
 @_operator(lambda x, *_: _like(x), sends=False)
@@ -162,41 +245,203 @@ def losses_backward(
     rows: torch.Tensor,
     upstream: torch.Tensor,
     first: int,
+    classes: int,
     ignored: int,
+    smoothing: float,
     z_loss: float,
     group: str,
 ) -> torch.Tensor:
     """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
     if not x.numel():
         return _like(x)
-    start = first_column(first, x, exchange_named(group, x).group)
-    upstream = upstream.detach().to(lse.dtype).contiguous()
-    more = lse.detach(), upstream, z_loss, rows.detach(), start
-    return local.cross_entropy_backward(x.detach(), target, ignored, *more).contiguous()
+    of = exchange_named(group, x).group
+    rest = (lse.detach(), rows.detach(), upstream.detach(), first, classes)
+    return _of_rows(of, x.detach(), None, target, *rest, ignored, smoothing, z_loss).contiguous()
+
+
+def _of_rows(
+    group: Any,
+    x: Any,
+    out: Any,
+    target: Any,
+    lse: Any,
+    rows: Any,
+    upstream: Any,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+) -> Any:
+    """Return dx of losses, which is written to `out` unless that is None."""
+    start, every = first_column(first, x, group), 1
+    if smoothing:
+        every = all_columns(classes, x, group)
+    more = (upstream.to(lse.dtype).contiguous(), smoothing, z_loss, rows, start, every, out)
+    return local.cross_entropy_backward(x, target, ignored, lse, *more)
+
+
+def _like_linear(x: Any, weight: Any, target: Any, of_x: bool, of_weight: bool, *rest: Any) -> Any:
+    rows = [_like_rows(x), x.new_empty((), dtype=wide(x)), _like_rows(x)]
+    return *rows, *_like_wanted(x, weight, of_x, of_weight, rest[-2])
+
+
+def _like_wanted(x: Any, weight: Any, of_x: bool, of_weight: bool, dtype: Any) -> Any:
+    """Return tensors like the gradients, and of no elements in the place of those not wanted."""
+    none = x.new_empty(0), x.new_empty(0, dtype=dtype)
+    return _like(x) if of_x else none[0], _like(weight, dtype) if of_weight else none[1]
+
+
+def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    x, weight, target, of_x, of_weight, *ctx.options = inputs
+    rows, summed, lse, *made = output
+    ahead = of_x or of_weight
+    ctx.mark_non_differentiable(rows if ahead else summed, lse, *made)
+    ctx.set_materialize_grads(False)
+    # Not among the saved tensors: the first backward pass scales them where they are.
+    ctx.made = made if ahead else None
+    ctx.save_for_backward(x, weight, target, lse, rows)
+
+
+def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
+    g = of_rows if of_sum is None else of_sum
+    if g is None:
+        return (None,) * 14
+    made, ctx.made = ctx.made, None
+    of_x, of_weight = ctx.needs_input_grad[:2]
+    if made is None or torch.is_grad_enabled():
+        found = linear_losses_backward(*ctx.saved_tensors, g, of_x, of_weight, *ctx.options)
+    else:
+        found = [scaled_by(each, g, ctx.saved_tensors[0].dtype) for each in made]
+    dx, dweight = found
+    return dx if of_x else None, dweight if of_weight else None, *(None,) * 12
+
+
+@_operator(_like_linear, _of_linear, _keep_linear)
+def linear_losses(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    of_x: bool,
+    of_weight: bool,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    mode: str,
+    chunk: int | None,
+    accumulate: torch.dtype,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the losses of the rows of x @ weight.T, their sum, lse, and gradients of the sum.
+
+    Args:
+        x: hidden states (rows, hidden), the same in all processes.
+        weight: (columns of this process, hidden).
+        target: (rows,).
+        of_x: whether the gradient of x is wanted: added up over the processes.
+        of_weight: whether that of the weight is; it is of the dtype `accumulate`.
+        first: as in `losses`.
+        classes: as in `losses`.
+        ignored: the target of rows that count for nothing.
+        smoothing: the label_smoothing.
+        z_loss: the weight of lse^2.
+        mode: of `Head`.
+        chunk: of `Head`.
+        accumulate: the dtype in which the gradient of the weight is added up over chunks.
+        group: the name of the process group.
+
+    Where no gradient is wanted here that of the losses is made by `linear_losses_backward`, else
+    that of the sum is scaled.
+    """
+    exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
+    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    rows, lse = _like_rows(x), _like_rows(x)
+    one = lse.new_ones(1)
+    for part, logits in head:
+        rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
+        if of_x or of_weight:
+            more = (target[part], lse[part], rows[part], one, *place)
+            _add_gradient(head, exchange.group, part, logits, *more)
+    return rows, rows.sum(), lse, *_gradients(head, exchange, x, accumulate)
+
+
+def _like_linear_gradients(x: Any, weight: Any, *rest: Any) -> Any:
+    return _like_wanted(x, weight, rest[4], rest[5], weight.dtype)
+
+
+@_operator(_like_linear_gradients)
+def linear_losses_backward(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    target: torch.Tensor,
+    lse: torch.Tensor,
+    rows: torch.Tensor,
+    upstream: torch.Tensor,
+    of_x: bool,
+    of_weight: bool,
+    first: int,
+    classes: int,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    mode: str,
+    chunk: int | None,
+    accumulate: torch.dtype,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the gradients of x and weight, of logits that are made again.
+
+    The arguments are those of `linear_losses`, what it returned, and `upstream`, one a row or one
+    for all.
+    """
+    exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
+    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    g = upstream.detach().expand(rows.shape)
+    for part, logits in head:
+        more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
+        _add_gradient(head, exchange.group, part, logits, *more)
+    dx, dweight = _gradients(head, exchange, x, weight.dtype)
+    return dx, dweight.to(weight.dtype)
+
+
+def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) -> None:
+    """Let logits become their gradient, and add what it makes; `given` are those of _of_rows."""
+    if logits.numel():
+        _of_rows(group, logits, logits, *given)
+    head.add(part, logits)
+
+
+def _gradients(head: Any, exchange: Any, x: Any, dtype: Any) -> tuple[Any, Any]:
+    """Return the gradients that were made: that of x over all processes."""
+    dx = x.new_empty(0) if head.dx is None else exchange.total(head.dx)
+    return dx, x.new_empty(0, dtype=dtype) if head.dweight is None else head.dweight
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     x, ids, ctx.number, of_rows, *ctx.options = inputs
-    log_probs, lse = output
+    log_probs, lse, *entropy = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, ids, lse, log_probs, of_rows)
+    ctx.save_for_backward(x, ids, lse, log_probs, of_rows, *entropy)
 
 
-def _of_tokens(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
-    if g is None:
+def _of_tokens(ctx: Any, g: Any, _: Any, of_entropy: Any = None) -> tuple[Any, ...]:
+    if g is None and of_entropy is None:
         return (None,) * 6
-    *saved, of_rows = ctx.saved_tensors
-    dx = token_log_probs_backward(*saved, g, ctx.number, of_rows, *ctx.options)
-    return dx, *(None,) * 5
+    x, ids, lse, log_probs, of_rows, *entropy = ctx.saved_tensors
+    g = torch.zeros_like(log_probs) if g is None else g
+    both = (None, None) if of_entropy is None else (*entropy, of_entropy)
+    given = (x, ids, lse, log_probs, g, *both, ctx.number, of_rows, *ctx.options)
+    return token_log_probs_backward(*given), *(None,) * 5
 
 
-# Of two temperatures one is None: a number, or one of each row.
-@_operator(
-    lambda x, ids, *_: (torch.empty(ids.shape, dtype=wide(x), device=x.device), _like_rows(x)),
-    _of_tokens,
-    _keep_tokens,
-)
+def _like_ids(x: Any, ids: Any, *_: Any) -> tuple[Any, Any]:
+    return torch.empty(ids.shape, dtype=wide(x), device=x.device), _like_rows(x)
+
+
+@_operator(_like_ids, _of_tokens, _keep_tokens)
 def token_log_probs(
     x: torch.Tensor,
     ids: torch.Tensor,
@@ -215,6 +460,27 @@ def token_log_probs(
     return log_probs.contiguous(), m + log_sum
 
 
+@_operator(lambda x, ids, *_: (*_like_ids(x, ids), _like_rows(x)), _of_tokens, _keep_tokens)
+def token_log_probs_entropy(
+    x: torch.Tensor,
+    ids: torch.Tensor,
+    number: float | None,
+    of_rows: torch.Tensor | None,
+    first: int,
+    group: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the log-probabilities of ids, (..., k), lse, and the entropy: x is read once.
+
+    The log-probabilities are off by the rounding of lse.
+    """
+    x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
+    start = first_column(first, x, exchange.group)
+    entropy, lse, logits = exchange.entropy(x, scale, chosen(x, ids, start, scale))
+    lse = lse.masked_fill(lse == torch.inf, torch.nan)
+    log_probs = (logits - lse[..., None]).masked_fill_(logits == torch.inf, torch.nan)
+    return log_probs.contiguous(), lse, entropy
+
+
 @_operator(lambda x, *_: _like(x), sends=False)
 def token_log_probs_backward(
     x: torch.Tensor,
@@ -222,12 +488,14 @@ def token_log_probs_backward(
     lse: torch.Tensor,
     log_probs: torch.Tensor,
     upstream: torch.Tensor,
+    entropy: torch.Tensor | None,
+    of_entropy: torch.Tensor | None,
     number: float | None,
     of_rows: torch.Tensor | None,
     first: int,
     group: str,
 ) -> torch.Tensor:
-    """Return dx.
+    """Return dx, of log-probabilities and of entropies, which may be None with their upstream.
 
     The kernel wants columns of this shard. For those that are none here it gets others, whose
     elements are then put right.
@@ -240,11 +508,17 @@ def token_log_probs_backward(
     at, mine = nearest(x, ids, start)
     # An id of no process, or a row that is NaN anyway.
     g = upstream.detach().masked_fill(log_probs.isnan() & (upstream != 0), torch.nan)
-    dx = local.token_log_probs_backward(x, at, lse, g, temperature)
-    p = torch.exp(logits_at(x, at, scale) - lse[..., None])
+    if entropy is not None and of_entropy is not None:
+        entropy, of_entropy = entropy.detach(), of_entropy.detach()
+    dx = local.token_log_probs_backward(x, at, lse, g, entropy, of_entropy, temperature)
+    log_p = logits_at(x, at, scale) - lse[..., None]
+    p = torch.exp(log_p)
     # Several ids of a row may be one column.
     hits = ((at[..., :, None] == at[..., None, :]) * (mine * g)[..., None, :]).sum(-1)
     right = hits - p * g.sum(-1, keepdim=True)
+    if entropy is not None and of_entropy is not None:
+        less = log_p.masked_fill_(p == 0, 0) + entropy[..., None]
+        right = right - p * less * of_entropy[..., None]
     right = right if scale is None else right * scale_by_row(scale)
     return dx.scatter_(-1, at.to(torch.int64), right.to(dx.dtype)).contiguous()
 

@@ -1,4 +1,4 @@
-"""Where the columns of a process begin, which processes ask each other once."""
+"""How many columns each process has, which processes ask each other once."""
 
 from __future__ import annotations
 
@@ -9,25 +9,24 @@ from weakref import WeakKeyDictionary
 from softgen.call.scalars import whole
 from softgen.errors import InvalidValueError
 
-# By group, and how many columns this process has.
-_known: WeakKeyDictionary[Any, dict[int, int]] = WeakKeyDictionary()
+# By group, and how many columns this process has: those of each process, in the order of the ranks.
+_known: WeakKeyDictionary[Any, dict[int, list[int]]] = WeakKeyDictionary()
 
 
-def first_of(group: Any, rank: int, cols: int, ask: Callable[[], Any]) -> int:
-    """Return the number of the first column of process `rank` among those of the group.
+def columns_of(group: Any, cols: int, ask: Callable[[], Any]) -> list[int]:
+    """Return how many columns each process of the group has, in the order of the ranks.
 
     Where the columns of any process change, those of each have to, or the ones that know would not
     answer.
 
     Args:
         group: a process group, or a communicator.
-        rank: of this process.
-        cols: how many columns it has.
-        ask: returns how many columns each process has, in an array in the order of the ranks.
+        cols: how many columns this process has.
+        ask: returns the result in an array.
     """
     known = _known.setdefault(group, {})
     if cols not in known:
-        known[cols] = int(ask()[:rank].sum())
+        known[cols] = ask().tolist()
     return known[cols]
 
 

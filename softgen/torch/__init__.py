@@ -1,8 +1,9 @@
 """softgen in PyTorch: the functions of torch.nn.functional, with gradients.
 
 `softmax`, `log_softmax`, `logsumexp`, `entropy`, `token_log_probs` and `cross_entropy` are
-differentiable and may be compiled (`torch.compile(fullgraph=True)`). `patch()` puts those that
-torch.nn.functional has in the place of its own.
+differentiable and may be compiled (`torch.compile(fullgraph=True)`), and so are losses of hidden
+states: `linear_cross_entropy`, `linear_token_log_probs`, and the module `LinearCrossEntropy`.
+`patch()` puts those that torch.nn.functional has in the place of its own.
 """
 
 from __future__ import annotations
@@ -23,12 +24,17 @@ from softgen.torch.functional import (
     softmax,
     token_log_probs,
 )
+from softgen.torch.linear import linear_cross_entropy, linear_token_log_probs
 from softgen.torch.losses import cross_entropy
+from softgen.torch.modules import LinearCrossEntropy
 from softgen.torch.patching import patch, unpatch
 
 __all__ = [
+    "LinearCrossEntropy",
     "cross_entropy",
     "entropy",
+    "linear_cross_entropy",
+    "linear_token_log_probs",
     "log_softmax",
     "logsumexp",
     "patch",

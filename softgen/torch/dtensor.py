@@ -20,7 +20,7 @@ ROWS = "rows"
 
 
 class Rule(NamedTuple):
-    """What the tensors of an operator are. Those that are no elements belong to rows.
+    """Which tensors of an operator have an element a column. The others have what belongs to rows.
 
     An argument `dim` says along which dimensions rows lie. Without one it is the last.
 
@@ -37,6 +37,7 @@ class Rule(NamedTuple):
 _ELEMENTS = Rule(("x",), ("x",))
 _OF_RESULT = Rule(("y", "dy"), ("y",))
 
+# By the names of rows of the table. PyTorch refuses DTensors for an operator without a rule.
 RULES = {
     "softmax": _ELEMENTS,
     "softmax_backward": _OF_RESULT,
@@ -50,11 +51,13 @@ RULES = {
     "token_log_probs_backward": _ELEMENTS,
     "cross_entropy": Rule(("x",), (ROWS,) * 4),
     "cross_entropy_backward": _ELEMENTS,
+    "probability_losses": Rule(("x", "probs"), (ROWS,) * 3),
+    "probability_losses_backward": Rule(("x", "probs"), ("x",)),
 }
 
 
 def there(result: Any) -> Any:
-    """Return a result of an operator, None for one that nobody asked for: no element."""
+    """Return a result of an operator, or None for the tensor in the place of one not asked for."""
     return None if result is None or result.shape == (0,) else result
 
 
@@ -65,7 +68,7 @@ def is_dtensor(x: Any) -> bool:
 
 
 def prepare(*given: Any) -> bool:
-    """Whether any of these is a DTensor; from the first one on all operators take them."""
+    """Have the operators of RULES take DTensors, once one is given; return whether one is."""
     return any(is_dtensor(each) for each in given) and _all_served()
 
 

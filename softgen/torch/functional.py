@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from softgen.call import api, tokens
+from softgen.call import eager, tokens
 from softgen.call.axes import axes_of, with_axes_kept
-from softgen.call.ids import require_columns
+from softgen.call.dispatch import calls_of
+from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.torch import hooked
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
+from softgen.torch.hooked import hooked
 from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
-from softgen.torch.registry import Tensor, is_plain, tuning
+from softgen.torch.registry import Tensor, is_plain, launched, plain, tuning
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from softgen.call.options import HookOptions
 
-# Each look at an attribute takes 0.03 us.
+# Looked up once: each look at an attribute takes 0.03 us.
 is_autocast_enabled = torch.is_autocast_enabled
+
+_entropy = calls_of("entropy")
 
 
 def softmax(
@@ -55,9 +58,9 @@ def softmax(
     """
     if dim is None:
         dim = _dim(input, _stacklevel)
-    dtype = _result_type(input, dtype)
+    dtype = _asked_type(input, dtype)
     if hooks:
-        return hooked.softmax(input, dim, dtype, hooks, batch_invariant)
+        return hooked("softmax", input, dim, dtype or input.dtype, hooks, batch_invariant)[0]
     return Softmax.call(input, dim, dtype, batch_invariant)
 
 
@@ -68,11 +71,18 @@ def log_softmax(
     dtype: Any = None,
     *,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
-    """Return the logarithm of the softmax; the arguments are those of `softmax`."""
+    """Return the logarithm of the softmax.
+
+    The arguments are those of `softmax`, without out_scale, dropout and its seed.
+    """
     if dim is None:
         dim = _dim(input, _stacklevel)
-    return LogSoftmax.call(input, dim, _result_type(input, dtype), batch_invariant)
+    dtype = _asked_type(input, dtype)
+    if hooks:
+        return hooked("log_softmax", input, dim, dtype or input.dtype, hooks, batch_invariant)[0]
+    return LogSoftmax.call(input, dim, dtype, batch_invariant)
 
 
 def logsumexp(
@@ -81,6 +91,7 @@ def logsumexp(
     keepdim: bool = False,
     *,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return log(sum(exp(input))) along `dim`, as torch.logsumexp does.
 
@@ -89,15 +100,16 @@ def logsumexp(
         dim: one dimension, or several; () is all of them.
         keepdim: whether the result keeps it, with length 1.
         batch_invariant: as in `softmax`.
+        hooks: as in `softmax`, without out_scale, dropout and its seed, along one dimension.
 
     The gradient exp(x - lse) comes from lse in float32 (float64 for float64).
     """
-    dtype = _result_type(input, None)
+    dtype = _asked_type(input, None) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_plain(input):
-        lse = api.logsumexp(
-            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
-        )
+    if hooks:
+        lse = hooked("logsumexp", input, axis, None, hooks, batch_invariant)[0].to(dtype)
+    elif is_plain(input):  # the kernel converts its result, which else is wide for the gradient
+        lse = launched(LogSumExp.calls, input, (), axis, dtype, batch_invariant)
     else:
         dims = list(axes_of(axis, input.dim()))
         lse = LogSumExp.call(input, dims, batch_invariant).to(dtype)
@@ -127,12 +139,10 @@ def entropy(
     The gradient is one read and one write, from lse and the entropy in float32 (float64 for
     float64). It is not differentiable again. Where input is -inf p log p is 0.
     """
-    dtype = _result_type(input, dtype)
+    dtype = _asked_type(input, dtype) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if is_plain(input):
-        found = tokens.entropy(
-            *(input.detach(), axis), dtype=dtype, tune=tuning(), batch_invariant=batch_invariant
-        )
+    if is_plain(input):  # without lse, which only the gradient needs
+        found = launched(_entropy, input, (), axis, dtype, batch_invariant)
     else:
         dims = list(axes_of(axis, input.dim()))
         x = input.to(dtype) if dtype is torch.float64 else input  # which is exact, and tracked
@@ -149,6 +159,7 @@ def token_log_probs(
     return_entropy: bool = False,
     checked: bool = False,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
     """Return log_softmax(input / temperature) at the columns `ids` of each row.
 
@@ -165,6 +176,8 @@ def token_log_probs(
         checked: whether an id that is no column raises InvalidValueError, for which the host waits
             for the GPU. Otherwise it gives NaN.
         batch_invariant: as in `softmax`.
+        hooks: softcap, bias, mask, lengths, causal and, in the place of temperature, scale, as in
+            `softmax`.
 
     Returns:
         A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for.
@@ -181,17 +194,26 @@ def token_log_probs(
         number = float(temperature)
     if checked:
         require_columns(ids, input.shape[-1])
-    if not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
+    if hooks:
+        scale = number if of_rows is None else of_rows
+        if scale is not None:
+            if hooks.get("scale") is not None:
+                raise InvalidValueError("scale is 1 / temperature; give one of them")
+            hooks["scale"] = scale_of(scale)
+        name = "token_log_probs_entropy" if return_entropy else "token_log_probs"
+        log_probs, lse, entropy = hooked(name, input, -1, None, hooks, batch_invariant, ids)
+    elif not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
         return tokens.token_log_probs(
-            *(input.detach(), ids),
+            *(plain(input), ids),
             temperature=number if of_rows is None else of_rows,
             tune=tuning(),
             batch_invariant=batch_invariant,
         )
-    if of_rows is not None:
-        of_rows = of_rows.expand(input.shape[:-1])
-    request = (input, ids, of_rows, number, return_entropy, batch_invariant)
-    log_probs, lse, entropy = TokenLogProbs.call(*request)
+    else:
+        if of_rows is not None:
+            of_rows = of_rows.expand(input.shape[:-1])
+        request = (input, ids, of_rows, number, return_entropy, batch_invariant)
+        log_probs, lse, entropy = TokenLogProbs.call(*request)
     if not (return_lse or return_entropy):
         return log_probs
     return log_probs, *([lse] * return_lse), *([entropy] * return_entropy)
@@ -206,7 +228,8 @@ def _dim(x: Any, stacklevel: int) -> int:
     return 0 if x.dim() in (0, 1, 3) else 1
 
 
-def _result_type(x: Any, dtype: Any) -> Any:
+def _asked_type(x: Any, dtype: Any) -> Any:
+    """Return the dtype of the result, None for x's; raise where it is none, or has no gradient."""
     if not isinstance(x, Tensor):
         raise InvalidTypeError(
             f"softgen.torch takes tensors, got {type(x).__qualname__}; softgen.softmax takes "
@@ -219,7 +242,6 @@ def _result_type(x: Any, dtype: Any) -> Any:
                 "dtype out and cast the result"
             )
         return dtype
-    dtype = x.dtype
-    if dtype in HALVES and is_autocast_enabled(x.device.type):
+    if x.dtype in HALVES and is_autocast_enabled(eager.DEVICE):
         return torch.float32
-    return dtype
+    return None

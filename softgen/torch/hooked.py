@@ -1,45 +1,84 @@
-"""softmax with hooks: the kernel forward, and a gradient of its kernel and PyTorch's operations.
+"""Functions with hooks: a kernel forward, and a gradient of a kernel and PyTorch's operations.
 
-With p the softmax of z, what hooks made of x, and y = w p, where w is 0 for what is dropped and
-else `out_scale` times what makes up for it:
+A kernel gives dz, the gradient with respect to z, what hooks made of x: of softmax and log_softmax
+from their results, of the others from x and lse, with the same hooks. With S the factor of the
+softmax p in dz, -sum(dy p) of softmax and -sum(dy) of log_softmax,
 
-    dz = p (w dy - S), with S = sum(w dy p): softmax_backward(w dy, p)
     dbias = dz, summed over what bias is broadcast over
-    dsink = -exp(sink - lse) S, summed likewise
+    dsink = exp(sink - lse) S, summed likewise
     dx = dz (1 - tanh(scale x / c)^2) scale, and dscale = sum(dz (1 - tanh(scale x / c)^2) x)
 
-w is the same as in the forward pass: y is 0 where it is. p is y without dropout and out_scale, and
-computed again with them.
+The result of softmax is w p, where w is 0 for what is dropped and else `out_scale` times what makes
+up for it; its dz is that of w dy and p. w is the same as in the forward pass: y is 0 where it is. p
+is y without dropout and out_scale, and computed again with them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Optional
 
 import torch
 
-from softgen.call import api
+from softgen.call import api, losses, tokens
 from softgen.call.hooks import NAMES, the_axis
+from softgen.call.ids import ids_of
+from softgen.call.options import HookedAxisOptions, call
 from softgen.errors import InvalidTypeError
 from softgen.names import unknown
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
+from softgen.torch.dtensor import there
 from softgen.torch.dtypes import wide
-from softgen.torch.operators import SoftmaxBackward
+from softgen.torch.operators import LogSoftmaxBackward, SoftmaxBackward
 from softgen.torch.registry import Operator, Tensor, like_x, registered, tuning
 
-# In the order of an operator's arguments. The first three have gradients.
+# The hooks in the order of an operator's arguments. A scale is a number, or a tensor of rows. The
+# first three tensors have gradients.
 TENSORS = ("scale", "bias", "sink", "mask", "lengths", "out_scale")
-NUMBERS = (
-    *("scale", "softcap", "causal", "causal_offset", "empty_rows", "out_scale"),
-    *("dropout", "seed", "seed_offset"),
-)
+NUMBERS: dict[str, type] = {
+    "scale": float,
+    "softcap": float,
+    "causal": bool,
+    "causal_offset": int,
+    "empty_rows": str,
+    "out_scale": float,
+    "dropout": float,
+    "seed": int,
+    "seed_offset": int,
+}
 EITHER = ("scale", "out_scale")
 LEAVING = ("out_scale", "dropout", "seed", "seed_offset")
+OPTIONAL = Optional[torch.Tensor]  # noqa: UP045, as schemas are read
+OF_RESULTS = ("softmax", "log_softmax")  # whose gradient comes from the result
 
 
-def softmax(x: Any, dim: int, dtype: Any, hooks: Mapping[str, Any], invariant: Any) -> Any:
-    """Return softmax with hooks along a dimension."""
+def hooked(
+    function: str,
+    x: Any,
+    dim: Any,
+    dtype: Any,
+    hooks: Mapping[str, Any],
+    invariant: Any,
+    ids: Any = None,
+    *,
+    ignored: int = 0,
+    z_loss: float = 0.0,
+) -> tuple[Any, Any, Any]:
+    """Return a function with hooks along a dimension, lse, and the entropy if it is asked for.
+
+    Args:
+        function: softmax, log_softmax, logsumexp, entropy, cross_entropy (a loss a row),
+            token_log_probs or token_log_probs_entropy.
+        x: what it is of.
+        dim: along which dimension; the last for functions of ids.
+        dtype: of the result; None for functions of ids, whose results are in the arithmetic's.
+        hooks: by name.
+        invariant: the batch_invariant of a call.
+        ids: the targets, or the ids.
+        ignored: the target of rows that count for nothing.
+        z_loss: the weight of lse^2.
+    """
     for name, given in hooks.items():
         if name not in NAMES:
             raise InvalidTypeError(unknown("argument", name, NAMES))
@@ -50,8 +89,10 @@ def softmax(x: Any, dim: int, dtype: Any, hooks: Mapping[str, Any], invariant: A
     numbers = [None if given[name] else _signed(hooks.get(name)) for name in NUMBERS]
     sink = hooks.get("sink")
     wants_lse = sink is not None and sink.requires_grad and torch.is_grad_enabled()
-    request = (*numbers, the_axis(x.dim(), dim), dtype, wants_lse, invariant)
-    return HookedSoftmax.call(x, *tensors, *request)[0]
+    axis, dtype = the_axis(x.dim(), dim), wide(x) if dtype is None else dtype
+    request = (*numbers, function, ignored, z_loss, axis, dtype, wants_lse, invariant)
+    found: tuple[Any, Any, Any] = Hooked.call(x, ids, *tensors, *request)
+    return found
 
 
 def _signed(number: Any) -> Any:
@@ -59,171 +100,369 @@ def _signed(number: Any) -> Any:
     return number - 2**64 if isinstance(number, int) and number >= 2**63 else number
 
 
-def _named(tensors: Sequence[Any], numbers: Sequence[Any]) -> dict[str, Any]:
-    """Return the hooks that are given, by name."""
-    pairs = (*zip(NUMBERS, numbers, strict=True), *zip(TENSORS, tensors, strict=True))
-    return {name: each for name, each in pairs if each is not None}
+def _takes(results: int, **beside: Any) -> Callable[[Any], Any]:
+    """Give a `launch` the signature of its schema: tensors, hooks by `TENSORS` and `NUMBERS`, more.
+
+    `beside` has what comes beside hooks, tensors first.
+    """
+    tensors = {name: kind for name, kind in beside.items() if kind in (torch.Tensor, OPTIONAL)}
+    fields = {
+        **tensors,
+        **{f"{name}_tensor": OPTIONAL for name in TENSORS},
+        **{name: Optional[kind] for name, kind in NUMBERS.items()},  # noqa: UP045
+        **{name: kind for name, kind in beside.items() if name not in tensors},
+        "batch_invariant": Optional[bool],  # noqa: UP045
+    }
+    either = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    parameters = [inspect.Parameter(name, either, annotation=fields[name]) for name in fields]
+    of_all: Any = tuple.__class_getitem__((torch.Tensor,) * results)
+    returned = torch.Tensor if results == 1 else of_all
+
+    def become(launch: Any) -> Any:
+        launch.__signature__ = inspect.Signature(parameters, return_annotation=returned)
+        return launch
+
+    return become
 
 
-@registered("hooked_softmax_backward")
-class HookedGradient(Operator):
-    """dx, dscale, dbias and dsink, by the kernel and by operations that torch.compile sees."""
+class _Hooked(Operator):
+    """Base of rows with hooks, whose `launch` has its arguments by name."""
 
-    of = "softmax with hooks"
+    of = "softmax (or its like) with hooks"
+
+    @classmethod
+    def named(cls, arguments: Sequence[Any]) -> dict[str, Any]:
+        """Return the arguments by name."""
+        return dict(zip(cls._arguments, arguments, strict=True))
+
+    @classmethod
+    def vmap(cls, size: int, *arguments: Any) -> Any:
+        """Return the results of a batch: as of one x with a dimension more.
+
+        What is broadcast within a sample gets its dimensions behind that of the batch, and a sample
+        is at least a matrix: causal counts its rows.
+        """
+        given = cls.named(arguments)
+        x, of_result = given.get("x"), given["function"] in OF_RESULTS
+        x = given["y"] if x is None else x
+        rank, several = x.dim() - 1, _several(given.get("ids"), x)
+        wanted = max(2, rank)
+        elements = {"x", "bias_tensor", "mask_tensor"} | (OF_IDS if several else set())
+        elements |= {"y", "dy"} if of_result else set()
+        padded = {**given, "axis": given["axis"] + (given["axis"] >= 0)}
+        for name, each in given.items():
+            if isinstance(each, Tensor):
+                ones = wanted - (name not in elements) - (each.dim() - 1)
+                padded[name] = each.reshape(size, *[1] * ones, *each.shape[1:])
+        found = cls.call(*padded.values())
+        return cls.shaped(found, given, 1 + wanted - rank)
+
+    @classmethod
+    def shaped(cls, found: Any, given: Mapping[str, Any], first: int) -> Any:
+        """Return the results of a batch as its samples have them, from dimension `first` on."""
+        if isinstance(found, tuple):
+            return tuple(each if each is None else cls.shaped(each, given, first) for each in found)
+        return found.reshape(len(found), *found.shape[first:])
+
+
+# The arguments that have the shape of the ids.
+OF_IDS = {"ids", "y", "dy", "upstream"}
+
+
+def _several(ids: Any, x: Any) -> bool:
+    """Whether ids have a dimension beside those of the rows of x."""
+    return ids is not None and ids.dim() == x.dim()
+
+
+def _hooks_of(given: Mapping[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the hooks that are given, by name, as calls take them."""
+    tensors = {name: given[f"{name}_tensor"] for name in TENSORS}
+    found = {name: given[name] for name in NUMBERS}
+    found |= {name: each.detach() for name, each in tensors.items() if each is not None}
+    return {name: each for name, each in found.items() if each is not None and name not in without}
+
+
+def _options(given: Mapping[str, Any], without: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a call takes by name: hooks, and how its kernel is chosen."""
+    hooks = _hooks_of(given, without)
+    return {**hooks, "tune": tuning(), "batch_invariant": given["batch_invariant"]}
+
+
+@registered("hooked_terms")
+class HookedTerms(_Hooked):
+    """dz of functions whose gradient comes from x and lse."""
+
+    @staticmethod
+    @_takes(
+        1,
+        x=torch.Tensor,
+        lse=torch.Tensor,
+        upstream=torch.Tensor,
+        ids=OPTIONAL,
+        entropy=OPTIONAL,
+        of_entropy=OPTIONAL,
+        function=str,
+        axis=int,
+    )
+    def launch(*arguments: Any) -> torch.Tensor:
+        """Return dz of x's dtype; at a hidden id it is the upstream."""
+        given = HookedTerms.named(arguments)
+        x, lse, upstream, ids, entropy, of_entropy = arguments[:6]
+        name = f"{given['function']}_backward"
+        rows: tuple[Any, ...] = (lse, upstream.contiguous())
+        if ids is not None:
+            of = ids_of(x, ids)
+            name += ("" if entropy is None else "_entropy") + of.suffix
+            rows = (of.array, lse, of.flat(upstream).contiguous())
+            rows += () if entropy is None else (entropy, of_entropy.contiguous())
+        options = _options(given, ("sink",))  # which is in lse
+        found: torch.Tensor = call(
+            *(name, x.detach(), options, HookedAxisOptions), axis=given["axis"], others=rows
+        )
+        return found
+
+    fake = staticmethod(like_x)
+
+
+@registered("hooked_backward")
+class HookedBackward(_Hooked):
+    """dx, dscale, dbias and dsink, by kernels and by operations that torch.compile sees."""
+
     composite = True
 
     @staticmethod
-    def launch(
-        dy: torch.Tensor,
-        y: torch.Tensor,
-        x: torch.Tensor | None,
-        lse: torch.Tensor | None,
-        scale_rows: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        sink: torch.Tensor | None,
-        mask: torch.Tensor | None,
-        lengths: torch.Tensor | None,
-        out_scale_rows: torch.Tensor | None,
-        scale: float | None,
-        softcap: float | None,
-        causal: bool | None,
-        causal_offset: int | None,
-        empty_rows: str | None,
-        out_scale: float | None,
-        dropout: float | None,
-        seed: int | None,
-        seed_offset: int | None,
-        axis: int,
-        dtype: torch.dtype,
-        needs: list[bool],
-        batch_invariant: bool | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    @_takes(
+        4,
+        dy=torch.Tensor,
+        y=torch.Tensor,
+        x=OPTIONAL,
+        lse=OPTIONAL,
+        entropy=OPTIONAL,
+        of_entropy=OPTIONAL,
+        ids=OPTIONAL,
+        function=str,
+        ignored=int,
+        z_loss=float,
+        axis=int,
+        dtype=torch.dtype,
+        needs=list[bool],
+    )
+    def launch(*arguments: Any) -> tuple[Any, Any, Any, Any]:
         """Return what is needed of them, of x's `dtype` and of that of each.
 
-        A bias is here for its shape and type alone, unless results are modified.
+        A bias is here for its shape and type alone, unless softmax is computed again.
         """
-        numbers = (scale, softcap, causal, causal_offset, empty_rows, out_scale, dropout)
-        leaves = out_scale is not None or out_scale_rows is not None or bool(dropout)
-        p = y
-        if leaves:
-            tensors = (scale_rows, bias, sink, mask, lengths)
-            request = (*numbers[:5], *[None] * 4, axis, y.dtype, False, batch_invariant)
-            p, _ = HookedSoftmax.call(x, *tensors, None, *request)
-            factor = _of_rows(out_scale if out_scale_rows is None else out_scale_rows, y, axis)
-            weight = kept_scale_of(threshold_of(dropout or 0.0))
-            dy = dy * (weight if factor is None else weight * factor) * (y != 0)
-        dz = SoftmaxBackward.call(dy, p, axis, dtype, batch_invariant)
+        given = HookedBackward.named(arguments)
+        y, x, axis, dtype, needs = (given[name] for name in ("y", "x", "axis", "dtype", "needs"))
+        dz, factor_of_p = _OF_FUNCTION.get(given["function"], _of_ids)(given)
+        bias, sink, lse = given["bias_tensor"], given["sink_tensor"], given["lse"]
         dx = dscale = dbias = dsink = None
         if needs[2] and bias is not None:
             dbias = dz.sum_to_size(bias.shape).to(bias.dtype)
-        if needs[3] and sink is not None and lse is not None:
-            total = (dy * p).sum(axis, dtype=wide(y))
+        if needs[3] and sink is not None:
+            lse = y if given["function"] == "logsumexp" else lse
             share = torch.where(lse == -torch.inf, 0, torch.exp(sink - lse))  # of no row at all
-            dsink = -(share * total).sum_to_size(sink.shape).to(sink.dtype)
-        factor = scale if scale_rows is None else _of_rows(scale_rows, y, axis)
-        if softcap is not None and x is not None:
-            scaled = x if factor is None else x * factor
-            dz = (dz * (1 - torch.tanh(scaled / softcap).square())).to(dtype)
-        if needs[1] and scale_rows is not None:
+            dsink = (share * factor_of_p()).sum_to_size(sink.shape).to(sink.dtype)
+        rows, softcap = given["scale_tensor"], given["softcap"]
+        scale = given["scale"] if rows is None else _along(rows, dz, axis)
+        if softcap is not None:
+            scaled = x if scale is None else x * scale
             # What is hidden may be no number, and has no part in it.
+            dz = torch.where(dz == 0, 0, dz * (1 - torch.tanh(scaled / softcap).square())).to(dtype)
+        if needs[1] and rows is not None:
             parts = torch.where(dz == 0, 0, dz * x)
-            dscale = parts.sum(axis, dtype=scale_rows.dtype).sum_to_size(scale_rows.shape)
+            dscale = parts.sum(axis, dtype=rows.dtype).sum_to_size(rows.shape)
         if needs[0]:
-            dx = dz if factor is None else (dz * factor).to(dtype)
+            dx = dz if scale is None else (dz * scale).to(dtype)
         return dx, dscale, dbias, dsink
 
     @staticmethod
-    def fake(dy: Any, y: Any, x: Any, lse: Any, *request: Any) -> Any:
+    def fake(*arguments: Any) -> Any:
         """Return tensors like them."""
-        *_, dtype, needs, _ = request
-        given = request[:3]
-        like = [like_x(y, dtype=dtype), *(each if each is None else like_x(each) for each in given)]
-        return tuple(each if needed else None for each, needed in zip(like, needs, strict=True))
+        given = HookedBackward.named(arguments)
+        x = given["y"] if given["x"] is None else given["x"]
+        like = [given[f"{name}_tensor"] for name in TENSORS[:3]]
+        made = [like_x(x, dtype=given["dtype"]), *(None if t is None else like_x(t) for t in like)]
+        return tuple(t if need else None for t, need in zip(made, given["needs"], strict=True))
+
+    @classmethod
+    def shaped(cls, found: Any, given: Mapping[str, Any], first: int) -> Any:
+        """Return each gradient in the shape of what it is of."""
+        x = given["y"] if given["x"] is None else given["x"]
+        like = (x, *(given[f"{name}_tensor"] for name in TENSORS[:3]))
+        pairs = zip(found, like, strict=True)
+        return tuple(each if each is None else each.reshape(of.shape) for each, of in pairs)
 
 
-@registered("hooked_softmax")
-class HookedSoftmax(Operator):
-    """softmax with hooks; y, and lse where the gradient of a sink asks for it."""
+# Each returns dz, and what computes the factor that the softmax has in it, one a row.
+Terms = tuple[Any, Callable[[], Any]]
 
-    of = "softmax with hooks"
+
+def _of_softmax(given: Mapping[str, Any]) -> Terms:
+    dy, y, axis = given["dy"], given["y"], given["axis"]
+    p, dropout = y, given["dropout"]
+    if given["out_scale"] is not None or given["out_scale_tensor"] is not None or dropout:
+        left = {name: None for name in (*LEAVING, "out_scale_tensor")}
+        p, *_ = _forward({**given, **left}, y.dtype)
+        rows, weight = given["out_scale_tensor"], kept_scale_of(threshold_of(dropout or 0.0))
+        factor = given["out_scale"] if rows is None else _along(rows, y, axis)
+        dy = dy * (weight if factor is None else weight * factor) * (y != 0)
+    dz = SoftmaxBackward.call(dy, p, axis, given["dtype"], given["batch_invariant"])
+    return dz, lambda: -(dy * p).sum(axis, dtype=wide(y))
+
+
+def _of_log_softmax(given: Mapping[str, Any]) -> Terms:
+    dy, y, axis = given["dy"], given["y"], given["axis"]
+    dz = LogSoftmaxBackward.call(dy, y, axis, given["dtype"], given["batch_invariant"])
+    # Of an element that is hidden, the kernel's is dy.
+    return torch.where(y == -torch.inf, 0, dz), lambda: -dy.sum(axis, dtype=wide(y))
+
+
+def _of_lse(given: Mapping[str, Any]) -> Terms:
+    dy, lse = given["dy"], given["y"]
+    lse = torch.where(lse == -torch.inf, 0, lse)  # of nothing but -inf: its terms are 0
+    return _terms(given, "logsumexp", lse, dy), lambda: dy
+
+
+def _of_ids(given: Mapping[str, Any]) -> Terms:
+    dy, y, x, lse, ids = (given[name] for name in ("dy", "y", "x", "lse", "ids"))
+    more = None
+    if given["function"] == "cross_entropy":
+        counts, z_loss = ids != given["ignored"], given["z_loss"]
+        dz = _terms(given, "token_log_probs", lse, -dy, ids)
+        if z_loss:
+            more = 2 * z_loss * lse * dy
+            dz += _terms(given, "logsumexp", lse, more)
+        dz.masked_fill_(~counts[..., None], 0)
+    else:
+        of_entropy = (given["entropy"], given["of_entropy"])
+        dz = _terms(given, "token_log_probs", lse, dy, ids, *of_entropy)
+    if any(given[name] is not None for name in ("mask_tensor", "lengths_tensor", "causal")):
+        several = _several(ids, x)
+        hidden, columns = (each if several else each[..., None] for each in (y.isinf(), ids))
+        columns = columns.clamp(0, x.shape[-1] - 1).long()
+        dz.scatter_(-1, columns, dz.gather(-1, columns).masked_fill(hidden, 0))
+    factor = dy if more is None else dy + more  # a sink's, which log-probabilities take none of
+    return dz, lambda: torch.where(ids != given["ignored"], factor, 0)
+
+
+_OF_FUNCTION = {"softmax": _of_softmax, "log_softmax": _of_log_softmax, "logsumexp": _of_lse}
+
+
+def _terms(
+    given: Mapping[str, Any],
+    function: str,
+    lse: Any,
+    upstream: Any,
+    ids: Any = None,
+    entropy: Any = None,
+    of_entropy: Any = None,
+) -> Any:
+    """Return dz of a function from lse, by its kernel."""
+    rows = {"lse": lse, "upstream": upstream.to(lse.dtype), "ids": ids}
+    named = {**given, **rows, "entropy": entropy, "of_entropy": of_entropy, "function": function}
+    return HookedTerms.call(*(named[name] for name in HookedTerms._arguments))
+
+
+def _forward(given: Mapping[str, Any], dtype: Any) -> Any:
+    """Return the results of the function again, of `dtype`."""
+    named = {**given, "dtype": dtype, "wants_lse": False}
+    return Hooked.call(*(named[name] for name in Hooked._arguments))
+
+
+@registered("hooked")
+class Hooked(_Hooked):
+    """A function with hooks: its result, and what its gradient needs of lse and the entropy."""
 
     @staticmethod
-    def launch(
-        x: torch.Tensor,
-        scale_rows: torch.Tensor | None,
-        bias: torch.Tensor | None,
-        sink: torch.Tensor | None,
-        mask: torch.Tensor | None,
-        lengths: torch.Tensor | None,
-        out_scale_rows: torch.Tensor | None,
-        scale: float | None,
-        softcap: float | None,
-        causal: bool | None,
-        causal_offset: int | None,
-        empty_rows: str | None,
-        out_scale: float | None,
-        dropout: float | None,
-        seed: int | None,
-        seed_offset: int | None,
-        axis: int,
-        dtype: torch.dtype,
-        wants_lse: bool,
-        batch_invariant: bool | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return y, and lse where it is wanted."""
-        given = (scale_rows, bias, sink, mask, lengths, out_scale_rows)
-        tensors = [each if each is None else each.detach() for each in given]
-        numbers = (scale, softcap, causal, causal_offset, empty_rows, out_scale, dropout)
-        found: Any = api.softmax(
-            *(x.detach(), axis),
-            dtype=dtype,
-            tune=tuning(),
-            batch_invariant=batch_invariant,
-            return_lse=wants_lse,
-            **_named(tensors, (*numbers, seed, seed_offset)),
-        )
-        return found if wants_lse else (found, None)
+    @_takes(
+        3,
+        x=torch.Tensor,
+        ids=OPTIONAL,
+        function=str,
+        ignored=int,
+        z_loss=float,
+        axis=int,
+        dtype=torch.dtype,
+        wants_lse=bool,
+    )
+    def launch(*arguments: Any) -> tuple[Any, Any, Any]:
+        """Return the result, of `dtype` or the type of the arithmetic, and lse and the entropy."""
+        given = Hooked.named(arguments)
+        x, ids, function, axis = given["x"].detach(), given["ids"], given["function"], given["axis"]
+        options: Any = _options(given)
+        if function in OF_RESULTS:
+            wants_lse = given["wants_lse"]
+            along: Any = getattr(api, function)
+            found = along(x, axis, dtype=given["dtype"], return_lse=wants_lse, **options)
+            return (*found, None) if wants_lse else (found, None, None)
+        if function == "logsumexp":
+            return api.logsumexp(x, axis, dtype=wide(x), **options), None, None
+        options["return_lse"] = True
+        if function == "cross_entropy":
+            options |= {"ignore_index": given["ignored"], "z_loss": given["z_loss"]}
+            return (*losses.cross_entropy(x, ids, reduction="none", **options), None)
+        options["return_entropy"] = function == "token_log_probs_entropy"
+        return (*tokens.token_log_probs(x, ids, dtype=wide(x), **options), None)[:3]
 
     @staticmethod
-    def fake(x: Any, *request: Any) -> Any:
-        """Return tensors like both."""
-        *_, axis, dtype, wants_lse, _ = request
-        rows = [n for i, n in enumerate(x.shape) if i != axis % max(1, x.dim())]
-        lse = x.new_empty(rows, dtype=wide(x)) if wants_lse else None
-        return like_x(x, dtype=dtype), lse
+    def fake(*arguments: Any) -> Any:
+        """Return tensors like them."""
+        given = Hooked.named(arguments)
+        x, function, axis = given["x"], given["function"], given["axis"]
+        shape = [n for i, n in enumerate(x.shape) if i != axis % max(1, x.dim())]
+        rows = [x.new_empty(shape, dtype=wide(x)) for _ in range(2)]
+        if function in OF_RESULTS:
+            lse = rows[0] if given["wants_lse"] else None
+            return like_x(x, dtype=given["dtype"]), lse, None
+        if function == "logsumexp":
+            return rows[0], None, None
+        y = x.new_empty(given["ids"].shape, dtype=wide(x))
+        return y, rows[0], rows[1] if function == "token_log_probs_entropy" else None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save what the gradient asks for."""
-        x, scale, bias, sink, mask, lengths, out_scale, *numbers = inputs
-        *numbers, axis, _, wants_lse, invariant = numbers
-        named = _named(inputs[1:7], numbers)
-        leaves = "out_scale" in named or bool(named.get("dropout"))
-        y, lse = output
+        given, (y, lse, entropy) = Hooked.named(inputs), output
+        of_result, softcap = given["function"] in OF_RESULTS, given["softcap"] is not None
+        hooks = {name: given[f"{name}_tensor"] for name in TENSORS}
+        again = not of_result or given["out_scale"] is not None or given["dropout"]
+        again = again or hooks["out_scale"] is not None
+        if not again:
+            bias = hooks["bias"]
+            hooks["bias"] = bias if bias is None else bias.new_empty(()).expand(bias.shape)
+            hooks["mask"] = hooks["lengths"] = None
+        needs_x = again or softcap or ctx.needs_input_grad[2]
         if lse is not None:
             ctx.mark_non_differentiable(lse)
-        needs_x = leaves or "softcap" in named or ctx.needs_input_grad[1]
-        if not leaves:
-            bias = bias if bias is None else bias.new_empty(()).expand(bias.shape)
-            mask = lengths = None
-        ctx.request = (*numbers, axis, x.dtype)
-        ctx.invariant = invariant
-        more = (lse if wants_lse else None, scale, bias)
-        ctx.save_for_backward(y, x if needs_x else None, *more, sink, mask, lengths, out_scale)
+        ctx.set_materialize_grads(False)  # or zeros for lse are written
+        ctx.numbers = {name: given[name] for name in Hooked._arguments[Hooked._tensors :]}
+        ctx.numbers["dtype"] = given["x"].dtype
+        x = given["x"] if needs_x else None
+        ctx.save_for_backward(y, x, there(lse), there(entropy), given["ids"], *hooks.values())
 
     @staticmethod
-    def backward(ctx: Any, dy: Any, _: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, dy: Any, _: Any, of_entropy: Any) -> tuple[Any, ...]:
         """Return dx, and what is asked for of dscale, dbias and dsink."""
-        needs = list(ctx.needs_input_grad[:4])
-        found = HookedGradient.call(dy, *ctx.saved_tensors, *ctx.request, needs, ctx.invariant)
-        asked = (each if needed else None for each, needed in zip(found, needs, strict=True))
-        return (*asked, *[None] * (3 + len(NUMBERS) + 4))
+        behind = [None] * (len(Hooked._arguments) - 5)
+        if dy is None and of_entropy is None:
+            return None, None, None, None, None, *behind
+        y, x, lse, entropy, ids, *hooks = ctx.saved_tensors
+        dy = torch.zeros_like(y) if dy is None else dy
+        entropy = None if of_entropy is None else entropy
+        of_x, _, *of_hooks = ctx.needs_input_grad[:5]
+        tensors = (dy, y, x, lse, entropy, of_entropy, ids, *hooks)
+        given = dict(zip(HookedBackward._arguments, tensors, strict=False))
+        given |= {**ctx.numbers, "needs": [of_x, *of_hooks]}
+        found = HookedBackward.call(*(given[name] for name in HookedBackward._arguments))
+        dx, *more = (
+            each if need else None for each, need in zip(found, given["needs"], strict=True)
+        )
+        return dx, None, *more, *behind
 
 
-def _of_rows(given: Any, y: Any, axis: int) -> Any:
-    """Return a number, or what broadcasts over the rows of y as what broadcasts to y."""
-    if not isinstance(given, torch.Tensor):
-        return given
+def _along(rows: Any, y: Any, axis: int) -> Any:
+    """Return what broadcasts over the rows of y as what broadcasts to y."""
     behind = y.dim() - 1 - axis % y.dim() if y.dim() else 0
-    at = given.dim() - behind
-    return given.unsqueeze(at) if at >= 0 else given
+    at = rows.dim() - behind
+    return rows.unsqueeze(at) if at >= 0 else rows

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,7 +17,15 @@ from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.registry import Operator, Tensor, like_x, plain, registered, tuning
+from softgen.torch.hooked import hooked
+from softgen.torch.operators import LogSumExp
+from softgen.torch.probabilities import rows_of_probabilities
+from softgen.torch.registry import Operator, Tensor, is_plain, launched, like_x, registered, tuning
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from softgen.call.options import HookOptions
 
 
 def cross_entropy(
@@ -32,78 +40,152 @@ def cross_entropy(
     *,
     z_loss: float = 0.0,
     return_lse: bool = False,
+    dtype: Any = None,
+    overwrite: bool = False,
     batch_invariant: bool | None = None,
+    **hooks: Unpack[HookOptions],
 ) -> Any:
-    """Return the cross entropy of class indices, as torch.nn.functional.cross_entropy does.
+    """Return the cross entropy of logits, as torch.nn.functional.cross_entropy does.
 
     Args:
         input: logits (classes,), (rows, classes) or (rows, classes, d...), of which the last are
             copied to have the classes last; float16, bfloat16, float32 or float64.
-        target: the classes, int64 or int32, of input's shape without the dimension of classes.
-        weight: as in PyTorch, of any float dtype, without a gradient; not with label_smoothing or
-            z_loss.
+        target: the classes, int64 or int32, of input's shape without the dimension of classes; or
+            their probabilities, of input's shape and any float dtype, which may have a gradient.
+        weight: as in PyTorch, of any float dtype, without a gradient. z_loss lse^2 is times that of
+            the class, too. With label_smoothing and class indices input is read three times.
         size_average: PyTorch's old name; not taken.
         ignore_index: as in PyTorch.
         reduce: PyTorch's old name; not taken.
         reduction: "mean", "sum" or "none".
-        label_smoothing: as in PyTorch. Above 0 input is read once more.
+        label_smoothing: as in PyTorch.
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(input))) of the rows too, without a gradient:
             float32, or float64 if input is; -inf for rows that are ignored.
+        dtype: dtype of the loss; input's by default, and under torch.autocast float32 for 16-bit
+            inputs. The arithmetic is float32 in any case (float64 for float64).
+        overwrite: whether the gradient may be written in the place of input, whose memory it then
+            is: no other is taken for it. It is where input has its classes last, without gaps, and
+            the call is not compiled. What reads input later, as another backward pass, raises
+            PyTorch's error about a tensor that was modified.
         batch_invariant: as in `softgen.torch.softmax`.
+        hooks: scale, softcap, bias, mask, lengths, causal and sink, as in `softgen.torch.softmax`,
+            for input of up to two dimensions; not with label_smoothing or overwrite.
 
     Returns:
-        The loss in input's dtype; under torch.autocast float32 for 16-bit inputs.
+        The loss.
 
     The gradient reads input again and writes as much, from lse. It is differentiable again,
     by PyTorch's own operations.
-    A target that is no class gives NaN, and no error. Raises NotSupportedError for probabilities
-    of classes, and what `softgen.cross_entropy` raises.
+    That of probabilities is not differentiable again. A target that is no class gives NaN, and no
+    error. Raises what `softgen.cross_entropy` raises.
     """
     if not isinstance(input, Tensor) or not isinstance(target, Tensor):
         raise InvalidTypeError("input and target must be tensors; softgen.cross_entropy takes more")
     if size_average is not None or reduce is not None:
         raise NotSupportedError("size_average and reduce are PyTorch's old names; give reduction")
-    if target.is_floating_point():
-        raise NotSupportedError(
-            "target must be class indices; probabilities of classes are not served"
-        )
-    if target.dtype not in (torch.int64, torch.int32):
+    are_probabilities = target.is_floating_point()
+    if not are_probabilities and target.dtype not in (torch.int64, torch.int32):
         raise InvalidTypeError(
-            f"target must be class indices of int32 or int64, got {target.dtype}"
+            f"target must be class indices of int32 or int64, or probabilities, got {target.dtype}"
         )
-    if input.dim() == 0 or target.dim() != input.dim() - 1:
+    if input.dim() == 0 or target.dim() != input.dim() - (not are_probabilities):
         raise InvalidValueError(
-            f"input must have one dimension more than target, got {tuple(input.shape)} and "
-            f"{tuple(target.shape)}"
+            "input must have one dimension more than class indices, and as many as probabilities, "
+            f"got {tuple(input.shape)} and {tuple(target.shape)}"
         )
     x = torch.movedim(input, 1, -1) if input.dim() > 2 else input
-    if x.shape[:-1] != target.shape:
+    if are_probabilities and input.dim() > 2:
+        target = torch.movedim(target, 1, -1)
+    wanted = x.shape if are_probabilities else x.shape[:-1]
+    if wanted != target.shape:
         raise InvalidValueError(
-            f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
+            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        weight = _checked(weight, x)
-    losses.require_reduction(weight, reduction, label_smoothing, z_loss)
+        weight = _checked_weight(weight, x)
+    losses.require_reduction(None, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
         ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
     else:
         ignored = whole("ignore_index", ignore_index)
         smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
-    dtype = input.dtype
-    if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
-        dtype = torch.float32
+    if dtype is None:
+        dtype = input.dtype
+        if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
+            dtype = torch.float32
+    elif dtype not in FLOATS:
+        raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
+    if hooks:
+        taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
+        _refuse_beside_hooks(
+            hooks, input, {**taken, "a target of probabilities": are_probabilities}
+        )
+        request = ("cross_entropy", x, -1, None, hooks, batch_invariant, target)
+        rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
+        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
+        return (loss, lse) if return_lse else loss
+    if are_probabilities:
+        losses.require_no_index(None, ignored)
+        rows, lse = rows_of_probabilities(*(x, target, weight), smoothing, z_loss, batch_invariant)
+        loss = rows if reduction == "none" else rows.sum()
+        loss = (loss / rows.numel() if reduction == "mean" else loss).to(dtype)
+        return (loss, lse) if return_lse else loss
+    if weight is not None and smoothing:
+        rows, lse = _weighed_and_smoothed(
+            *(x, target, weight), ignored, smoothing, z_loss, batch_invariant
+        )
+        loss = rows if reduction == "none" else rows.sum()
+        if reduction == "mean":
+            counts = target != ignored
+            loss = loss / (weight[target.clip(0, x.shape[-1] - 1)] * counts).sum()
+        return (loss.to(dtype), lse) if return_lse else loss.to(dtype)
     if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
-        options = (ignored, "none", smoothing, z_loss, wide(x), batch_invariant)
+        options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
         return (loss, lse) if return_lse else loss
-    options = (ignored, reduction, smoothing, z_loss, dtype, batch_invariant)
+    options = (ignored, reduction, smoothing, z_loss, dtype, overwrite, batch_invariant)
     loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
     return (loss, lse) if return_lse else loss
 
 
-def _checked(weight: Any, x: Any) -> Any:
+def _weighed_and_smoothed(
+    x: Any, target: Any, weight: Any, ignored: int, smoothing: float, z_loss: float, invariant: Any
+) -> tuple[Any, Any]:
+    """Return the loss of each row, and lse.
+
+    With w the weights and C classes that is (1 - smoothing) w[target] (lse - x[target])
+    + smoothing / C sum(w (lse - x)), of which PyTorch's operations make the last sum. All of it is
+    in the type of the arithmetic, so that the gradient is rounded once.
+    """
+    counts, cols = target != ignored, x.shape[-1]
+    x = x.to(wide(x)).masked_fill(~counts[..., None], 0)
+    options = (ignored, "none", 0.0, 0.0, wide(x), False, invariant)
+    rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
+    of_rows = weight[target.clip(0, cols - 1)] * counts
+    whole = LogSumExp.call(x, [x.dim() - 1], invariant)
+    every = (weight.sum() * whole - (x * weight).sum(-1)).masked_fill(~counts, 0)
+    found = (1 - smoothing) * of_rows * rows + smoothing / max(1, cols) * every
+    if z_loss:
+        found = found + z_loss * of_rows * whole.masked_fill(~counts, 0).square()
+    return found, lse
+
+
+def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> None:
+    """Raise InvalidValueError for what goes with no hooks."""
+    given = ", ".join(sorted(hooks))
+    for name, taken in others.items():
+        if taken:
+            raise InvalidValueError(f"{name} takes no hooks, got {given}")
+    if input.dim() > 2:
+        raise InvalidValueError(
+            f"hooks take an input of (classes,) or (rows, classes), got {tuple(input.shape)} and "
+            f"{given}; reshape it"
+        )
+
+
+def _checked_weight(weight: Any, x: Any) -> Any:
     """Return weights of the classes of x in the type of the arithmetic; raise for others."""
     if weight.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError("weight has no gradient; pass weight.detach()")
@@ -111,7 +193,7 @@ def _checked(weight: Any, x: Any) -> Any:
         raise InvalidValueError(
             f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
         )
-    return weight.detach().to(wide(x))
+    return weight.detach().to(wide(x)).contiguous()
 
 
 def reduced_losses(
@@ -169,16 +251,8 @@ class CrossEntropyBackward(Operator):
             z_loss: the weight of lse^2.
             batch_invariant: as in `softgen.softmax`.
         """
-        if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
-            g = g[(0,) * g.dim()]
-        small = weights is None and not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
-        if small and divisor is not None and divisor.dtype is lse.dtype:
-            upstream = _small("share", x.dtype, g.dtype, x.device)(g, divisor)
-        else:
-            upstream = _upstream(lse, g, divisor, weights)
-        count = 1 if upstream.numel() == 1 else max(1, lse.numel())
-        rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
-        return _of_classes("cross_entropy_backward", x, batch_invariant, rest)
+        request = (x, target, lse, g, divisor, weights, ignored, smoothing, z_loss)
+        return _gradient(*request, batch_invariant)
 
     fake = staticmethod(like_x)
 
@@ -227,8 +301,8 @@ class CrossEntropyBackward(Operator):
 class CrossEntropy(Operator):
     """The loss, with what its gradient needs.
 
-    A mean of up to 2^16 rows, without weights, is two launches, and its gradient is two. What it
-    divides by stays on the GPU.
+    A mean of up to 2^16 rows is two launches, and its gradient is two. What it divides by stays on
+    the GPU.
     """
 
     of = "cross_entropy"
@@ -243,6 +317,7 @@ class CrossEntropy(Operator):
         smoothing: float,
         z_loss: float,
         dtype: torch.dtype,
+        overwrite: bool,
         batch_invariant: bool | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return the loss of `dtype`, lse, what divided the sum, and the weights of rows.
@@ -256,9 +331,12 @@ class CrossEntropy(Operator):
         else:
             rest = (target, ignored, z_loss)
             rows, lse = _of_classes("cross_entropy", x, batch_invariant, rest)
-        if weight is None and reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
-            loss, divisor = _small(reduction, x.dtype, dtype, x.device)(rows, lse, rows.numel())
-            return loss, lse, divisor if reduction == "mean" else None, None
+        if reduction != "none" and 0 < rows.numel() <= means.MOST_ROWS:
+            given = (rows, lse) if weight is None else (rows, lse, weight, target.contiguous())
+            reduce = _small(reduction, x.dtype, dtype, x.device, weight is not None)
+            loss, divisor, *weights = reduce(*given, rows.numel())
+            divisor = divisor if reduction == "mean" else None
+            return loss, lse, divisor, weights[0].view_as(rows) if weights else None
         of = (rows, target, weight, ignored, reduction, x.shape[-1], dtype)
         loss, weights, divisor = reduced_losses(*of)
         return loss, lse, divisor, weights
@@ -267,7 +345,7 @@ class CrossEntropy(Operator):
     def fake(x: Any, target: Any, weight: Any, ignored: Any, reduction: str, *rest: Any) -> Any:
         """Return tensors like them."""
         loss, lse = (
-            torch.empty_like(target, dtype=rest[-2]),
+            torch.empty_like(target, dtype=rest[-3]),
             torch.empty_like(target, dtype=wide(x)),
         )
         divisor = lse.new_empty(()) if reduction == "mean" else None
@@ -277,11 +355,11 @@ class CrossEntropy(Operator):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save x, target and all results but the loss."""
-        x, target, weight, ignored, reduction, smoothing, z_loss, _, invariant = inputs
+        x, target, weight, ignored, reduction, smoothing, z_loss, _, overwrite, invariant = inputs
         _, lse, divisor, weights = output
         ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
-        ctx.options = (ignored, smoothing, z_loss, invariant)
+        ctx.options, ctx.overwrite = (ignored, smoothing, z_loss, invariant), overwrite
         more = (divisor if reduction == "mean" else None, None if weight is None else weights)
         ctx.save_for_backward(x, target, lse, *more)
 
@@ -289,16 +367,18 @@ class CrossEntropy(Operator):
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return dx."""
         if g is None:
-            return (None,) * 9
+            return (None,) * 10
         x, target, lse, divisor, weights = ctx.saved_tensors
-        request = (x, target, lse, g, divisor, weights, *ctx.options)
-        return CrossEntropyBackward.call(*request), *(None,) * 8
+        request: tuple[Any, ...] = (x, target, lse, g, divisor, weights, *ctx.options)
+        if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+            return _gradient(*request, out=x.detach()), *(None,) * 9
+        return CrossEntropyBackward.call(*request), *(None,) * 9
 
     @classmethod
     def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return the loss of each of a batch, by the losses of all rows."""
-        x, target, weight, ignored, reduction, *options, dtype, invariant = arguments
-        request = (x, target, None, ignored, "none", *options, wide(x), invariant)
+        x, target, weight, ignored, reduction, *options, dtype, overwrite, invariant = arguments
+        request = (x, target, None, ignored, "none", *options, wide(x), overwrite, invariant)
         rows, lse, *_ = cls.call(*request)
         counts, weights, divisor = target != ignored, None, None
         if weight is not None:
@@ -313,6 +393,35 @@ class CrossEntropy(Operator):
         return rows.to(dtype), lse, divisor, weights
 
 
+def _gradient(
+    x: Any,
+    target: Any,
+    lse: Any,
+    g: Any,
+    divisor: Any,
+    weights: Any,
+    ignored: int,
+    smoothing: float,
+    z_loss: float,
+    invariant: bool | None,
+    *,
+    out: Any = None,
+) -> Any:
+    """Return dx, which may be written to `out`."""
+    if g.dim() and not any(g.stride()) and g.numel():  # expanded, as that of a sum is
+        g = g[(0,) * g.dim()]
+    small = not g.dim() and g.dtype in FLOATS and lse.dtype is wide(x)
+    if small and divisor is not None and divisor.dtype is lse.dtype and lse.numel():
+        share = _small("share", x.dtype, g.dtype, x.device, weights is not None)
+        rows = () if weights is None else (weights.contiguous(),)
+        upstream = share(g, divisor, *rows)
+    else:
+        upstream = _upstream(lse, g, divisor, weights)
+    count = 1 if upstream.numel() == 1 else max(1, lse.numel())
+    rest = (target, ignored, lse, upstream.contiguous(), 1, count, smoothing, z_loss)
+    return _of_classes("cross_entropy_backward", x, invariant, rest, out)
+
+
 def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
     """Return the gradient with respect to the loss of each row, or of all."""
     if divisor is not None:
@@ -320,19 +429,20 @@ def _upstream(lse: Any, g: Any, divisor: Any, weights: Any) -> Any:
     return g.to(lse.dtype) if weights is None else g.to(lse.dtype) * weights
 
 
-def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...]) -> Any:
+def _of_classes(stem: str, x: Any, invariant: Any, rest: tuple[Any, ...], out: Any = None) -> Any:
     """Return what a call gives that takes targets first, past the checks of those for people."""
     calls = calls_of(stem if rest[0].dtype is torch.int64 else f"{stem}_i32")
-    x = plain(x)
-    return calls[type(x)](x, None, -1, None, tuning(), None, invariant, rest)
+    return launched(calls, x, rest, -1, None, invariant, out)
 
 
 @functools.cache
-def _small(kind: str, x_dtype: Any, dtype: Any, device: Any) -> Callable[..., Any]:
+def _small(kind: str, x_dtype: Any, dtype: Any, device: Any, weighed: bool) -> Callable[..., Any]:
     """Return a kernel of `means` for logits of `x_dtype` and a loss of `dtype`.
 
-    `kind` is "mean" or "sum", or "share" for the gradient.
+    `kind` is "mean" or "sum", or "share" for the gradient; of rows that have weights or not.
     """
     library, x = library_of(torch.empty(0, dtype=x_dtype, device=device))
     of = library, DType.of(dtype), compute_type(DType.of(x_dtype)), library.device(x)
-    return means.sharer(*of) if kind == "share" else means.reducer(*of, mean=kind == "mean")
+    if kind == "share":
+        return (means.weighed_sharer if weighed else means.sharer)(*of)
+    return (means.weigher if weighed else means.reducer)(*of, mean=kind == "mean")

@@ -1,8 +1,9 @@
 """softgen in the place of PyTorch's own softmax, log_softmax and cross entropy.
 
 Eager calls come by the operators of aten, whose kernels are replaced: what PyTorch does around them
-(autograd, transforms, traces, modes) stays. Three functions of torch.nn.functional are wrapped too.
-They convert a tensor before aten is called, which softgen's kernels do along the way.
+(autograd, transforms, traces, modes) stays. Functions of torch.nn.functional are wrapped too. Three
+convert a tensor before aten is called, which softgen's kernels do along the way; the loss of hidden
+states makes all logits.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from softgen.call.dispatch import calls_of
 from softgen.call.eager import is_eager
 from softgen.call.losses import REDUCTIONS
 from softgen.errors import CaptureError, NotSupportedError
-from softgen.torch import functional, losses
+from softgen.torch import functional, linear, losses
 from softgen.torch.dtypes import FLOATS
 
 # The key of PyTorch's dispatcher whose kernels are replaced.
@@ -47,17 +48,18 @@ def patch() -> None:
 
     Softmax and log_softmax of CUDA tensors, by whatever name they are called, and their gradients
     are served where the type is a float of 16 to 64 bits; F.cross_entropy where targets are class
-    indices in rows, without weights. Any other call is PyTorch's, and so is one in the capture of a
-    CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN, where PyTorch
-    stops by an assertion on the GPU.
+    indices in rows, without weights; F.linear_cross_entropy of such targets, where PyTorch has it,
+    and its gradient is then not differentiable again. Any other call is PyTorch's, and so is one in
+    the capture of a CUDA graph whose kernel is not loaded yet. A target that is no class gives NaN,
+    where PyTorch stops by an assertion on the GPU.
 
     What torch.compile gives inductor stays PyTorch's: inductor fuses softmax and loss with what is
     around them. Call the functions of softgen.torch in a model to have them compiled in. Code that
     was compiled before may be compiled again, to the same.
 
     Patching twice is patching once. No other thread may compute meanwhile: PyTorch's registry of
-    kernels takes no change during a call. F.softmax, F.log_softmax and F.cross_entropy are other
-    objects while they are patched: an earlier reference to one cannot be pickled then.
+    kernels takes no change during a call. These functions of F are other objects while they are
+    patched: an earlier reference to one cannot be pickled then.
     """
     global _library
     with _lock:
@@ -71,7 +73,9 @@ def patch() -> None:
                 library.impl(f"_{name}", _forward(name), KEY)
                 library.impl(f"_{name}_backward_data", _backward(name), KEY)
         for name, (wrapper_of, mine) in WRAPPERS.items():
-            theirs = getattr(F, name)
+            theirs = getattr(F, name, None)
+            if theirs is None:  # PyTorch has it from a later version on
+                continue
             theirs = _stands_for.get(theirs, theirs)  # another library may have put it back
             _wrapped[name] = wrapper_of(mine, theirs), theirs
             setattr(F, name, _wrapped[name][0])
@@ -255,9 +259,67 @@ def _is_loss(x: Any, target: Any, reduction: Any, smoothing: Any) -> bool:
     )
 
 
+@functools.cache
+def _of_hidden(mine: Kernel, theirs: Kernel) -> Kernel:
+    """Return what wraps torch.nn.functional.linear_cross_entropy."""
+
+    @_wraps(theirs)
+    def call(
+        input: Any,
+        linear_weight: Any,
+        target: Any,
+        *,
+        linear_bias: Any = None,
+        weight: Any = None,
+        reduction: str = "mean",
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: Any = None,
+    ) -> Any:
+        given = {
+            "linear_bias": linear_bias,
+            "weight": weight,
+            "reduction": reduction,
+            "label_smoothing": label_smoothing,
+        }
+        tensors = (input, linear_weight, target, linear_bias)
+        plain = not is_dynamo_compiling() and _library is not None and weight is None
+        if plain and _is_head(*tensors, reduction, label_smoothing):
+            try:
+                ignored = -100 if ignore_index is None else ignore_index
+                return mine(*tensors[:3], ignore_index=ignored, **given)
+            except CaptureError:
+                pass
+        return theirs(*tensors[:3], ignore_index=ignore_index, options=options, **given)
+
+    return call
+
+
+def _is_head(x: Any, weight: Any, target: Any, bias: Any, reduction: Any, smoothing: Any) -> bool:
+    """Whether softgen computes the loss of class indices under a linear layer."""
+    others = [each for each in (weight, bias) if each is not None]
+    return (
+        is_eager(x, target, *others)
+        and x.dtype in FLOATS
+        and x.numel() > 0
+        and target.dtype is torch.int64
+        and all(each.device == x.device for each in (target, *others))
+        and all(each.dtype is x.dtype for each in others)
+        and x.dim() in (1, 2)
+        and weight.dim() == 2
+        and weight.shape[1] == x.shape[-1]
+        and target.shape == x.shape[:-1]
+        and (bias is None or bias.shape == weight.shape[:1])
+        and reduction in REDUCTIONS
+        and 0 <= smoothing <= 1
+        and not has_torch_function_variadic(x, target, *others)
+    )
+
+
 # What makes a wrapper of softgen's function and PyTorch's own, and softgen's.
 WRAPPERS: dict[str, tuple[Callable[[Kernel, Kernel], Kernel], Kernel]] = {
     "softmax": (_along_dim, functional.softmax),
     "log_softmax": (_along_dim, functional.log_softmax),
     "cross_entropy": (_of_classes, losses.cross_entropy),
+    "linear_cross_entropy": (_of_hidden, linear.linear_cross_entropy),
 }

@@ -1,4 +1,4 @@
-"""What a row of the table becomes: an operator of PyTorch, its autograd, and the rule who calls it.
+"""What a row of the table becomes: operators of PyTorch, their autograd, and what calls them.
 
 torch.library.custom_op does the same and more. Its frames of Python around each call, which look
 for results that share memory with arguments, take 5 us beside the dispatcher's 5. A gradient that
@@ -11,7 +11,7 @@ has the second.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -21,18 +21,18 @@ from softgen.call.axes import axes_of
 from softgen.call.dispatch import FunctionCalls
 from softgen.call.eager import is_eager, is_tracked
 from softgen.errors import NotSupportedError
-from softgen.torch.dtensor import prepare, there
+from softgen.torch.dtensor import RULES, prepare, there
 
 Tensor = torch.Tensor
 is_compiling, is_grad_enabled = torch.compiler.is_compiling, torch.is_grad_enabled
-is_deterministic = torch.are_deterministic_algorithms_enabled
+is_deterministic = torch._C._get_deterministic_algorithms
 is_transforming = torch._C._are_functorch_transforms_active
 
 # PyTorch keeps compiled code on disk by the names in a graph, from one version of softgen to the
 # next. `default` and `v2` were operators with other arguments.
 OVERLOAD = "v3"
 
-# Kept as long as the operators are to be there.
+# PyTorch's library of the operators, which are there as long as it is kept.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
 
 _schema_of: Callable[..., str] = getattr(torch.library, "infer_schema", None) or (
@@ -59,22 +59,25 @@ class Operator(Function):
     A row is a subclass that `registered` was given a name for, and has
 
     - `launch`: computes it by kernels. Its annotations are the schema: tensors come first, and
-      nothing has a default. No result shares memory with an argument or another result. What
-      nobody asked for may be None, in whose place the operator returns no element.
+      nothing has a default. An argument named `dim` is the dimension, or the dimensions, of rows:
+      `vmap` and DTensors go by that name. No result shares memory with an argument or another
+      result. A result that nobody asked for may be None; the operator then returns a tensor of
+      shape (0,).
     - `fake`: returns empty tensors like the results, which are contiguous.
     - `setup_context` and `backward`, as those of torch.autograd.Function.
     - `tangent`: the jvp, with what `keep` saved.
     - `vmap`: computes a batch, where that is not like more rows.
 
-    A row without a gradient or a tangent raises NotSupportedError where one is asked for.
+    A row without a gradient or a tangent raises NotSupportedError where one is asked for. One that
+    takes DTensors has a rule in `dtensor.RULES`.
 
     Attributes:
         of: the public function, for errors.
-        call: calls it: the one rule who goes where.
-        tracked: launches on eager tensors, of which autograd follows some.
+        call: calls it, and decides between the three: `tracked`, `launch` and `operator`.
+        tracked: launches on eager tensors of which autograd follows some, past the dispatcher.
         composite: whether `launch` calls operators, and launches nothing itself.
-        operator: PyTorch's, with the gradient.
-        kernel: the same without.
+        operator: PyTorch's `<name>`, with the gradient.
+        kernel: PyTorch's `<name>_kernel`, without.
     """
 
     of: str
@@ -90,7 +93,7 @@ class Operator(Function):
 
     @classmethod
     def forward(cls, *arguments: Any) -> Any:
-        """Return the results of what autograd sees to."""
+        """Return the results below autograd: the forward of `operator`, not of `tracked`."""
         if is_transforming():  # one transform is done with; the next sees the operator again
             with (
                 torch.enable_grad(),
@@ -132,7 +135,7 @@ class Operator(Function):
     def vmap(cls, size: int, *arguments: Any) -> Any:
         """Return the results of a batch of that size, which is the first dimension of all tensors.
 
-        Those of one are as those of more rows, but that an argument `dim` is counted behind.
+        A batch is more rows, by default: only an argument `dim` moves by the batch's dimension.
         """
         if "dim" not in cls._arguments:
             return cls.call(*arguments)
@@ -151,12 +154,12 @@ class Operator(Function):
 
 Row = TypeVar("Row", bound=Operator)
 
-# The rows by name.
+# The rows by name, as `registered` was given it.
 TABLE: dict[str, type[Operator]] = {}
 
 
 def plain(x: Any) -> Any:
-    """Return x as a torch.Tensor: an entry for one is not like a Parameter."""
+    """Return x, or of a Parameter a torch.Tensor, so that both have the same entries."""
     return x if type(x) is Tensor else x.detach()
 
 
@@ -190,12 +193,22 @@ def tuning() -> str | None:
     return "off" if is_deterministic() else None
 
 
-def _given(tensors: Sequence[Any]) -> list[Any]:
-    return [each for each in tensors if each is not None]
+def launched(
+    calls: FunctionCalls,
+    x: Any,
+    rest: tuple[Any, ...],
+    axis: Any,
+    dtype: Any,
+    invariant: Any,
+    out: Any = None,
+) -> Any:
+    """Return what a kernel makes of x and the inputs beside it, past the calls for people."""
+    x = plain(x)
+    return calls[type(x)](x, out, axis, dtype, tuning(), None, invariant, rest)
 
 
 def registered(name: str) -> Callable[[type[Row]], type[Row]]:
-    """Return what makes the operators of a row, and its `call`."""
+    """Return the decorator that makes the operators of a row, its `tracked` and its `call`."""
     return functools.partial(_register, name)
 
 
@@ -209,12 +222,12 @@ def _register(name: str, row: Any) -> Any:
     if _register_vmap is not None:
         _register_vmap(f"softgen::{name}.{OVERLOAD}", _vmap_of(row), lib=_LIBRARY)
     row.tracked = staticmethod(_tracked_of(row))
-    row.call, TABLE[name] = staticmethod(_call_of(row)), row
+    row.call, TABLE[name] = staticmethod(_call_of(name, row)), row
     return row
 
 
 def _defined(name: str, row: Any, schema: str) -> Any:
-    """Return a new operator that launches."""
+    """Define an operator that calls `launch` and `fake` of a row, and return it."""
     overload, launch = f"{name}.{OVERLOAD}", row.launch
 
     def run(*arguments: Any) -> Any:
@@ -236,14 +249,14 @@ def _defined(name: str, row: Any, schema: str) -> Any:
 
 
 def _autograd_of(row: Any) -> Callable[..., Any]:
-    """Return what the operator is where autograd looks at it."""
+    """Return what the operator runs at PyTorch's dispatch key Autograd."""
     apply, allow = row.apply, torch._functorch.utils.enable_single_level_autograd_function
     without_tangents = row.tangent == row.refuse_tangents
 
     def run(*arguments: Any) -> Any:
         if without_tangents and forward_ad._current_level >= 0:
-            for each in _given(arguments[: row._tensors]):
-                if forward_ad.unpack_dual(each).tangent is not None:
+            for each in arguments[: row._tensors]:
+                if each is not None and forward_ad.unpack_dual(each).tangent is not None:
                     row.refuse_tangents()
         if not is_transforming():
             return apply(*arguments)
@@ -255,14 +268,11 @@ def _autograd_of(row: Any) -> Callable[..., Any]:
 
 def is_plain(*tensors: Any) -> bool:
     """Whether a call is nothing but kernels: nobody records, transforms or differentiates it."""
-    if is_compiling():
-        return False
-    given = _given(tensors)
-    return is_eager(*given) and not is_tracked(given)
+    return not (is_compiling() or is_tracked(tensors)) and is_eager(*tensors)
 
 
 def _vmap_of(row: Any) -> Callable[..., Any]:
-    """Return the rule of a row as PyTorch calls it."""
+    """Return the vmap rule of a row, with the signature that PyTorch calls."""
 
     def first(info: Any, dim: int | None, each: Any) -> Any:
         if not isinstance(each, Tensor):
@@ -281,43 +291,28 @@ def _vmap_of(row: Any) -> Callable[..., Any]:
     return run
 
 
-def _call_of(row: Any) -> Callable[..., Any]:
-    """Return what calls a row: the kernel where it may be launched now, else the operator."""
+def _call_of(name: str, row: Any) -> Callable[..., Any]:
+    """Return a row's `call`: it launches where that may be done now, else it calls the operator."""
     operator, launch, tracked, count = row.operator, row.launch, row.tracked, row._tensors
-    types = [str(each.type) for each in operator._schema.arguments[:count]]
-    given = _given if "Optional[Tensor]" in types else tuple
 
     def call(*arguments: Any) -> Any:
-        if not is_compiling():
-            tensors = given(arguments[:count])
-            if is_eager(*tensors):
-                return (tracked if is_tracked(tensors) else launch)(*arguments)
-        prepare(*arguments[:count])
+        tensors = arguments[:count]
+        if not is_compiling() and is_eager(*tensors):
+            return (tracked if is_tracked(tensors) else launch)(*arguments)
+        if prepare(*tensors) and name not in RULES:
+            raise NotSupportedError(
+                f"softgen.torch.{row.of} takes no DTensor; call it on what lies here, x.to_local()"
+            )
         return operator(*arguments)
 
     return call
 
 
-class TensorCalls(FunctionCalls):
-    """Calls of tensors that nobody tracks: to a kernel, and what has no entry to a row's `call`.
-
-    A call that was seen before asks nothing but whether it is like that one.
-    """
-
-    def __init__(self, function: str, otherwise: Callable[..., Any]) -> None:
-        super().__init__(function)
-        self.otherwise = otherwise
-
-    def dispatch(self, request: Any, x: Any, out: Any, dim: Any, dtype: Any, *asked: Any) -> Any:
-        """Return the result of a call that has no entry."""
-        *_, invariant, rest = asked
-        if is_eager(x, *rest):
-            return super().dispatch(request, x, out, dim, dtype, *asked)
-        return self.otherwise(x, *rest, dim, dtype, invariant)
-
-
 def _tracked_of(row: Any) -> Callable[..., Any]:
-    """Return what launches and is tracked: a `forward` that has the context takes 2 us less."""
+    """Return a row's `tracked`: `apply` of a function of autograd that is made for the row.
+
+    Its `forward` has the context, which takes 2 us less than a `setup_context` that PyTorch calls.
+    """
     launch, setup_context = row.launch, row.setup_context
 
     def forward(ctx: Any, *arguments: Any) -> Any:

@@ -286,7 +286,7 @@ def _cross_entropy_backward(row: Row, given: Inputs) -> Results:
     finite = np.isfinite(lse)
     of_z = np.where(finite, 2 * z_loss * np.where(finite, lse, 0), 0)[:, None]
     hit = _hit(column, x.shape[1])
-    rest = smoothing / x.shape[1]
+    rest = smoothing / int(_number(given.get("classes", np.full(1, x.shape[1]))))
     dx = g * (p * (1 + of_z) - rest - (1 - smoothing) * hit)
     if "loss" in given:  # of a shard: the loss says whether the target is a column somewhere
         known = ~np.isnan(given["loss"]) | (g[:, 0] == 0)

@@ -16,7 +16,7 @@ from softgen.distributed import exchange as exchanges
 from softgen.distributed.direct import Direct
 from softgen.errors import ExchangeError
 from softgen.tuning import cache
-from tests.cpu.distributed.bodies import BOUND, exact_losses, regimes, targets_of
+from tests.cpu.distributed.bodies import BOUND, entropy_of, exact_losses, regimes, targets_of
 
 BOUNDS = {**BOUND, torch.float16: 1e-3}
 WIDTHS = [(129, 65), (64, 0), (0, 1000)]
@@ -81,11 +81,18 @@ def _right(rank: int, widths: tuple[int, int], dtype: Any, group: Any) -> None:
     wanted = log_p.gather(-1, target.clamp(0, full.shape[-1] - 1)[..., None])[..., 0]
     wanted = torch.where(known, wanted, torch.nan).detach()
     bound = 10 * BOUNDS[torch.float64 if dtype is torch.float64 else torch.float32]
-    got = sd.token_log_probs(mine(full), target.cuda(), group=group, offset=start)
-    _close(got, wanted.cuda(), bound)
+    of_one = sd.token_log_probs(mine(full), target.cuda(), group=group, offset=start)
+    _close(of_one, wanted.cuda(), bound)
     twice = torch.stack((target, target), -1).cuda()
     got = sd.token_log_probs(mine(full), twice, group=group, offset=start)
     _close(got, torch.stack((wanted, wanted), -1).cuda(), bound)
+    x, entropy = mine(full).requires_grad_(), entropy_of(log_p)
+    got = sd.entropy(x, dtype=of_one.dtype, group=group)
+    _close(got, entropy.cuda(), bound)
+    sound = entropy.isfinite()
+    (got_dx,) = torch.autograd.grad(got[sound.cuda()].sum(), x)
+    (dx,) = torch.autograd.grad(entropy[sound].sum(), exact)
+    _close(got_dx[sound.cuda()], mine(dx[sound]), max(BOUNDS[dtype], bound) * large)
 
 
 def _close(got: Any, exact: Any, bound: float) -> None:

@@ -54,6 +54,17 @@ def test_a_gpt_learns_as_with_pytorchs_functions(
     assert all(float(row["us_a_step"]) > 0 for row in kernels)
 
 
+def test_a_gpt_learns_without_logits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--steps", "8", "--loss", "linear", "--out", "curves")
+    run("gpt.py", tmp_path, monkeypatch, *words)
+    with (tmp_path / "curves" / "losses.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    for row in rows:
+        for name in ("softgen", "torch compiled", "softgen compiled"):
+            assert float(row[name]) == pytest.approx(float(row["torch"]), abs=0.01)
+
+
 def test_a_policy_gradient_step_makes_no_second_tensor_of_all_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +76,16 @@ def test_a_policy_gradient_step_makes_no_second_tensor_of_all_tokens(
     assert float(mine["error"]) < 2**-8  # dx is rounded to bfloat16
     logits = 2 * 64 * 50304 * 2 / 1e9
     assert float(mine["gigabytes_beside"]) < logits / 4 < logits < float(theirs["gigabytes_beside"])
+
+
+def test_a_policy_gradient_step_of_hidden_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run("policy_gradient.py", tmp_path, monkeypatch, "--loss", "linear", "--csv", "steps.csv")
+    with (tmp_path / "steps.csv").open(newline="") as file:
+        rows = {row["peer"]: row for row in csv.DictReader(file)}
+    assert float(rows["softgen"]["loss"]) == pytest.approx(float(rows["torch"]["loss"]), rel=1e-3)
+    assert float(rows["softgen"]["error"]) < 2**-5  # logits are rounded to bfloat16
 
 
 def test_a_vocabulary_in_shards_learns_as_with_loss_parallel(

@@ -13,7 +13,7 @@ from typing import Any
 SECONDS = 120
 
 # softgen.distributed imports these on first use.
-IMPORTED = ("softgen.distributed.functional", "softgen.distributed.losses")
+IMPORTED = ("softgen.distributed.functional", "softgen.distributed.linear")
 
 
 def run_ranks(

@@ -45,7 +45,7 @@ class World:
         return FakeKernel(problem, self.driver)
 
     def small_launch_of(
-        self, name: str, kind: FloatType, operands: int, threads: int, device: int
+        self, name: str, kind: FloatType, operands: int, threads: int, device: int, blocks: int
     ) -> Callable[[Sequence[int], int], None]:
         """Return what a kernel of means.py is, in PyTorch's arithmetic."""
         import torch
@@ -60,6 +60,28 @@ class World:
                 upstream, divisor, made = map(at, words, (loss_type, of, of), (1, 1, 1))
                 made[:] = upstream.to(of) / divisor
                 return
+            if name == "share_weighed":
+                *addresses, rows = words
+                kinds = (loss_type, of, of, of)
+                upstream, divisor, weights, made = map(at, addresses, kinds, (1, 1, rows, rows))
+                made[:] = upstream.to(of) / divisor * weights
+                return
+            if name == "weigh_rows":
+                *addresses, is_wide, cols, is_mean, rows = words
+                integers = torch.int64 if is_wide else torch.int32
+                of_seven = (of, of, of, integers, of, loss_type, of)
+                found = map(at, addresses, of_seven, (rows, rows, cols, rows, rows, 1, 1))
+                losses, lse, weight, target, weights, loss, divisor = found
+                counts = (lse != -torch.inf) | (losses != 0)
+                weights[:] = weight[target.clip(0, cols - 1).long()] * counts
+                divisor[:] = weights.sum() if is_mean else 1
+                loss[:] = (losses * weights).sum() / divisor
+                return
+            if name == "scale":
+                *addresses, count = words
+                values, factor = map(at, addresses, (loss_type, of), (count, 1))
+                values.mul_(factor)
+                return
             *addresses, is_mean, rows = words
             types, sizes = (of, of, loss_type, of), (rows, rows, 1, 1)
             losses, lse, loss, divisor = map(at, addresses, types, sizes)
@@ -69,7 +91,7 @@ class World:
 
         def at(address: int, dtype: Any, size: int) -> Any:
             memory: Any = (ctypes.c_uint8 * (size * dtype.itemsize)).from_address(address)
-            return torch.frombuffer(memory, dtype=dtype)
+            return torch.frombuffer(memory, dtype=dtype) if size else torch.empty(0, dtype=dtype)
 
         return launch
 
@@ -123,14 +145,16 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def _forget() -> None:
     """Forget the requests that were seen: a test before had a world of its own."""
-    from softgen.torch import losses
+    from softgen.torch import linear, losses
 
     dispatch.calls_of.cache_clear()
     losses._small.cache_clear()
+    linear._scaler.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(("softgen.call.", "softgen.torch.")):
             for found in vars(module).values():
-                for each in (found, *(getattr(found, name, None) for name in ("calls", "first"))):
+                of_row = (getattr(found, name, None) for name in ("calls", "untracked_calls"))
+                for each in (found, *of_row):
                     if isinstance(each, Calls):
                         each.clear()
                         each.entries.clear()

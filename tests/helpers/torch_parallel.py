@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import softgen.torch as mine
 from tests.helpers.torch_calls import World, on_cpu
 from tests.helpers.torch_functions import COLS, FUNCTIONS, columns, drawn, same
 
@@ -48,6 +49,14 @@ def fsdp2(model: Any, size: int) -> Any:
     return fully_shard(model, mesh=mesh)
 
 
+def fsdp2_of_the_head(model: Any, size: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    fully_shard(model.head, mesh=init_device_mesh("cpu", (size,)))
+    return fsdp2(model, size)
+
+
 def step(model: Any, rank: int) -> Any:
     """Return the loss, and the whole gradients."""
     x, ids = drawn(ROWS, COLS, seed=10 + rank), columns(ROWS, seed=20 + rank)
@@ -71,3 +80,34 @@ def train(rank: int, size: int) -> None:
             same(step(model, rank), (alone[rank][0], *gradients))
             for name in FUNCTIONS:
                 assert [each for each in world.launches if each.startswith(name)], (wrap, name)
+
+
+class Headed(torch.nn.Module):  # type: ignore[misc]
+    """A layer, then softgen's head and its loss, or PyTorch's."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(COLS, COLS)])
+        self.head = mine.LinearCrossEntropy(COLS, 67, bias=True, chunk=3)
+        with torch.no_grad():
+            for seed, each in enumerate(self.parameters()):
+                each.copy_(drawn(*each.shape, seed=seed) / 2)
+
+    def forward(self, x: Any, ids: Any) -> Any:
+        x = self.layers[0](x)
+        if self.kind == "ours":
+            return self.head(x, ids)
+        return torch.nn.functional.cross_entropy(self.head.linear(x), ids)
+
+
+def train_head(rank: int, size: int) -> None:
+    """Compare a head that is trained in each way with PyTorch's, in one process."""
+    on_cpu(pytest.MonkeyPatch())
+    alone = [step(Headed("theirs"), each) for each in range(size)]
+    gradients = [sum(each) / size for each in zip(*(grads for _, *grads in alone), strict=True)]
+    for wrap in (ddp, fsdp2, fsdp2_of_the_head):
+        model = wrap(Headed("ours"), size)
+        for _ in range(2):
+            model.zero_grad()
+            same(step(model, rank), (alone[rank][0], *gradients))

@@ -1,4 +1,4 @@
-"""docs/losses.md: its Python."""
+"""docs/losses.md and docs/linear_losses.md: their Python."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 *CUPY, TORCH = BLOCK.findall((ROOT / "docs" / "losses.md").read_text())
+LINEAR = "".join(BLOCK.findall((ROOT / "docs" / "linear_losses.md").read_text()))
 
 
 def test_it_names_calls_that_there_are() -> None:
@@ -27,9 +28,9 @@ def test_it_names_calls_that_there_are() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("code", ["".join(CUPY), TORCH], ids=["cupy", "torch"])
+@pytest.mark.parametrize("code", ["".join(CUPY), TORCH, LINEAR], ids=["cupy", "torch", "linear"])
 def test_it_runs(code: str) -> None:
-    if code is TORCH:
+    if code in (TORCH, LINEAR):
         pytest.importorskip("torch")
     answer = subprocess.run(
         [sys.executable, "-c", code],

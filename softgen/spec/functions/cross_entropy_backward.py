@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.spec.dtypes import DType, FloatType, Integer
-from softgen.spec.functions.base import element, element_result, row_input
+from softgen.spec.functions.base import element, element_result, number_input, row_input
 from softgen.spec.functions.cross_entropy import (
     IGNORE_INDEX,
     WITHOUT_SLOPES,
@@ -170,44 +170,50 @@ class CrossEntropyBackwardShard(CrossEntropyBackward):
         return (Target(gradient=True, given=True, shard=True),)
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
-        """Return those of whole rows, and before dx the loss and the first column."""
+        """Return those of whole rows, and before dx the loss, the first column and how many."""
         *inputs, dx = super().operands(dtype, out_dtype, compute)
-        return (*inputs, row_input("loss", compute, "Compute"), first_column(), dx)
+        accepts = "at least 1: how many columns all shards have, which share label_smoothing"
+        every = number_input("classes", Integer.INT64, "long long", accepts, 1)
+        return (*inputs, row_input("loss", compute, "Compute"), first_column(), every, dx)
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return dx: 0 in rows that are ignored, NaN where lse is not finite or the loss is NaN."""
         import numpy as np
 
-        target, ignore_index, lse, loss = (*inputs[1:4], inputs[-2])
-        up, p, smoothed, hit, scale = self._terms(*self._here(*inputs))
+        target, ignore_index, lse, loss = (*inputs[1:4], inputs[-3])
+        up, p, smoothed, hit, scale = self._terms(*inputs)
         dx = up * (p * scale - smoothed - hit)
         known = np.isfinite(lse) & (~np.isnan(loss) | (up[:, 0] == 0))
         ignored = target == np.ravel(ignore_index)[0]
         return (np.where(ignored[:, None], 0, np.where(known[:, None], dx, np.nan)),)
 
-    def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
-        """Return the size of what cancels in dx."""
-        return super().magnitudes(*self._here(*inputs))
-
     def _here(self, *inputs: Any) -> tuple[Any, ...]:
         """Return inputs of the gradient of whole rows, whose first column is 0."""
         import numpy as np
 
-        x, target, *rest, _, first = inputs
+        x, target, *rest, _, first, _ = inputs
         return (x, target - np.ravel(first)[0], *rest)
 
+    def _terms(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return those of whole rows, of which these are some columns."""
+        import numpy as np
+
+        *whole, _, _, classes = inputs
+        up, p, rest, hit, scale = super()._terms(*self._here(*inputs))
+        return up, p, rest * whole[0].shape[1] / np.ravel(classes)[0], hit, scale
+
     def numbers(self) -> dict[str, Any]:
-        """Return gradients of which one is 0, no smoothing, and a first column."""
+        """Return gradients of which one is 0, a first column, and more columns than a row has."""
         upstream = {"upstream": (0.375, 0.0, -1.5), "upstream_count": 3}
-        return {**super().numbers(), **upstream, "label_smoothing": 0.0, "first": 2}
+        return {**super().numbers(), **upstream, "first": 2, "classes": 1000}
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return targets of all kinds, lse, numbers, and losses of which some are NaN."""
         import numpy as np
 
-        *others, first = super().other_inputs(x)
+        *others, first, classes = super().other_inputs(x)
         loss = np.where(np.arange(len(x)) % 5 == 3, np.nan, 1.0)
-        return (*others, loss, first)
+        return (*others, loss, first, classes)
 
 
 CROSS_ENTROPY_BACKWARD = CrossEntropyBackward()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call.axes import axes_of, is_plain, reduced, with_axes_kept
+from softgen.call.axes import axes_of, is_of_ints, reduced, with_axes_kept
 from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError
 from softgen.spec.layouts import ROWS, Columns
 from tests.helpers.cupy_calls import World, drawn, zeros
@@ -60,9 +60,9 @@ def test_what_is_no_axis_is_refused(axis: Any, error: type[Exception], message: 
         axes_of(axis, 3)
 
 
-def test_only_plain_axes_are_kept_for_warm_calls() -> None:
-    assert all(map(is_plain, (0, -1, (0, 1), None)))
-    assert not any(map(is_plain, (True, 1.0, np.int64(1), (0, True), [0])))
+def test_only_axes_of_ints_are_kept_for_warm_calls() -> None:
+    assert all(map(is_of_ints, (0, -1, (0, 1), None)))
+    assert not any(map(is_of_ints, (True, 1.0, np.int64(1), (0, True), [0])))
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (1, 5, 6)), (-2, (4, 1, 6)), ((0, 2), (1, 5, 1))])

@@ -15,7 +15,7 @@ from softgen.devices.gpu.compile import _nvrtc
 from softgen.source.render import COMPILE_OPTIONS
 from softgen.spec.arch import KNOWN
 from softgen.spec.dtypes import DType
-from softgen.spec.numerics import encode
+from softgen.spec.numerics import decode, encode
 
 # A block whose threads are the emulator's fibers: shuffles and barriers wait for each other as on a
 # GPU. As threads of the host a launch took 0.4 s, and takes 1 ms.
@@ -25,7 +25,7 @@ HOST = """
 #include "fiber.h"
 struct Index { unsigned int x; };
 struct Barrier { unsigned int size, missing, phase; };
-static Index threadIdx;
+static Index threadIdx, blockIdx, gridDim;
 static simt::Context scheduler, threads[SIZE];
 static bool returned[SIZE];
 static simt::Stacks stacks;
@@ -91,8 +91,25 @@ CALLS = """
 extern "C" void reduce(void* a, void* b, void* c, void* d, int is_mean, long long rows) {
   launch([=] { reduce_rows_TYPE((COMPUTE*)a, (COMPUTE*)b, (LOSS*)c, (COMPUTE*)d, is_mean, rows); });
 }
+extern "C" void weigh(void* a, void* b, void* c, void* d, void* e, void* f, void* g, int wide,
+                      long long cols, int is_mean, long long rows) {
+  launch([=] {
+    weigh_rows_TYPE((COMPUTE*)a, (COMPUTE*)b, (COMPUTE*)c, d, (COMPUTE*)e, (LOSS*)f, (COMPUTE*)g,
+                    wide, cols, is_mean, rows);
+  });
+}
+extern "C" void share_weighed(void* a, void* b, void* c, void* d, long long rows, int blocks) {
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+    launch([=] { share_weighed_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c, (COMPUTE*)d, rows); });
+}
 extern "C" void share(void* a, void* b, void* c) {
   share_TYPE((LOSS*)a, (COMPUTE*)b, (COMPUTE*)c);
+}
+extern "C" void scale(void* a, void* b, long long count, int blocks) {
+  gridDim.x = blocks;
+  for (blockIdx.x = 0; blockIdx.x < gridDim.x; ++blockIdx.x)
+    launch([=] { scale_TYPE((LOSS*)a, (COMPUTE*)b, count); });
 }
 """
 
@@ -107,7 +124,7 @@ def test_they_compile_everywhere(dtype: DType, arch: str) -> None:
         code = nvrtc.getCUBIN(program)
     finally:
         nvrtc.destroyProgram(program)
-    for name in ("reduce_rows", "share"):
+    for name in ("reduce_rows", "weigh_rows", "share", "share_weighed", "scale"):
         assert f"{name}_{dtype.short}".encode() in code
 
 
@@ -162,6 +179,49 @@ def test_a_sum_and_a_mean_of_the_rows_that_count(kernels: Any, rows: int, is_mea
             assert abs(loss[0] - wanted) <= abs(wanted) * (1e-14 if wide == "float64" else 1e-6)
 
 
+@pytest.mark.parametrize("rows", [1, 33, 8 * BLOCK_SIZE + 1])
+@pytest.mark.parametrize("is_mean", [0, 1])
+@pytest.mark.parametrize("ids", ["int32", "int64"])
+def test_rows_with_weights(kernels: Any, rows: int, is_mean: int, ids: str) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    drawn, cols = np.random.default_rng(rows), 7
+    counts = drawn.random(rows) < 0.75
+    counts[0] = True
+    losses = np.where(counts, drawn.random(rows) * 9, 0).astype(wide)
+    lse = np.where(counts, drawn.standard_normal(rows), -np.inf).astype(wide)
+    weight = (drawn.random(cols) + 0.5).astype(wide)
+    target = np.where(counts, drawn.integers(0, cols, rows), -100).astype(ids)
+    of_rows = np.where(counts, weight[np.clip(target, 0, cols - 1)], 0)
+    by = of_rows.astype("float64").sum() if is_mean else 1
+    wanted = (losses.astype("float64") * of_rows).sum() / by
+    made, divisor, weights = encode(np.zeros(1), dtype), np.zeros(1, wide), np.full(rows, 9, wide)
+    given = (losses, lse, weight, target, weights, made, divisor)
+    numbers = (int(ids == "int64"), cols, is_mean, rows)
+    *_, weights, loss, divisor, _, _, _, _ = run(kernels, "weigh", *given, *numbers)
+    assert (weights == of_rows).all()
+    near = {DType.BFLOAT16: 2**-8, DType.FLOAT32: 1e-6, DType.FLOAT64: 1e-14}[dtype]
+    assert abs(divisor[0] - by) <= 1e-6 * by
+    assert abs(float(decode(loss, dtype)[0]) - wanted) <= near * wanted
+    upstream, shares = encode(np.array([1.5]), dtype), np.zeros(rows + 1, wide)
+    *_, shares, _, _ = run(
+        kernels, "share_weighed", upstream, divisor, weights, shares, rows, 1 + rows // 5000
+    )
+    assert (shares[:rows] == np.array([1.5], wide) / divisor * weights).all()
+    assert shares[rows] == 0
+
+
+def test_a_target_that_is_no_class_has_a_loss_that_is_none(kernels: Any) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    target, lse = np.array([-1, 9]), np.zeros(2, wide)
+    losses, weight = np.array([np.nan, 1], wide), np.array([2, 3], wide)
+    results = (np.zeros(2, wide), encode(np.zeros(1), dtype), np.zeros(1, wide))
+    found = run(kernels, "weigh", losses, lse, weight, target, *results, 1, 2, 1, 2)
+    assert (found[4] == [2, 3]).all()
+    assert np.isnan(float(decode(found[5], dtype)[0]))
+
+
 def test_a_row_of_minus_infinity_counts_and_no_rows_have_no_mean(kernels: Any) -> None:
     dtype, _ = kernels
     wide = "float64" if dtype is DType.FLOAT64 else "float32"
@@ -182,3 +242,30 @@ def test_a_share_is_the_quotient(kernels: Any) -> None:
     upstream, divisor = encode(np.array([1.5]), dtype), np.array([7], wide)
     *_, share = run(kernels, "share", upstream, divisor, np.zeros(1, wide))
     assert share == np.array([1.5], wide) / 7
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 4099, 70001])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_values_are_scaled_where_they_are(kernels: Any, count: int, blocks: int) -> None:
+    dtype, _ = kernels
+    wide = "float64" if dtype is DType.FLOAT64 else "float32"
+    drawn = np.random.default_rng(count).standard_normal(count + 9)
+    memory = np.zeros(count + 32, encode(drawn, dtype).dtype)
+    start = -memory.ctypes.data % 16 // memory.itemsize  # of 16 bytes
+    values = memory[start : start + count + 9]
+    values[:] = before = encode(drawn, dtype)
+    run(kernels, "scale", values, np.array([1], wide), count, blocks)
+    assert (values == before).all()
+    run(kernels, "scale", values, np.array([0.3], wide), count, blocks)
+    factor = np.array([0.3], wide).astype("float64")[0]
+    exact = np.asarray(decode(before[:count], dtype), "float64") * factor
+    found = np.asarray(decode(values[:count], dtype), "float64")
+    near = {DType.BFLOAT16: 2**-8, DType.FLOAT32: 2**-23, DType.FLOAT64: 2**-52}[dtype]
+    assert (abs(found - exact) <= near * abs(exact)).all()
+    assert (values[count:] == before[count:]).all()
+
+
+def test_one_is_not_even_read(kernels: Any) -> None:
+    """What is there may be NaN, with a payload, and stays as it is."""
+    wide = "float64" if kernels[0] is DType.FLOAT64 else "float32"
+    run(kernels, "scale", np.zeros(0), np.array([1], wide), 1 << 40, 1)

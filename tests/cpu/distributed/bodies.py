@@ -145,13 +145,17 @@ def cross_entropy(rank: int, size: int) -> None:
     ):
         full = rows_of(size, dtype)
         target = targets_of(full, kind)
-        for z_loss, ignored in ((0.0, -100), (1e-3, 3)):
-            exact, dx, lse = exact_losses(full, target, ignored, z_loss)
+        for z_loss, ignored, smoothing in (
+            *((0.0, -100, 0.0), (1e-3, 3, 0.0)),
+            *((1e-3, 3, 0.25), (0.0, -100, 1.0)),
+        ):
+            exact, dx, lse = exact_losses(full, target, ignored, z_loss, smoothing)
             x = mine(full, rank, size).requires_grad_()
             loss, got_lse = sd.cross_entropy(
                 *(x, target),
                 ignore_index=ignored,
                 reduction="none",
+                label_smoothing=smoothing,
                 z_loss=z_loss,
                 return_lse=True,
             )
@@ -167,30 +171,43 @@ def cross_entropy(rank: int, size: int) -> None:
             close(got, mine(dx * up.double()[..., None], rank, size), bound * large)
     full = rows_of(size, torch.float32)[[0, 7]]
     target = targets_of(rows_of(size, torch.float32), torch.int64)[[0, 7]]
-    for reduction in ("mean", "sum"):
+    target[target < -100] = -100
+    target[(target >= full.shape[-1]) | (target == -3)] = 0
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.0), ("mean", 0.1), ("sum", 0.1)):
         exact_x = full.double().requires_grad_()
         exact = torch.nn.functional.cross_entropy(
-            exact_x.flatten(0, 1), target.flatten(), ignore_index=-100, reduction=reduction
+            *(exact_x.flatten(0, 1), target.flatten()),
+            ignore_index=-100,
+            reduction=reduction,
+            label_smoothing=smoothing,
         )
         exact.backward()
         x = mine(full, rank, size).requires_grad_()
         numbers: dict[str, Any] = {"ignore_index": np.int64(-100), "z_loss": np.float32(0)}
-        loss = sd.cross_entropy(x, target, reduction=reduction, **numbers)
+        numbers["label_smoothing"] = smoothing
+        loss = sd.cross_entropy(x, target, reduction=reduction, dtype="float64", **numbers)
+        assert loss.dtype is torch.float64
         loss.backward()
         close(loss.detach(), exact.detach(), 3e-6)
         same_bits(loss)
         close(x.grad, mine(exact_x.grad, rank, size), 3e-6)
 
 
-def exact_losses(full: Any, target: Any, ignored: int, z_loss: float) -> tuple[Any, Any, Any]:
+def exact_losses(
+    full: Any, target: Any, ignored: int, z_loss: float, smoothing: float = 0.0
+) -> tuple[Any, Any, Any]:
     """Return the loss of each row, its gradient and lse, in float64."""
     x, cols = full.double(), full.shape[-1]
     lse = torch.logsumexp(x, -1)
     skip, none = target == ignored, (target < 0) | (target >= cols)
     at = target.long().clamp(0, cols - 1)[..., None]
-    loss = lse - x.gather(-1, at)[..., 0] + z_loss * lse * lse
+    loss = lse - x.gather(-1, at)[..., 0]
+    if smoothing:
+        of_target = (1 - smoothing) * loss if smoothing < 1 else 0
+        loss = of_target + smoothing * (lse - x.mean(-1))
+    loss = loss + z_loss * lse * lse
     loss = torch.where(none | (lse == INF), NAN, loss).masked_fill(skip, 0)
-    hot = torch.zeros_like(x).scatter_(-1, at, 1)
+    hot = torch.zeros_like(x).scatter_(-1, at, 1) * (1 - smoothing) + smoothing / cols
     dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
     dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)
     return loss, dx.masked_fill(skip[..., None], 0), lse.masked_fill(skip, -INF)
@@ -241,6 +258,92 @@ def tokens(rank: int, size: int) -> None:
         assert torch.equal(spoiled[~lost & usable].isnan().any(), torch.tensor(False))
 
 
+def entropies(rank: int, size: int) -> None:
+    """Entropies in every regime, at temperatures, alone and beside tokens, with gradients."""
+    Kernels().install()
+    rows = rows_of(size, torch.float32).shape[:-1]
+    of_rows = torch.linspace(0.5, 2, 3).expand(rows)
+    for dtype, temperature in (
+        (torch.float64, None),
+        (torch.float32, 0.5),
+        (torch.float32, of_rows),
+        (torch.bfloat16, None),
+    ):
+        wide = torch.float64 if dtype is torch.float64 else torch.float32
+        full = rows_of(size, dtype)
+        by = temperature[..., None] if isinstance(temperature, torch.Tensor) else temperature or 1
+        exact_x = full.double().requires_grad_()
+        log_p = torch.log_softmax(exact_x / by, -1)
+        exact = entropy_of(log_p)
+        up = torch.linspace(-1, 2, exact.numel()).reshape(exact.shape).to(wide)
+        (dx,) = torch.autograd.grad(exact, exact_x, up.double(), retain_graph=True)
+        usable = exact.isfinite()
+        assert not usable[3:6].all()
+        # lse is rounded at 200 and at 400, by the temperature.
+        bound = BOUND[wide] * (1 if wide is torch.float64 else 30)
+        loose = max(BOUND[dtype], bound * 10)
+        x = mine(full, rank, size).requires_grad_()
+        got = sd.entropy(x, temperature=temperature, dtype=wide)
+        assert got.dtype is wide
+        close(got, exact.detach(), bound)
+        same_bits(got)
+        (got_dx,) = torch.autograd.grad(got, x, up)
+        assert got_dx.dtype is dtype
+        close(got_dx[usable], mine(dx, rank, size)[usable], loose)
+        assert got_dx[~usable].isnan().all()
+        kept = sd.entropy(x.detach(), temperature=temperature, keepdim=True)
+        assert kept.dtype is dtype
+        assert kept.shape == (*rows, 1)
+        _beside_tokens(x, log_p, exact, temperature, size)
+
+
+def _beside_tokens(x: Any, log_p: Any, exact: Any, temperature: Any, size: int) -> None:
+    """Tokens with entropies, and the gradient of either and of both."""
+    rank, cols, usable = dist.get_rank(), log_p.shape[-1], exact.isfinite()
+    dtype, wide = x.dtype, torch.float64 if x.dtype is torch.float64 else torch.float32
+    bound = BOUND[wide] * (1 if wide is torch.float64 else 30)
+    for count in (0, 3):
+        ids = torch.arange(exact.numel() * max(1, count)) * 4 % cols
+        ids = ids.reshape(*exact.shape, *([count] if count else []))
+        if count:
+            ids[..., 2] = ids[..., 0]  # twice the same
+        options = {"temperature": temperature, "return_lse": True, "return_entropy": True}
+        log_probs, lse, entropy = sd.token_log_probs(x, ids, **options)
+        at = ids if count else ids[..., None]
+        exact_probs = log_p.gather(-1, at).reshape(ids.shape)
+        close(log_probs, exact_probs.detach(), bound)
+        close(entropy, exact.detach(), bound)
+        for each in (log_probs, lse, entropy):
+            assert each.dtype is wide
+            same_bits(each)
+        (alone,) = sd.token_log_probs(x, ids, temperature=temperature, return_entropy=True)[1:]
+        assert torch.equal(alone.nan_to_num(7), entropy.nan_to_num(7))
+        exact_x = torch.cat(everyone(x.detach()), -1).double().requires_grad_()
+        by = temperature[..., None] if isinstance(temperature, torch.Tensor) else temperature or 1
+        again = torch.log_softmax(exact_x / by, -1)
+        exact_entropy = entropy_of(again)
+        exact_probs = again.gather(-1, at).reshape(ids.shape)
+        for of_probs, of_entropy in ((1.0, 0.0), (0.0, -2.0), (0.5, 3.0)):
+            sound = usable & exact_probs.reshape(*usable.shape, -1).isfinite().all(-1)
+            total = of_probs * log_probs[sound].sum() + of_entropy * entropy[sound].sum()
+            wanted = of_probs * exact_probs[sound].sum() + of_entropy * exact_entropy[sound].sum()
+            (got,) = torch.autograd.grad(total, x, retain_graph=True)
+            (dx,) = torch.autograd.grad(wanted, exact_x, retain_graph=True)
+            close(got[sound], mine(dx, rank, size)[sound], max(BOUND[dtype] * 4, bound * 10))
+
+
+def entropy_of(log_p: Any) -> Any:
+    """Return -sum(p log p) of each row: 0 log 0 is 0, and has no gradient."""
+    return -(log_p.exp() * log_p.masked_fill(log_p == -INF, 0)).sum(-1)
+
+
+def everyone(x: Any) -> list[Any]:
+    """Return the shards of all processes."""
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, x)
+    return every
+
+
 def counted(rank: int, size: int) -> None:
     """What each function sends: one all-gather forward, and an all-reduce back at most."""
     Kernels().install()
@@ -264,8 +367,20 @@ def counted(rank: int, size: int) -> None:
         (lambda: sd.log_softmax(x), [("gather", 24)], [("reduce", 12)]),
         (lambda: sd.logsumexp(x), [("gather", 12)], []),
         (lambda: sd.cross_entropy(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+        (
+            lambda: sd.cross_entropy(x, ids, label_smoothing=0.1),
+            [("gather", 36), ("reduce", 12)],
+            [],
+        ),
         (lambda: sd.token_log_probs(x, ids, offset=first(rank, size)), [("gather", 36)], []),
+        (lambda: sd.entropy(x), [("gather", 24)], []),
+        (
+            lambda: sum(sd.token_log_probs(x, ids, return_entropy=True, offset=first(rank, size))),
+            [("gather", 36)],
+            [],
+        ),
     ]
+    sd.cross_entropy(x.detach(), ids)  # they have asked where columns start
     for run, forward, backward in cases:
         sent.clear()
         found = run()
@@ -274,8 +389,10 @@ def counted(rank: int, size: int) -> None:
         found.sum().backward()
         assert sent == backward
     sent.clear()
-    for _ in range(2):  # where columns start is asked once
-        sd.token_log_probs(x.detach(), ids)
+    again = dist.new_group()
+    sent.clear()
+    for _ in range(2):  # how many columns there are is asked once
+        sd.token_log_probs(x.detach(), ids, group=again)
     assert [size for _, size in sent] == [8, 36, 36]
     sd.softmax(x.detach()[:0])  # no rows, nothing to send
     assert len(sent) == 3
@@ -354,7 +471,12 @@ def dtensors(rank: int, size: int) -> None:
             (sd.log_softmax(x), log_p),
             (sd.logsumexp(x), torch.logsumexp(exact, -1)),
             (sd.token_log_probs(x, placed_ids), -losses),
+            (sd.entropy(x), -(log_p.exp() * log_p).sum(-1)),
             (sd.cross_entropy(x, placed_ids, reduction="none"), losses),
+            (
+                sd.cross_entropy(x, placed_ids, reduction="none", label_smoothing=0.5),
+                0.5 * losses - 0.5 * log_p.mean(-1),
+            ),
         ):
             assert isinstance(got, DTensor)
             assert got.shape == wanted.shape
@@ -399,6 +521,20 @@ def emulated(rank: int, size: int, programs: Path) -> None:
     same_bits(loss)
     loss.backward(torch.ones_like(loss))
     close(x.grad, halves(dx, rank), 3e-6)
+    losses, dx, _ = exact_losses(full, target, -100, 1e-3, 0.25)
+    options: dict[str, Any] = {"label_smoothing": 0.25, "z_loss": 1e-3, "reduction": "none"}
+    loss = sd.cross_entropy(x, target, **options)
+    close(loss, losses, 3e-6)
+    (got_dx,) = torch.autograd.grad(loss, x, torch.ones_like(loss))
+    close(got_dx, halves(dx, rank), 3e-6)
+    entropy = entropy_of(torch.log_softmax(exact, -1))
+    got = sd.entropy(x)
+    close(got, entropy.detach(), 3e-6)
+    same_bits(got)
+    sound = entropy.isfinite()
+    (dx,) = torch.autograd.grad(entropy[sound].sum(), exact)
+    (got_dx,) = torch.autograd.grad(got[sound].sum(), x)
+    close(got_dx[sound], halves(dx, rank)[sound], 3e-6)
 
 
 def halves(x: Any, rank: int) -> Any:
@@ -406,7 +542,7 @@ def halves(x: Any, rank: int) -> Any:
     return x.chunk(2, -1)[rank].contiguous()
 
 
-def page(rank: int, size: int, train: str, of_dtensor: str, step: str) -> None:
+def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden: str) -> None:
     """The programs of docs/distributed.md, on the CPU."""
     from torch.distributed.device_mesh import init_device_mesh
 
@@ -429,6 +565,10 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str) -> None:
     logits = hidden.double() @ head.T
     loss = torch.nn.functional.cross_entropy(logits, target)
     loss.backward()
+    close(names["loss"].detach(), loss.detach(), 1e-5)
+    close(names["head"].grad, head.grad.tensor_split(size)[rank], 1e-5)
+    names["head"].grad = None
+    exec(of_hidden, names)
     close(names["loss"].detach(), loss.detach(), 1e-5)
     close(names["head"].grad, head.grad.tensor_split(size)[rank], 1e-5)
     close(names["p"], torch.softmax(logits.detach(), -1).tensor_split(size, -1)[rank], 3e-6)

@@ -24,6 +24,7 @@ from softgen.torch.dtypes import wide
 NAMES = (
     *("partial", "merge", "finish", "logsumexp", "merge_lse", "logsumexp_backward"),
     *("partial_target", "merge_losses", "cross_entropy_backward", "token_log_probs_backward"),
+    *("entropy", "entropy_backward"),
 )
 
 
@@ -118,24 +119,39 @@ class Kernels:
         ignored: int,
         lse: Any,
         upstream: Any,
+        smoothing: float,
         z_loss: float,
         loss: Any,
         first: int,
+        classes: int,
+        out: Any = None,
     ) -> Any:
         assert upstream.is_contiguous()
+        assert classes >= x.shape[-1] or not smoothing
         name = "cross_entropy_backward_shard" + _i32(target)
-        place = (upstream, 1, upstream.numel(), 0.0, z_loss)
-        return self.launch(name, x, target, ignored, lse, *place, loss, first)[0]
+        rows = (lse, upstream, 1, upstream.numel())
+        rest = (smoothing, z_loss, loss, first, classes)
+        (dx,) = self.launch(name, x, target, ignored, *rows, *rest)
+        return dx if out is None else out.copy_(dx)
 
     def token_log_probs_backward(
-        self, x: Any, ids: Any, lse: Any, upstream: Any, temperature: Any
+        self, x: Any, ids: Any, lse: Any, upstream: Any, entropy: Any, up: Any, temperature: Any
     ) -> Any:
-        k = ids.shape[-1]
-        name = f"token_log_probs_backward{_i32(ids)}" + (f"_k{k}" if k > 1 else "")
+        k, more = ids.shape[-1], () if entropy is None else (entropy, up)
+        name = f"token_log_probs_backward{'_entropy' if more else ''}{_i32(ids)}"
+        name += f"_k{k}" if k > 1 else ""
         scale = None if temperature is None else 1 / temperature
         by_row = scale[..., None] if isinstance(scale, torch.Tensor) else scale
-        up = upstream if scale is None else upstream * by_row
-        return self.launch(name, _scaled(x, scale), ids, lse, up, out=x.dtype)[0]
+        if scale is not None:
+            upstream, more = upstream * by_row, (entropy, up * scale) if more else ()
+        return self.launch(name, _scaled(x, scale), ids, lse, upstream, *more, out=x.dtype)[0]
+
+    def entropy(self, x: Any, scale: Any) -> tuple[Any, ...]:
+        return tuple(self.launch("entropy_lse", _scaled(x, scale), out=wide(x)))
+
+    def entropy_backward(self, x: Any, lse: Any, entropy: Any, upstream: Any, scale: Any) -> Any:
+        up = upstream if scale is None else upstream * scale
+        return self.launch("entropy_backward", _scaled(x, scale), lse, entropy, up, out=x.dtype)[0]
 
 
 def _scaled(x: Any, scale: Any) -> Any:

@@ -47,6 +47,8 @@ def dtensors(size: int) -> None:
     assert got.placements == (Replicate(),)
     with pytest.raises(NotSupportedError, match="target is a tensor beside DTensors"):
         mine.cross_entropy(x.movedim(-1, 1), torch.zeros(3, 4, dtype=torch.int64))
+    with pytest.raises(NotSupportedError, match=r"with hooks takes no DTensor; .*to_local"):
+        mine.softmax(x, -1, softcap=2.0)
     for place in PLACES[:2]:
         losses(mesh, place)
 
@@ -125,7 +127,7 @@ def of_columns(x: Any, full: Any) -> None:
         assert dx.placements == places
         close(dx.full_tensor(), right, 1e-5)
     # One upstream gradient for all rows.
-    options = (-100, "none", 0.0, 0.0, torch.float32, None)
+    options = (-100, "none", 0.0, 0.0, torch.float32, False, None)
     _, lse, *_ = ops.cross_entropy.v3(x.detach(), one, None, *options)
     number = distribute_tensor(torch.tensor(0.5), mesh, [Replicate()])
     request = (x.detach(), one, lse, number, None, None, -100, 0.0, 0.0, None)

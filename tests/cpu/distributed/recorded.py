@@ -38,7 +38,12 @@ def calls(ids: Any, group: Any = None) -> dict[str, Callable[[Any], Any]]:
         "logsumexp": lambda x: sd.logsumexp(x, keepdim=True, group=group),
         "token_log_probs": lambda x: sd.token_log_probs(x, ids, group=group),
         "several": lambda x: sd.token_log_probs(x, several, temperature=0.5, group=group),
+        "entropy": lambda x: sd.entropy(x, temperature=2.0, group=group),
+        "with entropies": lambda x: sum(
+            sd.token_log_probs(x, ids, return_entropy=True, group=group)
+        ),
         "cross_entropy": lambda x: sd.cross_entropy(x, ids, z_loss=0.1, group=group),
+        "smoothed": lambda x: sd.cross_entropy(x, ids, label_smoothing=0.1, group=group),
         "losses": lambda x: sd.cross_entropy(x, ids, reduction="none", group=group),
     }
 
@@ -93,8 +98,17 @@ def sound(x: Any, ids: Any, first: int) -> None:
     name = dist.group.WORLD.group_name
     cases = [
         (operators.softmax, (x, torch.float32, True, name)),
-        (operators.losses, (x, ids, first, -100, 0.1, name)),
+        (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, name)),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
+        (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
+        (operators.entropy, (x, None, None, name)),
+    ]
+    hidden = torch.ones(2, 3).requires_grad_()
+    head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
+    options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
+    cases += [
+        (operators.linear_losses, (hidden, head, ids, True, True, *options)),
+        (operators.linear_losses, (hidden, head, ids, False, False, *options)),
     ]
     for operator, given in cases:
         torch.library.opcheck(operator, given)
@@ -107,7 +121,7 @@ def autocast(x: Any, ids: Any) -> None:
         for name, call in calls(ids).items():
             assert call(half).dtype is torch.float32, name
             assert call(x.double()).dtype is torch.float64, name
-        for run in (sd.softmax, sd.log_softmax, sd.logsumexp):
+        for run in (sd.softmax, sd.log_softmax, sd.logsumexp, sd.entropy):
             assert run(half, dtype=torch.bfloat16).dtype is torch.bfloat16
 
 
@@ -149,7 +163,7 @@ def on_their_way(full: Any, rank: int, size: int) -> None:
 
 def twice(x: Any) -> None:
     """The gradient is not differentiable again, and says so."""
-    for run in (sd.softmax, sd.log_softmax, sd.logsumexp):
+    for run in (sd.softmax, sd.log_softmax, sd.logsumexp, sd.entropy):
         leaf = x.clone().requires_grad_()
         (dx,) = torch.autograd.grad(run(leaf).cos().sum(), leaf, create_graph=True)
         with pytest.raises(NotSupportedError, match="leave create_graph=True out"):

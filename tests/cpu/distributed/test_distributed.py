@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "logsumexp": ("logsumexp",),
     "cross_entropy": ("cross_entropy",),
     "tokens": ("tokens",),
+    "entropies": ("entropies",),
     "what is sent": ("counted",),
     "dtensors": ("dtensors",),
 }
@@ -55,20 +57,29 @@ def test_by_the_texts_of_the_kernels(
     programs = run_folder(tmp_path_factory) / "programs"
     programs.mkdir(exist_ok=True)
     run_ranks(2, bodies.emulated, tmp_path, programs)
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    (tmp_path / "hidden").mkdir()
+    run_ranks(2, hidden.emulated, tmp_path / "hidden", programs)
 
 
 def test_the_page(bodies: Any, tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "distributed.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    train, of_dtensor, step, of_cupy = programs
+    train, of_dtensor, step, of_hidden, of_cupy = programs
     ast.parse(of_cupy)  # it runs on GPUs alone
-    run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step)
+    run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step, of_hidden)
 
 
 def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
     """No graph breaks, autocast, and tensors that have no memory, or not yet."""
     recorded = importlib.import_module("tests.cpu.distributed.recorded")
     run_ranks(2, recorded.all_of_it, tmp_path)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_losses_of_hidden_states(size: int, bodies: Any, tmp_path: Path) -> None:
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    run_ranks(size, hidden.all_of_it, tmp_path)
 
 
 def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> None:
@@ -92,6 +103,44 @@ def test_few_rows_are_cut_where_packs_start(rows: int, cols: int, pieces: int) -
     assert local.pieces_of(rows, cols) == pieces
 
 
+@pytest.mark.parametrize("by_row", [False, True])
+def test_entropies_of_a_shard_are_of_what_it_is_times(
+    by_row: bool, bodies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = bodies.torch
+    world = importlib.import_module("tests.helpers.torch_calls").on_cpu(monkeypatch)
+    x = torch.randn(4, 9, generator=torch.Generator().manual_seed(1))
+    scale: Any = torch.tensor([0.5, 1.0, 2.0, 3.0]) if by_row else 0.25
+    exact_x = x.double().requires_grad_()
+    log_p = torch.log_softmax(exact_x * (scale[:, None] if by_row else scale), -1)
+    exact, up = bodies.entropy_of(log_p), torch.tensor([1.0, -2.0, 0.5, 4.0])
+    (dx,) = torch.autograd.grad(exact, exact_x, up.double())
+    entropy, lse = local.entropy(x, scale)
+    bodies.close(entropy, exact.detach(), 3e-6)
+    bodies.close(local.entropy_backward(x, lse, entropy, up, scale), dx, 3e-6)
+    assert world.launches == ["entropy_lse", "entropy_backward"]
+    assert local.entropy_of(x[:, :0], scale)[1].tolist() == [-math.inf] * 4
+
+
+@pytest.mark.parametrize("width", [12, 9])
+def test_a_gradient_of_a_shard_takes_the_place_of_its_logits(
+    width: int, bodies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of rows that follow each other, and of such that are padded."""
+    torch = bodies.torch
+    world = importlib.import_module("tests.helpers.torch_calls").on_cpu(monkeypatch)
+    full = torch.randn(4, 20, generator=torch.Generator().manual_seed(1))
+    target = torch.tensor([3, 15, -100, 19])
+    rows, dx, lse = bodies.exact_losses(full, target, -100, 1e-3, 0.25)
+    x = torch.zeros(4, width)[:, :9].copy_(full[:, 2:11])
+    up = torch.tensor([1.0, -2.0, 3.0, 0.5])
+    more = (lse.float(), up, 0.25, 1e-3, rows.float(), 2, 20)
+    got = local.cross_entropy_backward(x, target, -100, *more, x)
+    assert got is x
+    bodies.close(x, (dx * up[:, None])[:, 2:11], 3e-6)
+    assert world.launches == ["cross_entropy_backward_shard"]
+
+
 def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
     torch, distributed = bodies.torch, bodies.sd
     x, ids = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
@@ -101,7 +150,9 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         distributed.logsumexp([1.0])
     with pytest.raises(InvalidTypeError, match=r"float of 16 to 64 bits, got torch\.int64"):
         distributed.log_softmax(ids)
-    for run in (distributed.softmax, distributed.log_softmax, distributed.logsumexp):
+    for run in (
+        *(distributed.softmax, distributed.log_softmax, distributed.logsumexp, distributed.entropy),
+    ):
         for dtype in ("float8_e4m3fn", torch.float8_e5m2):
             with pytest.raises(NotSupportedError, match="no 8-bit results, got dtype float8_e"):
                 run(x, dtype=dtype)
@@ -119,6 +170,8 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         ({"ignore_index": 1.5}, InvalidTypeError, r"ignore_index must be an int, got 1\.5"),
         ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
         ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
+        ({"label_smoothing": 1.5}, InvalidValueError, r"must be from 0 to 1, got 1\.5"),
+        ({"dtype": "int64"}, InvalidTypeError, "dtype 'int64' is not supported"),
         ({"z_loss": "a"}, InvalidTypeError, "z_loss must be a number, got 'a'"),
         ({"z_loss": float("nan")}, InvalidValueError, "z_loss must be finite, got nan"),
         ({"z_loss": float("inf")}, InvalidValueError, "z_loss must be finite, got inf"),
@@ -146,5 +199,7 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
         told = f"temperature must be a number or a tensor, got {temperature!r}"
         with pytest.raises(InvalidTypeError, match=f"^{re.escape(told)}$"):
             distributed.token_log_probs(x, ids, temperature=temperature)
+    with pytest.raises(InvalidValueError, match=r"above 0, got -1\.0"):
+        distributed.entropy(x, temperature=-1.0)
     with pytest.raises(InvalidValueError, match="no gradient here"):
         distributed.token_log_probs(x, ids, temperature=torch.ones(2).requires_grad_())

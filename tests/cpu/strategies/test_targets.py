@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -261,3 +262,22 @@ def test_a_sink_is_no_class() -> None:
         ignored = np.asarray(target) == job.inputs[2]
         none = ((np.asarray(target) < 0) | (np.asarray(target) >= cols)) & ~ignored
         assert np.isnan(results[0]).tolist() == none.tolist()
+
+
+def test_a_row_that_is_ignored_may_hold_anything() -> None:
+    """NaN and what overflows, where rows start within packs, too."""
+    jobs = []
+    stems = ("cross_entropy", "cross_entropy_grad", "cross_entropy_backward")
+    for name in (*stems, "cross_entropy_backward_shard"):
+        cases = [(33, "warp_p2_c4_g16_r2_pad_b128"), (33, "warp")]
+        cases += [] if "backward" in name else [(1001, "block"), (20001, "cluster")]
+        for dtype, (cols, choice) in itertools.product(("bfloat16", "float16"), cases):
+            problem = Problem.of(name, dtype, cols)
+            job = job_of(variant_of(problem, choice), [-100] * 9)
+            x = np.full(job.x.shape, np.nan)
+            x[::2] = 60000.0
+            jobs.append(replace(job, x=encode(x, problem.dtype)))
+    for job, (results, _) in zip(jobs, run(*jobs), strict=True):
+        problem = job.source.variant.problem
+        outcome = check(results, job.inputs, problem)
+        assert outcome.ok, f"{job.source.name}: {outcome.message}"

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
+from softgen.torch.dtensor import RULES  # noqa: E402
 from softgen.torch.dtypes import FLOATS, wide  # noqa: E402
 from softgen.torch.registry import OVERLOAD, TABLE  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
@@ -33,6 +34,11 @@ def rows_of(x: Any) -> Any:
     return ROWS.to(wide(x))
 
 
+def columns_of(x: Any) -> Any:
+    """Return the weight of a last layer of three columns."""
+    return torch.linspace(-1.0, 1.0, 3 * x.shape[-1]).view(3, -1).to(x.dtype)
+
+
 # The arguments of each operator for an x of three rows.
 ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     "softmax": lambda x: (x, -1, torch.float32, None),
@@ -48,20 +54,45 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(x, IDS, lse_of(x), rows_of(x), None, None),
         *(rows_of(x).abs(), None, None),
     ),
-    "cross_entropy": lambda x: (x, IDS, None, -100, "mean", 0.0, 0.25, x.dtype, None),
+    "cross_entropy": lambda x: (x, IDS, None, -100, "mean", 0.0, 0.25, x.dtype, False, None),
     "cross_entropy_backward": lambda x: (
         *(x, IDS, lse_of(x), rows_of(x)[0].to(x.dtype), rows_of(x)[2], None),
         *(-100, 0.1, 0.0, None),
     ),
-    "hooked_softmax": lambda x: (
-        *(x, None, None, rows_of(x).to(x.dtype), None, None, None),
-        *(0.5, 2.0, True, None, None, None, None, None, None),
-        *(-1, x.dtype, True, None),
+    "probability_losses": lambda x: (x, normalised(x).to(x.dtype), 0.1, 0.25, None),
+    "probability_losses_backward": lambda x: (
+        *(x, normalised(x).to(x.dtype), lse_of(x), rows_of(x).abs(), rows_of(x)),
+        *(0.1, 0.25, None),
     ),
-    "hooked_softmax_backward": lambda x: (
-        *(x, normalised(x).to(x.dtype), x.detach(), None, None, None, None, None, None, None),
+    "linear_cross_entropy": lambda x: (
+        *(x, columns_of(x), IDS, None, None, rows_of(x)[2]),
+        *(True, [1, 0, 0], -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
+    ),
+    "linear_cross_entropy_backward": lambda x: (
+        *(x, columns_of(x), IDS, rows_of(x).to(x.dtype), rows_of(x).abs(), lse_of(x)),
+        *(rows_of(x), [1, 1, 1], -100, 0.0, None, 0.0, "lean", None, wide(x)),
+    ),
+    "linear_token_log_probs": lambda x: (
+        *(x, columns_of(x), IDS, None, None, 0.7, True, "lean", None),
+    ),
+    "linear_token_log_probs_backward": lambda x: (
+        *(x, columns_of(x), IDS, None, rows_of(x).abs(), lse_of(x), rows_of(x), None, None),
+        *([1, 1, 0], None, "fast", 2),
+    ),
+    "hooked": lambda x: (
+        *(x, None, None, None, rows_of(x).to(x.dtype), None, None, None),
+        *(0.5, 2.0, True, None, None, None, None, None, None),
+        *("softmax", 0, 0.0, -1, x.dtype, True, None),
+    ),
+    "hooked_terms": lambda x: (
+        *(x, lse_of(x), rows_of(x), IDS, None, None, None, None, None, None, None, None),
         *(0.5, 2.0, None, None, None, None, None, None, None),
-        *(-1, x.dtype, [True, False, False, False], None),
+        *("token_log_probs", -1, None),
+    ),
+    "hooked_backward": lambda x: (
+        *(x, normalised(x).to(x.dtype), x.detach(), *(None,) * 10),
+        *(0.5, 2.0, None, None, None, None, None, None, None),
+        *("softmax", 0, 0.0, -1, x.dtype, [True, False, False, False], None),
     ),
 }
 VIEWS: dict[str, Callable[[Any], Any]] = {
@@ -74,7 +105,11 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 
 
 # Whose gradient says that it is not differentiable again.
-REFUSED = ("entropy_backward", "token_log_probs_backward", "cross_entropy_backward")
+REFUSED = (
+    *("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward"),
+    "probability_losses_backward",
+    *("linear_cross_entropy_backward", "linear_token_log_probs_backward"),
+)
 LAID_OUT = [
     *(("contiguous", dtype) for dtype in FLOATS),
     *((view, dtype) for view in list(VIEWS)[1:] for dtype in (torch.float32, torch.bfloat16)),
@@ -87,7 +122,7 @@ def test_operators_are_registered_as_they_should_be(name: str, view: str, dtype:
     """All of them: schema, results for FakeTensors, gradients, dynamic shapes."""
     x = VIEWS[view](torch.randn(3, 4, generator=torch.Generator().manual_seed(7)).to(dtype))
     packet = getattr(torch.ops.softgen, name)
-    tracked = name not in (*REFUSED, "hooked_softmax_backward")
+    tracked = name not in REFUSED
     given = ARGUMENTS[name](x.detach().requires_grad_(tracked))
     torch.library.opcheck(getattr(packet, OVERLOAD), given)
     kernel = getattr(torch.ops.softgen, f"{name}_kernel")
@@ -98,6 +133,11 @@ def test_operators_are_registered_as_they_should_be(name: str, view: str, dtype:
 
 def test_every_row_of_the_table_is_checked() -> None:
     assert set(TABLE) == set(ARGUMENTS)
+
+
+def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
+    refused = {name for name in TABLE if name.startswith(("hooked", "linear"))}
+    assert set(TABLE) - set(RULES) == refused
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {

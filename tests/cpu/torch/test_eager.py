@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
-from softgen.call import eager  # noqa: E402
 from softgen.call.eager import is_eager, require_launchable  # noqa: E402
 from softgen.errors import InvalidTypeError, NotSupportedError  # noqa: E402
 from tests.helpers.torch_kinds import Mode, Sub  # noqa: E402
@@ -56,7 +55,7 @@ def test_other_tensors_are_not(name: str) -> None:
 
 
 def test_tensors_on_the_cpu_say_how_to_move_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eager, "DEVICE", "cuda")
+    monkeypatch.undo()  # of the stand-in, to which they are on a GPU
     with pytest.raises(InvalidTypeError, match=r"^got a tensor on cpu; .*Move it with x\.cuda\(\)"):
         require_launchable(torch.randn(3))
 

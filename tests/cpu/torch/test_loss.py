@@ -106,8 +106,12 @@ def test_a_request_that_only_equals_the_last_is_looked_at() -> None:
     mine.cross_entropy(x, target, ignore_index=np.int32(1), z_loss=np.float32(0.5))  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="target must have the shape"):
         mine.cross_entropy(x, target[1:])
-    with pytest.raises(NotSupportedError, match="probabilities"):
+    with pytest.raises(InvalidValueError, match="as many as probabilities"):
         mine.cross_entropy(x, torch.rand(6))
+    with pytest.raises(InvalidValueError, match="ignore_index is for class indices"):
+        mine.cross_entropy(x, torch.rand(6, 5), ignore_index=1)
+    with pytest.raises(InvalidValueError, match="a target of probabilities takes no hooks"):
+        mine.cross_entropy(x, torch.rand(6, 5), softcap=2.0)
 
 
 def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
@@ -127,6 +131,26 @@ def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
         (dx,) = torch.autograd.grad(mine.cross_entropy(deep, ids), deep)
         torch.testing.assert_close(dx, torch.autograd.grad(theirs(deep, ids), deep)[0])
     assert world.launches.count("reduce_rows") == 6
+    assert world.launches.count("weigh_rows") == 2
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("ids", [torch.int64, torch.int32])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_weights_of_classes(world: World, reduction: str, ids: Any, dtype: Any) -> None:
+    """Two launches, and two for the gradient of a mean."""
+    x, target = draw(dtype=dtype)
+    weight = torch.rand(5, dtype=torch.float64).to(dtype)
+    wide = x.detach().double().requires_grad_()
+    exact = theirs(wide, target, weight.double(), reduction=reduction)
+    loss = mine.cross_entropy(x, target.to(ids), weight, reduction=reduction)
+    close = {"rtol": 1e-2, "atol": 1e-2} if dtype is torch.bfloat16 else {}
+    torch.testing.assert_close(loss.double(), exact, check_dtype=False, **close)
+    found, wanted = torch.autograd.grad(loss, x)[0], torch.autograd.grad(exact, wide)[0]
+    torch.testing.assert_close(found.double(), wanted, **close)
+    forward = [each.removesuffix("_i32") for each in world.launches[:2]]
+    assert forward == ["cross_entropy", "weigh_rows"]
+    assert ("share_weighed" in world.launches) == (reduction == "mean")
 
 
 def test_rows_that_one_block_would_not_sum_soon(
@@ -263,3 +287,63 @@ def test_autocast_gives_float32_and_ends() -> None:
             loss = mine.cross_entropy(x, target)
         assert loss.dtype is torch.float32
         assert torch.autograd.grad(loss, x)[0].dtype is torch.float16
+
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("smoothing", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_probabilities_of_classes(
+    compiled: bool, reduction: str, smoothing: float, weighed: bool
+) -> None:
+    torch._dynamo.reset()
+    weight = torch.rand(5, dtype=torch.float64) + 0.5 if weighed else None
+    options: Any = {"reduction": reduction, "label_smoothing": smoothing}
+    for shape in ((5,), (6, 5), (2, 5, 3)):
+        x = torch.randn(shape, dtype=torch.float64).requires_grad_()
+        probs = torch.rand(shape, dtype=torch.float64).requires_grad_()
+
+        def run(x: Any, probs: Any) -> Any:
+            return mine.cross_entropy(x, probs, weight, **options)
+
+        if compiled:
+            run = torch.compile(run, backend="aot_eager", fullgraph=True)
+        loss, wanted = run(x, probs), theirs(x, probs, weight, **options)
+        torch.testing.assert_close(loss, wanted)
+        up = torch.randn_like(wanted)
+        found = torch.autograd.grad(loss, (x, probs), up)
+        torch.testing.assert_close(found, torch.autograd.grad(wanted, (x, probs), up))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_probabilities_of_other_types(world: World, dtype: Any) -> None:
+    x, _ = draw(dtype=dtype)
+    probs = torch.softmax(torch.randn(6, 5), -1)
+    wide = x.detach().double().requires_grad_()
+    loss = mine.cross_entropy(x, probs, dtype=torch.float32)
+    wanted = theirs(wide, probs.to(dtype).double())
+    torch.testing.assert_close(loss.double(), wanted, rtol=1e-5, atol=1e-6)
+    (dx,) = torch.autograd.grad(loss, x)
+    near = {"rtol": 1e-2, "atol": 1e-3} if dtype.itemsize == 2 else {}
+    torch.testing.assert_close(dx.double(), torch.autograd.grad(wanted, wide)[0], **near)
+    assert world.launches == ["cross_entropy_probs", "cross_entropy_probs_backward"]
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+@pytest.mark.parametrize("shape", [(5,), (6, 5), (2, 5, 3)])
+def test_weights_with_smoothing(reduction: str, shape: tuple[int, ...]) -> None:
+    weight = torch.rand(5, dtype=torch.float64) + 0.5
+    x = torch.randn(shape, dtype=torch.float64).requires_grad_()
+    rows = shape[:-1] if len(shape) < 3 else (2, 3)
+    target = torch.randint(5, rows)
+    if rows:
+        target.view(-1)[0] = -100
+    options: Any = {"reduction": reduction, "label_smoothing": 0.3}
+    loss, wanted = (f(x, target, weight, **options) for f in (mine.cross_entropy, theirs))
+    torch.testing.assert_close(loss, wanted)
+    up = torch.randn_like(wanted)
+    found, right = (torch.autograd.grad(each, x, up)[0] for each in (loss, wanted))
+    torch.testing.assert_close(found, right)
