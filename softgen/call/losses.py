@@ -237,8 +237,8 @@ def cross_entropy_grad(
         weight: as in `cross_entropy`.
         dtype: dtype of dx; x's by default.
         out: where to write dx: x itself, or another array of its shape, dtype and device.
-        options: as in `softmax`, without dim. Of the hooks `scale`, a number, and `softcap`: dx is
-            with respect to x as it comes in. Rows of more than shared memory holds are read twice.
+        options: as in `softmax`, without dim. Of the hooks `scale` and `softcap`: dx is with
+            respect to x as it comes in. Rows of more than shared memory holds are read twice.
 
     Returns:
         dx = upstream (softmax(x) (1 + 2 z_loss lse) - [column is target]); the loss of each row,

@@ -118,10 +118,10 @@ def exact_results(
     return tuple(results)
 
 
-def gain(problem: Problem, inputs: Sequence[Storage]) -> float:
-    """Return the largest derivative of what the hooks make of x, if results have it."""
-    gains = [hook.gain(*values) for hook, values in _split(problem, inputs)[1]]
-    return math.prod(gains) if problem.slopes else 1.0
+def gain(problem: Problem, inputs: Sequence[Storage]) -> Any:
+    """Return the largest derivative of what the hooks make of x, of all rows or of each."""
+    (x, *_), given = _split(problem, inputs)
+    return math.prod(hook.gain(x, *values) for hook, values in given)
 
 
 def of_empty_row(problem: Problem) -> tuple[float, ...]:

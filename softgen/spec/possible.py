@@ -45,7 +45,7 @@ def _require_hooks(problem: Problem) -> None:
     if problem.zero_rows and not problem.writes_elements:
         raise InvalidValueError(f"{function.name} has no NaN for zeroempty to replace")
     for hook in problem.hooks:
-        if hook.kind in function.barred or hook.name in function.barred:
+        if hook.kind in function.barred:
             raise InvalidValueError(f"{hook} means nothing to {function.name}; leave it out")
         if (hook.leaves or hook.weighs) and not function.weighs:
             raise InvalidValueError(

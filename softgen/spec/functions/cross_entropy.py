@@ -29,7 +29,7 @@ IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
 # Hooks that gradients do not take: they know the derivatives of a scale and a softcap.
 WITHOUT_SLOPES = frozenset(
-    {"bias", "mask", "lengths", "causal", "sink", "zeroempty", "outscale", "dropout", "scalerow"}
+    {"bias", "mask", "lengths", "causal", "sink", "zeroempty", "outscale", "dropout"}
 )
 
 
@@ -339,8 +339,8 @@ class CrossEntropySmooth(CrossEntropy):
         """Return loss and lse."""
         import numpy as np
 
-        *inputs_, smoothing, z_loss = inputs
-        loss, lse, ignored = losses(*inputs_, z_loss, smoothing)
+        x, target, ignore_index, smoothing, z_loss = inputs
+        loss, lse, ignored = losses(x, target, ignore_index, z_loss, smoothing)
         return np.where(ignored, 0, loss), lse
 
     @property
@@ -390,7 +390,8 @@ class CrossEntropyGradSmooth(CrossEntropyGradRows):
         *inputs_, smoothing, z_loss = inputs
         dx, *_ = super().reference(*inputs_, z_loss)
         s, up = np.ravel(smoothing)[0], upstream_of(len(dx), *inputs[3:6])
-        loss, lse, ignored = losses(*inputs[:3], z_loss, smoothing)
+        x, target, ignore_index, *_ = inputs
+        loss, lse, ignored = losses(x, target, ignore_index, z_loss, smoothing)
         hit = one_hot(inputs[1], dx.shape[1])
         dx = dx + np.where(ignored[:, None], 0, up * s * (hit - 1 / dx.shape[1]))
         return dx, np.where(ignored, 0, loss), lse
@@ -556,5 +557,4 @@ EXHIBITS = (
         64128,
         sharded=True,
     ),
-    Exhibit("ImageNet classes, losses", CROSS_ENTROPY, "float32", 4096, 1000),
 )

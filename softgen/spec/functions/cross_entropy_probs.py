@@ -163,10 +163,10 @@ def log_softmax(x: Any) -> Any:
 
 
 CROSS_ENTROPY_PROBS = CrossEntropyProbs()
-FUNCTIONS = (CROSS_ENTROPY_PROBS, CrossEntropyProbsBackward())
+BACKWARD = CrossEntropyProbsBackward()
+FUNCTIONS = (CROSS_ENTROPY_PROBS, BACKWARD)
 
 EXHIBITS = (
-    Exhibit(
-        "distillation to the Llama 3 vocabulary", CROSS_ENTROPY_PROBS, "bfloat16", 4096, 128256
-    ),
+    Exhibit("probabilities, losses of Llama 3", CROSS_ENTROPY_PROBS, "bfloat16", 4096, 128256),
+    Exhibit("probabilities, gradient of Llama 3", BACKWARD, "bfloat16", 4096, 128256),
 )

@@ -105,8 +105,8 @@ class Hook(abc.ABC):
         """Return the derivative of what enters, where that is `entered`."""
         raise NotImplementedError(f"{self} has no derivative here")
 
-    def gain(self, *values: Any) -> float:
-        """Return the largest size of that derivative."""
+    def gain(self, x: Any, *values: Any) -> Any:
+        """Return the largest size of that derivative, or of each row of `x` as a column."""
         return 1.0
 
     @property

@@ -56,7 +56,7 @@ class Scale(Hook):
         """Return the number."""
         return _factor(entered, values[0])
 
-    def gain(self, *values: Any) -> float:
+    def gain(self, x: Any, *values: Any) -> Any:
         """Return its size."""
         return abs(float(values[0]))
 
@@ -99,6 +99,14 @@ class RowScale(Hook):
     def enter(self, x: Any, *values: Any) -> Any:
         """Return the products."""
         return x * _factor(x, row_values(x, *values))
+
+    def slope(self, entered: Any, *values: Any) -> Any:
+        """Return the rows' numbers."""
+        return _factor(entered, row_values(entered, *values))
+
+    def gain(self, x: Any, *values: Any) -> Any:
+        """Return their sizes."""
+        return abs(row_values(x, *values))
 
     @property
     def by_row(self) -> bool:

@@ -53,8 +53,8 @@ def rows_of(problem: Problem) -> Any:
 
 
 def jobs_of(name: str, smoothing: float) -> list[Job]:
-    kinds = (("float32", 100), ("bfloat16", 1000), ("float64", 33), ("float16", 20000))
-    kinds += (("float32", 8193), ("bfloat16", 20001))
+    kinds = [("float32", 100), ("bfloat16", 1000), ("float64", 33), ("float16", 20000)]
+    kinds += [("float32", 8193), ("bfloat16", 20001)]
     asked = [(dtype, cols, each) for dtype, cols in kinds for each in STRATEGIES]
     found = []
     for dtype, cols, choice in (*asked, *PACKED):
