@@ -22,7 +22,7 @@ from tests.helpers.hooked_losses import (  # noqa: E402
     with_gradients,
 )
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore")]  # of PyTorch's own code
 
 
 @pytest.fixture(autouse=True)
