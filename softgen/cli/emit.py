@@ -191,7 +191,8 @@ class Selection:
 
         found = []
         options.require_possible(self.alignment, cols, self.layout)
-        every = [each for each in all_functions() if each.hookable or not self.hooks]
+        kinds = {hook.kind for hook in self.hooks}
+        every = [f for f in all_functions() if not kinds or (f.hookable and not kinds & f.barred)]
         if self.layout.sharded:
             every = [each for each in every if each.shardable]
         for function in [self.function] if self.function else every:

@@ -14,7 +14,7 @@ from softgen.call.dispatch import calls_of
 from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.torch.dtypes import FLOAT8S, HALVES, wide
-from softgen.torch.hooked import hooked
+from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
 from softgen.torch.registry import Tensor, is_plain, launched, plain, tuning
 
@@ -59,8 +59,8 @@ def softmax(
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _asked_type(input, dtype)
-    if hooks:
-        return hooked("softmax", input, dim, dtype or input.dtype, hooks, batch_invariant)[0]
+    if hooks and (given := asked(hooks)):
+        return hooked("softmax", input, dim, dtype or input.dtype, given, batch_invariant)[0]
     return Softmax.call(input, dim, dtype, batch_invariant)
 
 
@@ -80,8 +80,8 @@ def log_softmax(
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _asked_type(input, dtype)
-    if hooks:
-        return hooked("log_softmax", input, dim, dtype or input.dtype, hooks, batch_invariant)[0]
+    if hooks and (given := asked(hooks)):
+        return hooked("log_softmax", input, dim, dtype or input.dtype, given, batch_invariant)[0]
     return LogSoftmax.call(input, dim, dtype, batch_invariant)
 
 
@@ -106,8 +106,8 @@ def logsumexp(
     """
     dtype = _asked_type(input, None) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if hooks:
-        lse = hooked("logsumexp", input, axis, None, hooks, batch_invariant)[0].to(dtype)
+    if hooks and (given := asked(hooks)):
+        lse = hooked("logsumexp", input, axis, None, given, batch_invariant)[0].to(dtype)
     elif is_plain(input):  # the kernel converts its result, which else is wide for the gradient
         lse = launched(LogSumExp.calls, input, (), axis, dtype, batch_invariant)
     else:
@@ -194,14 +194,14 @@ def token_log_probs(
         number = float(temperature)
     if checked:
         require_columns(ids, input.shape[-1])
-    if hooks:
+    if hooks and (given := asked(hooks)):
         scale = number if of_rows is None else of_rows
         if scale is not None:
-            if hooks.get("scale") is not None:
+            if "scale" in given:
                 raise InvalidValueError("scale is 1 / temperature; give one of them")
-            hooks["scale"] = scale_of(scale)
+            given["scale"] = scale_of(scale)
         name = "token_log_probs_entropy" if return_entropy else "token_log_probs"
-        log_probs, lse, entropy = hooked(name, input, -1, None, hooks, batch_invariant, ids)
+        log_probs, lse, entropy = hooked(name, input, -1, None, given, batch_invariant, ids)
     elif not (return_lse or return_entropy) and is_plain(input, ids, of_rows):
         return tokens.token_log_probs(
             *(plain(input), ids),

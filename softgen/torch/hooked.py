@@ -53,6 +53,16 @@ OPTIONAL = Optional[torch.Tensor]  # noqa: UP045, as schemas are read
 OF_RESULTS = ("softmax", "log_softmax")  # whose gradient comes from the result
 
 
+def asked(hooks: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hooks that are not None; raise InvalidTypeError for what is none, or no tensor."""
+    for name, given in hooks.items():
+        if name not in NAMES:
+            raise InvalidTypeError(unknown("argument", name, NAMES))
+        if name in TENSORS and name not in EITHER and not isinstance(given, Tensor | None):
+            raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
+    return {name: given for name, given in hooks.items() if given is not None}
+
+
 def hooked(
     function: str,
     x: Any,
@@ -73,17 +83,12 @@ def hooked(
         x: what it is of.
         dim: along which dimension; the last for functions of ids.
         dtype: of the result; None for functions of ids, whose results are in the arithmetic's.
-        hooks: by name.
+        hooks: by name, as `asked` returns them.
         invariant: the batch_invariant of a call.
         ids: the targets, or the ids.
         ignored: the target of rows that count for nothing.
         z_loss: the weight of lse^2.
     """
-    for name, given in hooks.items():
-        if name not in NAMES:
-            raise InvalidTypeError(unknown("argument", name, NAMES))
-        if name in TENSORS and name not in EITHER and not isinstance(given, Tensor | None):
-            raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
     given = {name: isinstance(hooks.get(name), Tensor) for name in NAMES}
     tensors = [hooks[name] if given[name] else None for name in TENSORS]
     numbers = [None if given[name] else _signed(hooks.get(name)) for name in NUMBERS]

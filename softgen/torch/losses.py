@@ -17,7 +17,7 @@ from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.hooked import hooked
+from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import LogSumExp
 from softgen.torch.probabilities import rows_of_probabilities
 from softgen.torch.registry import Operator, Tensor, is_plain, launched, like_x, registered, tuning
@@ -116,12 +116,12 @@ def cross_entropy(
             dtype = torch.float32
     elif dtype not in FLOATS:
         raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
-    if hooks:
+    if hooks and (given := asked(hooks)):
         taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
         _refuse_beside_hooks(
             hooks, input, {**taken, "a target of probabilities": are_probabilities}
         )
-        request = ("cross_entropy", x, -1, None, hooks, batch_invariant, target)
+        request = ("cross_entropy", x, -1, None, given, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
         return (loss, lse) if return_lse else loss

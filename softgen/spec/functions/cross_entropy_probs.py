@@ -38,7 +38,7 @@ class CrossEntropyProbs(Function):
     @property
     def call(self) -> str:
         """How people call it on arrays."""
-        return "softgen.cross_entropy(x, probs)"
+        return "softgen.cross_entropy(x, target=probs)"
 
     @property
     def non_finite(self) -> str:
@@ -92,7 +92,7 @@ class CrossEntropyProbsBackward(Function):
     @property
     def call(self) -> str:
         """How people call it on arrays."""
-        return "softgen.cross_entropy_backward(x, probs, lse, upstream)"
+        return "softgen.cross_entropy_backward(x, target=probs, lse=lse, upstream=upstream)"
 
     @property
     def non_finite(self) -> str:

@@ -135,6 +135,8 @@ def test_only_what_asks_for_a_gradient_gets_one() -> None:
 
 def test_what_goes_with_no_hooks() -> None:
     x = drawn(ROWS, COLS)
+    plain = mine.cross_entropy(x, TARGET, softcap=None, label_smoothing=0.1)  # which is no hook
+    assert plain == mine.cross_entropy(x, TARGET, label_smoothing=0.1)
     for options in ({"label_smoothing": 0.1}, {"overwrite": True}):
         name = next(iter(options))
         with pytest.raises(InvalidValueError, match=f"{name} takes no hooks, got softcap"):
