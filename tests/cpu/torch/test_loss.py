@@ -292,14 +292,10 @@ def test_autocast_gives_float32_and_ends() -> None:
 REDUCTIONS = ("mean", "sum", "none")
 
 
-@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("weighed", [False, True])
-def test_probabilities_of_classes(
-    compiled: bool, reduction: str, smoothing: float, weighed: bool
-) -> None:
-    torch._dynamo.reset()
+def test_probabilities_of_classes(reduction: str, smoothing: float, weighed: bool) -> None:
     weight = torch.rand(5, dtype=torch.float64) + 0.5 if weighed else None
     options: Any = {"reduction": reduction, "label_smoothing": smoothing}
     for shape in ((5,), (6, 5), (2, 5, 3)):
@@ -309,7 +305,7 @@ def test_probabilities_of_classes(
         def run(x: Any, probs: Any) -> Any:
             return mine.cross_entropy(x, probs, weight, **options)
 
-        if compiled:
+        if reduction == "mean" and smoothing == 0.2 and len(shape) == 2:  # each takes 1 s
             run = torch.compile(run, backend="aot_eager", fullgraph=True)
         loss, wanted = run(x, probs), theirs(x, probs, weight, **options)
         torch.testing.assert_close(loss, wanted)
