@@ -119,6 +119,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     from softgen.call import eager
     from softgen.torch import patching
 
+    torch.set_num_threads(1)  # tests run in a process a core
     world = World()
     stream_of: Callable[[int], int] = lambda device: world.driver.stream  # noqa: E731
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", stream_of, raising=False)
