@@ -187,7 +187,7 @@ def reduction_of(
     """
     weights = None
     if weight is not None:
-        weights = _weights_of(weight, target, ignored, cols)
+        weights = weights_of(weight, target, ignored, cols)
         loss = loss * weights
     if reduction == "mean":
         loss, counted = mean(loss, target, ignored, weights)
@@ -195,7 +195,7 @@ def reduction_of(
     return (loss.sum() if reduction == "sum" else loss), weights, None
 
 
-def _weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
+def weights_of(weight: Any, target: Any, ignored: int, cols: int) -> Any:
     """Return the weight of each row: that of its class, 0 where it is ignored."""
     return weight[target.clip(0, cols - 1)] * (target != ignored)  # it may be no class
 
@@ -205,7 +205,7 @@ def _weights_of_rows(weight: Any, x: Any, target: Any, ignored: int) -> Any:
     if weight is None:
         return None
     _require_weight(weight, x)
-    return _weights_of(library_of(weight)[1], target, ignored, int(x.shape[-1]))
+    return weights_of(library_of(weight)[1], target, ignored, int(x.shape[-1]))
 
 
 def cross_entropy_grad(

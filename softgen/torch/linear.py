@@ -24,6 +24,7 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
 from softgen.torch.dtypes import FLOATS, HALVES, wide
+from softgen.torch.losses import class_weights
 from softgen.torch.registry import (
     Operator,
     Tensor,
@@ -94,7 +95,7 @@ def linear_cross_entropy(
             f"target must have the shape {tuple(input.shape[:-1])}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        weight = _class_weights(weight, head)
+        weight = class_weights(weight, head.shape[:1], head)
     if accumulate not in (None, head.dtype, wide(head)):
         raise InvalidTypeError(
             f"accumulate must be {head.dtype} or {wide(head)}, got {accumulate!r}"
@@ -117,9 +118,10 @@ def linear_cross_entropy(
     if num_items is not None:
         divisor = _on_device(num_items, head)
     elif reduction == "mean":
-        counts = target != ignored
-        if weight is not None:
-            counts = weight[target.clip(0, weight.shape[0] - 1)] * counts
+        if weight is None:
+            counts = target != ignored
+        else:
+            counts = losses.weights_of(weight, target, ignored, head.shape[0])
         divisor = counts.sum().to(wide(head))
     ahead = of_sum and any(wanted) and x.dtype is not torch.float16
     options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
@@ -229,18 +231,6 @@ def _require_ids(name: str, ids: Any, x: Any) -> None:
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__qualname__
         raise InvalidTypeError(f"{name} must be a tensor of int64 or int32, got {kind}")
-
-
-def _class_weights(weight: Any, head: Any) -> Any:
-    """Return weights of classes in the type of the arithmetic; raise for others."""
-    if weight.requires_grad and is_grad_enabled():
-        raise NotSupportedError("weight has no gradient; pass weight.detach()")
-    if weight.shape != head.shape[:1]:
-        raise InvalidValueError(
-            f"weight must have an element a class, {tuple(head.shape[:1])}, got "
-            f"{tuple(weight.shape)}"
-        )
-    return weight.detach().to(wide(head))
 
 
 def _on_device(number: Any, head: Any) -> Any:

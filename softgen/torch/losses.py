@@ -103,7 +103,7 @@ def cross_entropy(
             f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}"
         )
     if weight is not None:
-        weight = _checked_weight(weight, x)
+        weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
     if torch.compiler.is_compiling():  # the operator checks them, once they are known
         ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
@@ -119,7 +119,7 @@ def cross_entropy(
     if hooks and (given := asked(hooks)):
         taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
         _refuse_beside_hooks(
-            hooks, input, {**taken, "a target of probabilities": are_probabilities}
+            given, input, {**taken, "a target of probabilities": are_probabilities}
         )
         request = ("cross_entropy", x, -1, None, given, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
@@ -137,8 +137,7 @@ def cross_entropy(
         )
         loss = rows if reduction == "none" else rows.sum()
         if reduction == "mean":
-            counts = target != ignored
-            loss = loss / (weight[target.clip(0, x.shape[-1] - 1)] * counts).sum()
+            loss = loss / losses.weights_of(weight, target, ignored, x.shape[-1]).sum()
         return (loss.to(dtype), lse) if return_lse else loss.to(dtype)
     if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
         options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
@@ -163,7 +162,7 @@ def _weighed_and_smoothed(
     x = x.to(wide(x)).masked_fill(~counts[..., None], 0)
     options = (ignored, "none", 0.0, 0.0, wide(x), False, invariant)
     rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
-    of_rows = weight[target.clip(0, cols - 1)] * counts
+    of_rows = losses.weights_of(weight, target, ignored, cols)
     whole = LogSumExp.call(x, [x.dim() - 1], invariant)
     every = (weight.sum() * whole - (x * weight).sum(-1)).masked_fill(~counts, 0)
     found = (1 - smoothing) * of_rows * rows + smoothing / max(1, cols) * every
@@ -185,13 +184,13 @@ def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> N
         )
 
 
-def _checked_weight(weight: Any, x: Any) -> Any:
-    """Return weights of the classes of x in the type of the arithmetic; raise for others."""
+def class_weights(weight: Any, wanted: torch.Size, x: Any) -> Any:
+    """Return weights of that shape in the type of the arithmetic on x; raise for others."""
     if weight.requires_grad and torch.is_grad_enabled():
         raise NotSupportedError("weight has no gradient; pass weight.detach()")
-    if weight.shape != x.shape[-1:]:
+    if weight.shape != wanted:
         raise InvalidValueError(
-            f"weight must have an element a class, {tuple(x.shape[-1:])}, got {tuple(weight.shape)}"
+            f"weight must have an element a class, {tuple(wanted)}, got {tuple(weight.shape)}"
         )
     return weight.detach().to(wide(x)).contiguous()
 
