@@ -38,10 +38,8 @@ SINGLE_INPUT_REGISTERS = 24
 # Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
 SKIPPING_REGISTERS = 8
 
-# What a sum of distances beside the terms takes, and where elements stay packed: without, gradients
-# of bfloat16 128256 spilled 16 bytes there.
+# What a sum of distances beside the terms takes.
 BELOW_REGISTERS = 16
-PACKED_BELOW_REGISTERS = 4
 
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
@@ -301,7 +299,7 @@ class Sliced(Strategy):
         other += self.input_registers(problem)
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
-            other += PACKED_BELOW_REGISTERS if self.packed else BELOW_REGISTERS
+            other += BELOW_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)
