@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from softgen.call.ids import count_of, require_one_a_row
-from softgen.call.losses import require_reduction, smoothing_of
-from softgen.call.scalars import finite, is_number, whole
+from softgen.call.losses import require_reduction
+from softgen.call.scalars import is_number
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
@@ -17,6 +17,8 @@ from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import wide
+from softgen.torch.linear import integers
+from softgen.torch.losses import numbers_of
 
 # An ignore_index that no id is.
 _NONE_IGNORED = -(2**63)
@@ -153,8 +155,7 @@ def cross_entropy(
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
     require_reduction(None, reduction, 0, z_loss)
-    ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
-    smoothing = smoothing_of(label_smoothing)
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
@@ -180,14 +181,6 @@ def start_in(offset: int | None, placed: Sharded) -> int:
     if offset is not None:
         return start_of(offset)
     return -1 if placed.offset is None else placed.offset
-
-
-def integers(name: str, array: Any) -> Any:
-    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
-    if not isinstance(array, torch.Tensor) or array.dtype not in (torch.int32, torch.int64):
-        given = array.dtype if isinstance(array, torch.Tensor) else type(array).__qualname__
-        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
-    return array
 
 
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:

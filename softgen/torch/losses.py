@@ -105,11 +105,7 @@ def cross_entropy(
     if weight is not None:
         weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
-    if torch.compiler.is_compiling():  # the operator checks them, once they are known
-        ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
-    else:
-        ignored = whole("ignore_index", ignore_index)
-        smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     if dtype is None:
         dtype = input.dtype
         if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
@@ -182,6 +178,14 @@ def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> N
             f"hooks take an input of (classes,) or (rows, classes), got {tuple(input.shape)} and "
             f"{given}; reshape it"
         )
+
+
+def numbers_of(ignore_index: Any, label_smoothing: Any, z_loss: Any) -> tuple[int, float, float]:
+    """Return the numbers of a loss; raise for others, in compiled code once they are known."""
+    if torch.compiler.is_compiling():  # the operator checks them
+        return ignore_index, float(label_smoothing), float(z_loss)
+    smoothing = losses.smoothing_of(label_smoothing)
+    return whole("ignore_index", ignore_index), smoothing, finite("z_loss", z_loss)
 
 
 def class_weights(weight: Any, wanted: torch.Size, x: Any) -> Any:

@@ -107,10 +107,13 @@ def sound(x: Any, ids: Any, first: int) -> None:
     ]
     states = torch.ones(2, 3).requires_grad_()
     head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
+    bias = torch.ones(x.shape[-1]).requires_grad_()
+    factors, divisor = torch.tensor([0.5, 2.0]), torch.tensor(3.0)
     options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
     cases += [
-        (operators.linear_losses, (states, head, ids, True, True, *options)),
-        (operators.linear_losses, (states, head, ids, False, False, *options)),
+        (operators.linear_losses, (states, head, ids, bias, None, divisor, [1, 1, 1], *options)),
+        (operators.linear_losses, (states, head, ids, bias, factors, None, [0, 0, 0], *options)),
+        (operators.linear_losses, (states, head, ids, None, factors, None, [1, 0, 0], *options)),
     ]
     for operator, given in cases:
         torch.library.opcheck(operator, given)

@@ -82,6 +82,12 @@ def test_losses_of_hidden_states(size: int, bodies: Any, tmp_path: Path) -> None
     run_ranks(size, hidden.all_of_it, tmp_path)
 
 
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_losses_of_hidden_states_take_beside(size: int, bodies: Any, tmp_path: Path) -> None:
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    run_ranks(size, hidden.taken, tmp_path)
+
+
 def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> None:
     placed = importlib.import_module("tests.cpu.distributed.placed")
     run_ranks(2, placed.all_of_it, tmp_path)
