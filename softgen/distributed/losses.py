@@ -104,7 +104,7 @@ def token_log_probs(
         log_probs, lse, entropies = operators.token_log_probs_entropy(*request)
     elif temperature is None and count == 1:
         of_one = ids.reshape(x.shape[:-1])
-        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, name)
+        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, False, name)
         log_probs, lse = -losses, lse.masked_fill(lse == torch.inf, torch.nan)
     else:
         log_probs, lse = operators.token_log_probs(x, several, number, of_rows, start, name)
@@ -125,6 +125,7 @@ def cross_entropy(
     z_loss: float = 0.0,
     return_lse: bool = False,
     dtype: Any = None,
+    overwrite: bool = False,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -144,6 +145,8 @@ def cross_entropy(
             (float64 for float64).
         dtype: dtype of the loss; x_local's by default, under torch.autocast float32 for 16-bit
             logits.
+        overwrite: whether the gradient may take the memory of x_local, as in
+            `softgen.torch.cross_entropy`.
         group: as in `softmax`.
         offset: as in `token_log_probs`.
 
@@ -166,7 +169,7 @@ def cross_entropy(
         )
     start, name = start_in(offset, placed), name_of(placed.group)
     classes = -1 if placed.source is None else placed.source.shape[-1]
-    request = (x, target, start, classes, ignored, smoothing, z_loss, name)
+    request = (x, target, start, classes, ignored, smoothing, z_loss, overwrite, name)
     loss, lse = operators.losses(*request)
     if reduction != "none":
         loss = loss.sum()

@@ -27,6 +27,7 @@ from softgen.errors import NotSupportedError
 from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
 from softgen.torch.linear import scaled_by
+from softgen.torch.registry import is_plain
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -179,7 +180,8 @@ def entropy_backward(
 
 
 def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, target, *ctx.options = inputs
+    x, target, first, classes, ignored, smoothing, z_loss, ctx.overwrite, group = inputs
+    ctx.options = (first, classes, ignored, smoothing, z_loss, group)
     rows, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)  # or zeros for lse are written
@@ -188,10 +190,14 @@ def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 8
+        return (None,) * 9
     if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 7
+    x, target, *_ = ctx.saved_tensors
+    request = (*ctx.saved_tensors, g, *ctx.options)
+    if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+        return _of_shard(*request, out=x.detach()), *(None,) * 8
+    return losses_backward(*request), *(None,) * 8
 
 
 # In the following `first` is the number of the shard's first column, and `classes` that of the
@@ -205,9 +211,12 @@ def losses(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    overwrite: bool,
     group: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cross entropy of each row, and lse; see Gathered.
+
+    Where x is to be overwritten its gradient is written there.
 
     With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
     """
@@ -254,11 +263,19 @@ def losses_backward(
     group: str,
 ) -> torch.Tensor:
     """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
+    given = (first, classes, ignored, smoothing, z_loss, group)
+    return _of_shard(x, target, lse, rows, upstream, *given).contiguous()
+
+
+def _of_shard(
+    x: Any, target: Any, lse: Any, rows: Any, upstream: Any, *given: Any, out: Any = None
+) -> Any:
+    """Return dx, which is written to `out` unless that is None."""
     if not x.numel():
         return _like(x)
-    of = exchange_named(group, x).group
-    rest = (lse.detach(), rows.detach(), upstream.detach(), first, classes)
-    return _of_rows(of, x.detach(), None, target, *rest, ignored, smoothing, z_loss).contiguous()
+    *place, name = given
+    of_rows = (lse.detach(), rows.detach(), upstream.detach())
+    return _of_rows(exchange_named(name, x).group, x.detach(), out, target, *of_rows, *place)
 
 
 def _of_rows(

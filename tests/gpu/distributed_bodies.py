@@ -81,6 +81,12 @@ def _right(rank: int, widths: tuple[int, int], dtype: Any, group: Any) -> None:
         _close(got, losses.cuda(), bound)
         (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
         _close(got_dx, mine(dx * of_rows.double()[..., None]), bound * large)
+        logits = x * 1
+        options |= {"reduction": "none", "group": group, "overwrite": True}
+        got = sd.cross_entropy(logits, target.cuda(), **options)
+        (again,) = torch.autograd.grad(got, x, of_rows.cuda())
+        assert torch.equal(again.nan_to_num(7), got_dx.nan_to_num(7))
+        assert torch.equal(logits.detach().nan_to_num(7), got_dx.nan_to_num(7))
     known = (target >= 0) & (target < full.shape[-1])
     wanted = log_p.gather(-1, target.clamp(0, full.shape[-1] - 1)[..., None])[..., 0]
     wanted = torch.where(known, wanted, torch.nan).detach()

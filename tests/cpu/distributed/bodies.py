@@ -22,6 +22,7 @@ import softgen.distributed as sd
 from softgen.distributed import collective, local
 from softgen.errors import InvalidValueError, NotSupportedError
 from tests.cpu.distributed.kernels import Kernels
+from tests.helpers.torch_calls import on_cpu
 
 INF, NAN = float("inf"), float("nan")
 WIDTHS = {2: (6, 8), 4: (3, 0, 7, 2)}
@@ -211,6 +212,41 @@ def exact_losses(
     dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
     dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)
     return loss, dx.masked_fill(skip[..., None], 0), lse.masked_fill(skip, -INF)
+
+
+def overwritten(rank: int, size: int) -> None:
+    """Logits whose gradient takes their memory, where nobody else may read them."""
+    on_cpu(pytest.MonkeyPatch())
+    made = torch.Generator().manual_seed(1)
+    hidden = torch.randn(5, 3, dtype=torch.float64, generator=made)
+    weight = torch.randn(sum(WIDTHS[size]), 3, dtype=torch.float64, generator=made)
+    target = torch.tensor([0, 2, -100, 8, 5])
+    here = mine(weight.T, rank, size).T
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.1)):
+        exact = (hidden @ weight.T).requires_grad_()
+        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+        loss = torch.nn.functional.cross_entropy(exact, target, **options)
+        up = torch.linspace(-1, 2, loss.numel(), dtype=torch.float64).reshape(loss.shape)
+        (dlogits,) = torch.autograd.grad(loss, exact, up)
+        leaf = here.clone().requires_grad_()
+        logits = hidden @ leaf.T
+        kept = logits.detach().clone()
+        got = sd.cross_entropy(logits, target, overwrite=True, **options)
+        close(got.detach(), loss.detach(), 1e-12)
+        same_bits(got)
+        assert torch.equal(logits.detach(), kept)
+        (dweight,) = torch.autograd.grad(got, leaf, up, retain_graph=True)
+        close(dweight, mine(dlogits, rank, size).T @ hidden, 1e-12)
+        close(logits.detach(), mine(dlogits, rank, size), 1e-12)
+        if logits.numel():
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(got, leaf, up)
+        # Logits with gaps are left alone.
+        logits = torch.empty(5, 2 * len(here), dtype=torch.float64)[:, ::2].copy_(kept)
+        got = sd.cross_entropy(logits.requires_grad_(), target, overwrite=True, **options)
+        (dx,) = torch.autograd.grad(got, logits, up)
+        close(dx, mine(dlogits, rank, size), 1e-12)
+        assert torch.equal(logits.detach(), kept)
 
 
 def tokens(rank: int, size: int) -> None:

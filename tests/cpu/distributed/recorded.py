@@ -46,6 +46,7 @@ def calls(ids: Any, group: Any = None) -> dict[str, Callable[[Any], Any]]:
         ),
         "cross_entropy": lambda x: sd.cross_entropy(x, ids, z_loss=0.1, group=group),
         "smoothed": lambda x: sd.cross_entropy(x, ids, label_smoothing=0.1, group=group),
+        "overwritten": lambda x: sd.cross_entropy(x * 1, ids, overwrite=True, group=group),
         "losses": lambda x: sd.cross_entropy(x, ids, reduction="none", group=group),
     }
 
@@ -100,7 +101,10 @@ def sound(x: Any, ids: Any, first: int) -> None:
     name = dist.group.WORLD.group_name
     cases = [
         (operators.softmax, (x, torch.float32, True, name)),
-        (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, name)),
+        *(
+            (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, overwrite, name))
+            for overwrite in (False, True)
+        ),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
         (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
         (operators.entropy, (x, None, None, name)),

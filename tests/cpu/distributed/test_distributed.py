@@ -21,6 +21,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "log_softmax": ("columns", "log_softmax"),
     "logsumexp": ("logsumexp",),
     "cross_entropy": ("cross_entropy",),
+    "overwritten logits": ("overwritten",),
     "tokens": ("tokens",),
     "entropies": ("entropies",),
     "what is sent": ("counted",),
