@@ -616,6 +616,66 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden
     _step(step, {'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))': "", '"cuda"': '"cpu"'})
 
 
+def megatron(rank: int, size: int, function: str, step: str, without_logits: str) -> None:
+    """The functions of docs/megatron.md, beside Megatron's formulas in plain operations."""
+    on_cpu(pytest.MonkeyPatch())
+    made = torch.Generator().manual_seed(1)
+    hidden, every = torch.randn(7, 3, 5, generator=made), torch.randn(8 * size, 5, generator=made)
+    here, group = every.chunk(size)[rank], dist.new_group()
+    labels = torch.randint(0, len(every), (7, 3), generator=made)
+    mask = (torch.rand(7, 3, generator=made) < 0.7).float()
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = (hidden @ here.T).to(dtype).requires_grad_()
+        formula = logits.detach().clone().requires_grad_()
+        names: dict[str, Any] = {"labels": labels, "loss_mask": mask, "tp_group": group}
+        names["logits"] = logits
+        exec(function + step, names)
+        wanted = _megatron(formula, labels, 0.0, group, rank)
+        assert names["losses"].dtype is wanted.dtype is torch.float32
+        close(names["losses"].detach(), wanted.detach(), 1e-5)
+        ((wanted * mask).sum() / mask.sum()).backward()
+        assert logits.grad.dtype is dtype
+        close(logits.grad, formula.grad, 8e-3 if dtype is torch.bfloat16 else 1e-5)
+        assert torch.equal(logits.detach(), logits.grad)  # its memory
+    names |= {"hidden": hidden, "weight": here, "softgen": sys.modules["softgen"]}
+    exec(without_logits, names)
+    logits = hidden @ here.T
+    close(names["losses"], _megatron(logits, labels, 0.0, group, rank), 1e-5)
+    # With smoothing ranks differ, and one rank alone has softgen's by another number.
+    call = names["vocab_parallel_cross_entropy"]
+    smoothed = _megatron(logits, labels, 0.1, group, rank)
+    others = everyone(smoothed)
+    assert not torch.allclose(others[0], others[1], atol=1e-2)
+    assert not torch.allclose(call(logits, labels, 0.1, group), smoothed, atol=1e-2)
+    same_bits(call(logits, labels, 0.1, group))
+    alone = [dist.new_group([each]) for each in range(size)][rank]
+    few = labels % 8
+    got = call(logits, few, 0.1 * 8 / 7, alone)
+    close(got, _megatron(logits, few, 0.1, alone, 0), 1e-5)
+
+
+def _megatron(logits: Any, target: Any, smoothing: float, group: Any, rank: int) -> Any:
+    """Return the loss of each token: sums over ranks are of tokens, means of the rank's columns."""
+    x, columns = logits.float(), logits.shape[-1]
+    top = x.detach().amax(-1)
+    dist.all_reduce(top, dist.ReduceOp.MAX, group)
+    x = x - top[..., None]
+    local = target - rank * columns
+    mine = (local >= 0) & (local < columns)
+    chosen = x.gather(-1, local.clamp(0, columns - 1)[..., None])[..., 0] * mine
+    chosen = _summed(chosen, group)
+    log_d = _summed(x.exp().sum(-1), group).log()
+    loss, share = log_d - chosen, smoothing * columns / (columns - 1)
+    return (1 - share) * loss - share * (x - log_d[..., None]).mean(-1)
+
+
+def _summed(x: Any, group: Any) -> Any:
+    """Return a sum over ranks, whose gradient each rank has by itself."""
+    total = x.detach().clone()
+    dist.all_reduce(total, group=group)
+    return total + (x - x.detach())
+
+
 def _step(text: str, here: dict[str, str]) -> None:
     """A step of tensor parallelism, against that of one process in float64."""
     for old, new in (*here.items(), ("dist.destroy_process_group()\n", "")):

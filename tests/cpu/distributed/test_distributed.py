@@ -71,6 +71,14 @@ def test_the_page(bodies: Any, tmp_path: Path) -> None:
     run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step, of_hidden)
 
 
+def test_the_page_for_users_of_megatron(bodies: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "megatron.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    function, step, of_megatron, without_logits = programs
+    ast.parse(of_megatron)  # which is not there
+    run_ranks(2, bodies.megatron, tmp_path, function, step, without_logits)
+
+
 def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
     """No graph breaks, autocast, and tensors that have no memory, or not yet."""
     recorded = importlib.import_module("tests.cpu.distributed.recorded")
