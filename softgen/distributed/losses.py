@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from softgen.call.ids import count_of, require_one_a_row
-from softgen.call.losses import require_reduction
+from softgen.call.losses import reduced, require_reduction
 from softgen.call.scalars import is_number
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
@@ -16,9 +16,9 @@ from softgen.distributed.functional import checked, result_dtype
 from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.dtypes import wide
 from softgen.torch.linear import integers
 from softgen.torch.losses import numbers_of
+from softgen.torch.operators import temperature_of
 
 # An ignore_index that no id is.
 _NONE_IGNORED = -(2**63)
@@ -171,11 +171,7 @@ def cross_entropy(
     classes = -1 if placed.source is None else placed.source.shape[-1]
     request = (x, target, start, classes, ignored, smoothing, z_loss, overwrite, name)
     loss, lse = operators.losses(*request)
-    if reduction != "none":
-        loss = loss.sum()
-    if reduction == "mean":
-        loss = loss / (target != ignored).sum()
-    loss = placed.rows(loss.to(dtype))
+    loss = placed.rows(reduced(loss, target, ignored, reduction).to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
 
 
@@ -189,19 +185,15 @@ def start_in(offset: int | None, placed: Sharded) -> int:
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:
     """Return a number, or one a row as a tensor; of both one is None, or both for 1."""
     if isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
         try:
-            return None, value.to(wide(x)).expand(x.shape[:-1])
+            return None, temperature_of(value, x)[1].expand(x.shape[:-1])
         except RuntimeError:
             raise InvalidValueError(
                 f"temperature must broadcast to {tuple(x.shape[:-1])}, got shape "
                 f"{tuple(value.shape)}"
             ) from None
-    if value is None:
-        return None, None
-    if isinstance(value, bool) or not is_number(value):
+    if value is not None and (isinstance(value, bool) or not is_number(value)):
         raise InvalidTypeError(f"temperature must be a number or a tensor, got {value!r}")
-    if not value > 0:
+    if value is not None and not value > 0:
         raise InvalidValueError(f"temperature must be above 0, got {value!r}")
-    return float(value), None
+    return temperature_of(value, x)

@@ -26,6 +26,7 @@ from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
 from softgen.torch.dtypes import FLOATS, HALVES, wide
 from softgen.torch.losses import class_weights, numbers_of
+from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
     Operator,
     Tensor,
@@ -146,13 +147,9 @@ def linear_token_log_probs(
         raise InvalidValueError(
             f"ids must have the shape {tuple(shape)}, or one dimension more, got {tuple(ids.shape)}"
         )
-    number, of_rows = None, None
-    if isinstance(temperature, Tensor):
-        if temperature.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
-        of_rows = temperature.to(wide(x)).expand(shape).reshape(-1)
-    elif temperature is not None:
-        number = float(temperature)
+    number, of_rows = temperature_of(temperature, x)
+    if of_rows is not None:
+        of_rows = of_rows.expand(shape).reshape(-1)
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
     options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
     log_probs, _, entropy, _ = LinearTokenLogProbs.call(
