@@ -116,7 +116,7 @@ class Cluster(Sliced):
         took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
         """
         cut = not self.aligned(problem)
-        below = problem.function.part is MAX_SUM_BELOW
+        below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
         if self.packed and problem.logs_sum and not below:  # what is known of a row finds room
             return PACKED_OTHER_REGISTERS
         if self.packed and problem.function.part is SUM and not cut:

@@ -38,9 +38,10 @@ SINGLE_INPUT_REGISTERS = 24
 # Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
 SKIPPING_REGISTERS = 8
 
-# What a sum of distances beside the terms takes: without, bfloat16 32000 spilled 40 bytes where
-# elements stay packed.
+# What a sum of distances beside the terms takes, and where elements stay packed: without, gradients
+# of bfloat16 128256 spilled 16 bytes there.
 BELOW_REGISTERS = 16
+PACKED_BELOW_REGISTERS = 4
 
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
@@ -70,7 +71,9 @@ def require_packable(
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
-            own.add(Feature.BELOWS if problem.writes_elements else Feature.DOTS)
+            own.add(Feature.BELOWS)
+            if not problem.writes_elements:
+                own.add(Feature.DOTS)
     if sums and problem.function.part is SUM:
         own = {Feature.SUMS, Feature.MORE_INPUTS}
     strategy.require(
@@ -298,7 +301,7 @@ class Sliced(Strategy):
         other += self.input_registers(problem)
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
-            other += BELOW_REGISTERS
+            other += PACKED_BELOW_REGISTERS if self.packed else BELOW_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)
