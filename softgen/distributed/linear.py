@@ -16,6 +16,7 @@ from softgen.errors import NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.dtensor import is_dtensor
+from softgen.torch.dtypes import dtype_of_loss
 from softgen.torch.linear import divisor_of, flat_rows, given_layer, of_all_rows, require_fitting
 from softgen.torch.losses import class_weights, numbers_of
 
@@ -37,6 +38,7 @@ def linear_cross_entropy(
     mode: str = "fast",
     chunk: int | None = None,
     accumulate: Any = None,
+    dtype: Any = None,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -65,13 +67,14 @@ def linear_cross_entropy(
         mode: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
         chunk: as in `softgen.torch.linear_cross_entropy`, the same in all processes.
         accumulate: as in `softgen.torch.linear_cross_entropy`.
+        dtype: as in `softgen.torch.linear_cross_entropy`.
         group: as in `softmax`; the DTensor's own for a DTensor.
         offset: the number of the first class here. By default the processes ask each other at the
             first call with so many classes; with `weight` they do even where it is given.
 
     Returns:
-        The loss in the dtype of the logits, under torch.autocast float32 for 16 bits; the same bits
-        in all processes.
+        The loss: a number, or one of each row in the shape of target; the same bits in all
+        processes.
 
     Each chunk is one exchange of `cross_entropy`. The gradient of input is added up over the
     processes, by one all-reduce in this call; for reduction "none" and for float16 in `backward`,
@@ -94,7 +97,8 @@ def linear_cross_entropy(
         )
     placed = Sharded.of(linear_weight_local, group, 0)
     bias = None if linear_bias_local is None else Sharded.of(linear_bias_local, group, 0).x
-    x, head, bias, dtype = given_layer(input, placed.x, bias)
+    x, head, bias = given_layer(input, placed.x, bias)
+    dtype = dtype_of_loss(dtype, x)
     require_fitting(x, head, target, reduction, num_items, accumulate)
     classes = -1 if placed.source is None else placed.source.shape[0]
     place, name = (start_in(offset, placed), classes), name_of(placed.group)

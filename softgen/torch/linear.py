@@ -24,7 +24,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
-from softgen.torch.dtypes import FLOATS, HALVES, wide
+from softgen.torch.dtypes import FLOATS, dtype_of_loss, is_autocast, wide
 from softgen.torch.losses import class_weights, numbers_of
 from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
@@ -54,6 +54,7 @@ def linear_cross_entropy(
     mode: str = "fast",
     chunk: int | None = None,
     accumulate: Any = None,
+    dtype: Any = None,
 ) -> Any:
     """Return cross_entropy(input @ linear_weight.T + linear_bias, target) without all the logits.
 
@@ -78,15 +79,18 @@ def linear_cross_entropy(
         chunk: rows of a chunk, in place of the mode's.
         accumulate: the dtype in which the gradient of linear_weight is added up over chunks; that
             of linear_weight by default. torch.float32 takes as much memory more.
+        dtype: of the loss; that of the logits by default, and under torch.autocast float32 for
+            those of 16 bits.
 
     Returns:
-        The loss in the dtype of the logits; float32 under torch.autocast for logits of 16 bits.
+        The loss: a number, or one of each row in the shape of target.
 
     Gradients are of input, linear_weight and linear_bias, and products are made of those that are
     wanted. They are not differentiable again. A mean does not wait for the GPU. A target that is
     no class gives NaN. Raises InvalidTypeError, InvalidValueError or NotSupportedError.
     """
-    x, head, bias, dtype = given_layer(input, linear_weight, linear_bias)
+    x, head, bias = given_layer(input, linear_weight, linear_bias)
+    dtype = dtype_of_loss(dtype, x)
     require_mode(mode, chunk)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
     require_fitting(x, head, target, reduction, num_items, accumulate)
@@ -139,7 +143,7 @@ def linear_token_log_probs(
 
     The gradients are not differentiable again. Raises what `softgen.token_log_probs` raises.
     """
-    x, head, bias, _ = given_layer(input, linear_weight, linear_bias)
+    x, head, bias = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
     integers("ids", ids)
     shape = input.shape[:-1]
@@ -159,8 +163,8 @@ def linear_token_log_probs(
     return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
 
 
-def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the last layer's tensors as autocast has them, and the dtype of a loss."""
+def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """Return the last layer's tensors as autocast has them."""
     names = ("input", "linear_weight", "linear_bias")
     for name, each in zip(names, (x, weight, bias), strict=True):
         if is_dtensor(each):
@@ -179,10 +183,8 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
         raise InvalidValueError(
             f"linear_bias must have the shape {tuple(weight.shape[:1])}, got {tuple(bias.shape)}"
         )
-    kind = x.device.type
-    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    if autocast and x.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
+    if is_autocast(x) and x.dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     if x.dtype not in FLOATS:
@@ -193,7 +195,7 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
                 f"{name} must be of input's dtype {x.dtype}, got {each.dtype}; convert it, or call "
                 "under torch.autocast"
             )
-    return x, weight, bias, torch.float32 if autocast and x.dtype in HALVES else x.dtype
+    return x, weight, bias
 
 
 def integers(name: str, array: Any) -> Any:

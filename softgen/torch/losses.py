@@ -16,7 +16,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
-from softgen.torch.dtypes import FLOATS, HALVES, wide
+from softgen.torch.dtypes import FLOATS, dtype_of_loss, wide
 from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import LogSumExp
 from softgen.torch.probabilities import rows_of_probabilities
@@ -106,12 +106,7 @@ def cross_entropy(
         weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
-    if dtype is None:
-        dtype = input.dtype
-        if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
-            dtype = torch.float32
-    elif dtype not in FLOATS:
-        raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
+    dtype = dtype_of_loss(dtype, input)
     if hooks and (given := asked(hooks)):
         taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
         _refuse_beside_hooks(
