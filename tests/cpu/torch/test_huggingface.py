@@ -162,7 +162,7 @@ def test_what_a_forward_takes_beside_labels(options: dict[str, Any]) -> None:
 def test_fewer_logits_than_labels_are_an_error_as_ever() -> None:
     model = made()
     for each in (model, mine.patch(model)):
-        with pytest.raises(ValueError, match="batch_size|must have the shape"):
+        with pytest.raises(ValueError, match=r"batch_size|must have the shape"):
             each(**given(), logits_to_keep=3)
 
 
