@@ -57,8 +57,12 @@ def require_mode(mode: Any, chunk: Any) -> None:
 class Head:
     """The last layer of some rows, and the gradients that are wanted.
 
+    Chunks come in order, and those of `reversed` from the last to the first.
+
     Attributes:
         chunk: how many rows are computed at a time.
+        held: the memory of a chunk's logits. After all chunks in order it has those of the last,
+            and another Head that is given it begins there, if `reversed`: without that product.
         dx: the gradient of x, or None.
         dweight: that of the weight, or None; of the type in which it is added up.
         dbias: that of the bias, or None; in the type of the arithmetic.
@@ -73,6 +77,7 @@ class Head:
         chunk: int | None,
         wanted: Sequence[int] = (0, 0, 0),
         accumulate: Any = None,
+        held: Any = None,
     ) -> None:
         self._x, self._weight, self._bias = x, weight, bias
         (rows, _), (cols, _) = x.shape, weight.shape
@@ -86,22 +91,37 @@ class Head:
         self.dx = make(x.shape, dtype=x.dtype, device=on) if wanted[0] else None
         self.dweight = make(weight.shape, dtype=of_weight, device=on) if wanted[1] else None
         self.dbias = torch.zeros(bias.shape, dtype=wide(x), device=on) if wanted[2] else None
+        self._is_added, self._is_made = False, held is not None
+        if held is None:
+            held = x.new_empty((min(self.chunk, rows), self._width))
+            held[:, cols:] = 0  # a product may read behind its columns, and multiply by 0
+        self.held = held
 
     def __iter__(self) -> Iterator[tuple[slice, Any]]:
         """Yield the rows of each chunk, and their logits, which may be overwritten."""
+        return self._chunks(range(0, len(self._x), self.chunk))
+
+    def __reversed__(self) -> Iterator[tuple[slice, Any]]:
+        """Yield the same from the last to the first."""
+        return self._chunks(range(0, len(self._x), self.chunk)[::-1])
+
+    def _chunks(self, starts: range) -> Iterator[tuple[slice, Any]]:
         (rows, _), (cols, _) = self._x.shape, self._weight.shape
-        buffer = self._x.new_empty((min(self.chunk, rows), self._width))
-        buffer[:, cols:] = 0  # a product may read behind its columns, and multiply by 0
-        for start in range(0, rows, self.chunk):
+        for start in starts:
             part = slice(start, min(start + self.chunk, rows))
-            logits = buffer[: part.stop - start, :cols]
-            for cut in self._cuts:
-                weight = self._weight[cut].t()
-                if self._bias is None:
-                    torch.mm(self._x[part], weight, out=logits[:, cut])
-                else:
-                    torch.addmm(self._bias[cut], self._x[part], weight, out=logits[:, cut])
+            logits = self.held[: part.stop - start, :cols]
+            if not self._is_made:
+                self._make(part, logits)
+            self._is_made = False
             yield part, logits
+
+    def _make(self, part: slice, logits: Any) -> None:
+        for cut in self._cuts:
+            weight = self._weight[cut].t()
+            if self._bias is None:
+                torch.mm(self._x[part], weight, out=logits[:, cut])
+            else:
+                torch.addmm(self._bias[cut], self._x[part], weight, out=logits[:, cut])
 
     def add(self, part: slice, dlogits: Any) -> None:
         """Make of the gradient with respect to the logits of some rows what is wanted."""
@@ -110,9 +130,10 @@ class Head:
             if self.dx is not None:
                 _add(self.dx[part], mine, self._weight[cut], cut.start > 0)
             if self.dweight is not None:
-                _add(self.dweight[cut], mine.t(), self._x[part], part.start > 0)
+                _add(self.dweight[cut], mine.t(), self._x[part], self._is_added)
         if self.dbias is not None:
             self.dbias += dlogits.sum(0, dtype=self.dbias.dtype)
+        self._is_added = True
 
 
 def _add(total: Any, a: Any, b: Any, more: bool) -> None:

@@ -4,6 +4,7 @@ Where a gradient is wanted of a sum or a mean, the pass that computes a chunk's 
 gradients too; the backward pass scales them. Gradients of losses of rows, of float16
 and of log-probabilities are computed in the backward pass, which makes the logits again: what each
 row is times is known only there, and numbers of float16 that are not scaled yet may be too small.
+Mode "fast" keeps the logits of the last chunk for it, in the memory that it takes anyway.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import finite, whole
+from softgen.call.scalars import above_zero
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
 from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.losses import class_weights
+from softgen.torch.losses import class_weights, numbers_of
+from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
     Operator,
     Tensor,
@@ -87,51 +89,22 @@ def linear_cross_entropy(
     x, head, bias, dtype = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
-    if num_items is not None and reduction != "mean":
-        raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
-    _require_ids("target", target, input)
-    if target.shape != input.shape[:-1]:
-        raise InvalidValueError(
-            f"target must have the shape {tuple(input.shape[:-1])}, got {tuple(target.shape)}"
-        )
+    require_fitting(x, head, target, reduction, num_items, accumulate)
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)
-    if accumulate not in (None, head.dtype, wide(head)):
-        raise InvalidTypeError(
-            f"accumulate must be {head.dtype} or {wide(head)}, got {accumulate!r}"
-        )
-    if is_compiling():  # the kernels check them, once they are known
-        ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
-        softcap = None if softcap is None else float(softcap)
-    else:
-        ignored = whole("ignore_index", ignore_index)
-        smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
-        softcap = _softcap(softcap)
-    x, target = x.reshape(-1, x.shape[-1]), target.reshape(-1)
-    rows, kept = target.shape[0], None
-    if valid_rows is not None:
-        kept = torch.argsort((target == ignored).int(), stable=True)[:valid_rows]
-        x, target = x.index_select(0, kept), target.index_select(0, kept)
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
+    if softcap is not None:
+        softcap = float(softcap) if is_compiling() else above_zero("softcap", softcap)
+    x, target, kept = flat_rows(x, target, ignored, valid_rows)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"
-    divisor = None
-    if num_items is not None:
-        divisor = _on_device(num_items, head)
-    elif reduction == "mean":
-        if weight is None:
-            counts = target != ignored
-        else:
-            counts = losses.weights_of(weight, target, ignored, head.shape[0])
-        divisor = counts.sum().to(wide(head))
+    divisor = divisor_of(reduction, num_items, target, ignored, weight, head)
     ahead = of_sum and any(wanted) and x.dtype is not torch.float16
     options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
-    request = (of_sum, wanted if ahead else [0] * 3, *options)
+    hold = not ahead and _holds(mode, x, head, bias)
+    request = (of_sum, wanted if ahead else [0] * 3, hold, *options)
     loss = LinearCrossEntropy.call(x, head, target, bias, weight, divisor, *request)[0]
-    if not of_sum:
-        if kept is not None:
-            loss = loss.new_zeros(rows).index_copy(0, kept, loss)
-        loss = loss.reshape(input.shape[:-1])
-    return loss.to(dtype)
+    return (loss if of_sum else of_all_rows(loss, kept, input.shape[:-1])).to(dtype)
 
 
 def linear_token_log_probs(
@@ -168,22 +141,18 @@ def linear_token_log_probs(
     """
     x, head, bias, _ = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
-    _require_ids("ids", ids, input)
+    integers("ids", ids)
     shape = input.shape[:-1]
     if ids.shape[: len(shape)] != shape or ids.dim() > len(shape) + 1:
         raise InvalidValueError(
             f"ids must have the shape {tuple(shape)}, or one dimension more, got {tuple(ids.shape)}"
         )
-    number, of_rows = None, None
-    if isinstance(temperature, Tensor):
-        if temperature.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
-        of_rows = temperature.to(wide(x)).expand(shape).reshape(-1)
-    elif temperature is not None:
-        number = float(temperature)
+    number, of_rows = temperature_of(temperature, x)
+    if of_rows is not None:
+        of_rows = of_rows.expand(shape).reshape(-1)
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
-    options = (number, return_entropy, mode, chunk)
-    log_probs, _, entropy = LinearTokenLogProbs.call(
+    options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
+    log_probs, _, entropy, _ = LinearTokenLogProbs.call(
         x.reshape(-1, x.shape[-1]), head, flat, bias, of_rows, *options
     )
     log_probs = log_probs.reshape(ids.shape)
@@ -227,34 +196,80 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
     return x, weight, bias, torch.float32 if autocast and x.dtype in HALVES else x.dtype
 
 
-def _require_ids(name: str, ids: Any, x: Any) -> None:
-    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__qualname__
-        raise InvalidTypeError(f"{name} must be a tensor of int64 or int32, got {kind}")
+def integers(name: str, array: Any) -> Any:
+    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
+    if not isinstance(array, Tensor) or array.dtype not in (torch.int32, torch.int64):
+        given = array.dtype if isinstance(array, Tensor) else type(array).__qualname__
+        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
+    return array
 
 
-def _on_device(number: Any, head: Any) -> Any:
-    """Return a number, or a tensor of one, beside the last layer: the host waits for nothing."""
-    if not isinstance(number, Tensor):
-        return torch.full((), number, dtype=wide(head), device=head.device)
-    return number.detach().reshape(()).to(head.device, wide(head), non_blocking=True)
+def require_fitting(
+    x: Any, weight: Any, target: Any, reduction: str, num_items: Any, accumulate: Any
+) -> None:
+    """Raise for arguments of a loss that do not fit its last layer or each other."""
+    if num_items is not None and reduction != "mean":
+        raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
+    if integers("target", target).shape != x.shape[:-1]:
+        raise InvalidValueError(
+            f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
+        )
+    if accumulate not in (None, weight.dtype, wide(weight)):
+        raise InvalidTypeError(
+            f"accumulate must be {weight.dtype} or {wide(weight)}, got {accumulate!r}"
+        )
 
 
-def _softcap(value: Any) -> float | None:
-    if value is None:
+def flat_rows(x: Any, target: Any, ignored: int, valid_rows: int | None) -> tuple[Any, Any, Any]:
+    """Return hidden states and targets as rows: those that count, and which they are, or None."""
+    x, target = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    if valid_rows is None:
+        return x, target, None
+    kept = torch.argsort((target == ignored).int(), stable=True)[:valid_rows]
+    return x.index_select(0, kept), target.index_select(0, kept), kept
+
+
+def of_all_rows(loss: Any, kept: Any, shape: torch.Size) -> Any:
+    """Return the losses of `flat_rows` in the shape of the targets: 0 for rows left out."""
+    if kept is not None:
+        loss = loss.new_zeros(shape.numel()).index_copy(0, kept, loss)
+    return loss.reshape(shape)
+
+
+def divisor_of(
+    reduction: str, num_items: Any, target: Any, ignored: int, weight: Any, head: Any
+) -> Any:
+    """Return what divides the sum, or None for 1. It is beside the last layer: no host waits."""
+    if num_items is not None:
+        if not isinstance(num_items, Tensor):
+            return torch.full((), num_items, dtype=wide(head), device=head.device)
+        return num_items.detach().reshape(()).to(head.device, wide(head), non_blocking=True)
+    if reduction != "mean":
         return None
-    number = finite("softcap", value)
-    if number <= 0:
-        raise InvalidValueError(f"softcap must be above 0, got {value!r}")
-    return number
+    counts = target != ignored
+    if weight is not None:
+        counts = losses.weights_of(weight, target, ignored, weight.shape[0])
+    return counts.sum().to(wide(head))
 
 
 def _is_wanted(each: Any) -> bool:
     return each is not None and is_grad_enabled() and each.requires_grad
 
 
+def _holds(mode: str, x: Any, *more: Any) -> bool:
+    """Whether logits are kept for the backward pass, which overwrites them: no graph may know."""
+    wanted = any(map(_is_wanted, (x, *more)))
+    return mode == "fast" and wanted and not is_compiling() and is_eager(x)
+
+
 class _OfHidden(Operator):
     """Base of functions of hidden states; tangents are refused."""
+
+    @staticmethod
+    def held(ctx: Any) -> Any:
+        """Return the logits that the forward pass kept, once: they are overwritten."""
+        held, ctx.held = ctx.held, None
+        return None if is_grad_enabled() or is_compiling() else there(held)
 
     @classmethod
     def vmap(cls, size: int, *arguments: Any) -> Any:
@@ -312,6 +327,7 @@ class LinearCrossEntropyBackward(_OfHidden):
         class_weights: torch.Tensor | None,
         lse: torch.Tensor,
         g: torch.Tensor,
+        held: torch.Tensor | None,
         wanted: list[int],
         ignored: int,
         smoothing: float,
@@ -331,6 +347,7 @@ class LinearCrossEntropyBackward(_OfHidden):
             class_weights: (classes,), or None.
             lse: of the rows, as the forward pass returned it.
             g: the gradient with respect to the sum, or to the loss of each row.
+            held: the memory of the last chunk's logits, which is overwritten, or None.
             wanted: of x, weight and bias.
             ignored: the target of rows that count for nothing.
             smoothing: the label_smoothing.
@@ -340,9 +357,9 @@ class LinearCrossEntropyBackward(_OfHidden):
             chunk: rows of a chunk, or None.
             accumulate: the dtype in which the gradient of the weight is added up.
         """
-        head = Head(x, weight, bias, mode, chunk, wanted, accumulate)
+        head = Head(x, weight, bias, mode, chunk, wanted, accumulate, held)
         g = g.to(lse.dtype)
-        for part, logits in head:
+        for part, logits in reversed(head):
             losses.cross_entropy_backward(
                 *(logits, target[part], lse[part], g[part] if g.dim() else g),
                 ignore_index=ignored,
@@ -364,12 +381,12 @@ class LinearCrossEntropyBackward(_OfHidden):
     @staticmethod
     def fake(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
         """Return tensors like them."""
-        return tuple(_like_wanted((x, weight, bias), (x.dtype,) * 3, rest[3]))
+        return tuple(_like_wanted((x, weight, bias), (x.dtype,) * 3, rest[4]))
 
 
 @registered("linear_cross_entropy")
 class LinearCrossEntropy(_OfHidden):
-    """The losses or their sum, lse, and the gradients of a sum that are wanted here."""
+    """The losses or their sum, lse, the gradients of a sum that are wanted here, and logits."""
 
     of = "linear_cross_entropy"
 
@@ -383,6 +400,7 @@ class LinearCrossEntropy(_OfHidden):
         divisor: torch.Tensor | None,
         of_sum: bool,
         wanted: list[int],
+        hold: bool,
         ignored: int,
         smoothing: float,
         softcap: float | None,
@@ -390,9 +408,10 @@ class LinearCrossEntropy(_OfHidden):
         mode: str,
         chunk: int | None,
         accumulate: torch.dtype,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return loss and lse in the type of the arithmetic, and the gradients that are wanted.
 
+        If `hold`, the memory of the last chunk's logits too.
         Loss and gradients are divided by `divisor`, which has no dimensions. The gradient of the
         weight is of the dtype `accumulate`, that of the bias in the type of the arithmetic. Other
         arguments are as in LinearCrossEntropyBackward.
@@ -420,7 +439,8 @@ class LinearCrossEntropy(_OfHidden):
                     *request, reduction="none", return_lse=True, **options
                 )
         loss = found.sum() if of_sum else found
-        return loss if divisor is None else loss / divisor, lse, head.dx, head.dweight, head.dbias
+        loss = loss if divisor is None else loss / divisor
+        return loss, lse, head.dx, head.dweight, head.dbias, head.held if hold else None
 
     @staticmethod
     def fake(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
@@ -429,13 +449,13 @@ class LinearCrossEntropy(_OfHidden):
         lse = torch.empty(target.shape, dtype=wide(x), device=x.device)
         dtypes = (x.dtype, accumulate, wide(x))
         made = _like_wanted((x, weight, bias), dtypes, wanted)
-        return lse.new_empty(()) if of_sum else torch.empty_like(lse), lse, *made
+        return lse.new_empty(()) if of_sum else torch.empty_like(lse), lse, *made, None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the inputs and lse, and keep the gradients that were made."""
-        x, weight, target, bias, class_weights, divisor, _, wanted, *ctx.options = inputs
-        _, lse, *made = output
+        x, weight, target, bias, class_weights, divisor, _, wanted, _, *ctx.options = inputs
+        _, lse, *made, ctx.held = output
         ctx.mark_non_differentiable(*(each for each in output[1:] if each is not None))
         ctx.set_materialize_grads(False)  # or zeros for each of them are written
         # Not among the saved tensors: the first backward pass scales them where they are.
@@ -446,7 +466,7 @@ class LinearCrossEntropy(_OfHidden):
     def backward(ctx: Any, g: Any, *_: Any) -> tuple[Any, ...]:
         """Return the gradients: those that were made, scaled, or, a second time, made again."""
         if g is None:
-            return (None,) * 15
+            return (None,) * 16
         needs = ctx.needs_input_grad
         wanted = [int(needs[i]) for i in (0, 1, 3)]
         made = None
@@ -457,13 +477,15 @@ class LinearCrossEntropy(_OfHidden):
         ):
             *saved, divisor = ctx.saved_tensors
             g = g if divisor is None else g / divisor
-            found = LinearCrossEntropyBackward.call(*saved, g, wanted, *ctx.options)
+            found = LinearCrossEntropyBackward.call(
+                *saved, g, _OfHidden.held(ctx), wanted, *ctx.options
+            )
         else:
             found = [scaled_by(each, g, ctx.dtype) for each in made]
         dx, dweight, dbias = (
             each if want else None for each, want in zip(found, wanted, strict=True)
         )
-        return dx, dweight, None, dbias, *(None,) * 11
+        return dx, dweight, None, dbias, *(None,) * 12
 
 
 @registered("linear_token_log_probs_backward")
@@ -483,15 +505,16 @@ class LinearTokenLogProbsBackward(_OfHidden):
         upstream: torch.Tensor,
         entropy: torch.Tensor | None,
         of_entropy: torch.Tensor | None,
+        held: torch.Tensor | None,
         wanted: list[int],
         temperature: float | None,
         mode: str,
         chunk: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return those of x, weight and bias that are wanted, of the dtype of each."""
-        head = Head(x, weight, bias, mode, chunk, wanted)
+        head = Head(x, weight, bias, mode, chunk, wanted, held=held)
         rows = (lse, upstream, entropy, of_entropy)
-        for part, logits in head:
+        for part, logits in reversed(head):
             gradients.token_log_probs_backward(
                 *(logits, ids[part], *(None if each is None else each[part] for each in rows)),
                 temperature=temperature if temperatures is None else temperatures[part],
@@ -505,12 +528,14 @@ class LinearTokenLogProbsBackward(_OfHidden):
     @staticmethod
     def fake(x: Any, weight: Any, ids: Any, bias: Any, *rest: Any) -> Any:
         """Return tensors like them."""
-        return tuple(_like_wanted((x, weight, bias), (x.dtype,) * 3, rest[5]))
+        return tuple(_like_wanted((x, weight, bias), (x.dtype,) * 3, rest[6]))
 
 
 @registered("linear_token_log_probs")
 class LinearTokenLogProbs(_OfHidden):
-    """Log-probabilities of ids in the type of the arithmetic, lse, and entropies if asked for.
+    """Log-probabilities of ids in the type of the arithmetic, lse, and what is asked for.
+
+    That is the entropies, and the memory of the last chunk's logits.
 
     Of two temperatures one is None: a number, or one of each row.
     """
@@ -526,13 +551,15 @@ class LinearTokenLogProbs(_OfHidden):
         temperatures: torch.Tensor | None,
         temperature: float | None,
         return_entropy: bool,
+        hold: bool,
         mode: str,
         chunk: int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Return them, float32 (float64 for float64)."""
         made = [torch.empty(ids.shape, dtype=wide(x), device=x.device)]
         made += [x.new_empty(x.shape[:1], dtype=wide(x)) for _ in range(1 + return_entropy)]
-        for part, logits in Head(x, weight, bias, mode, chunk):
+        head = Head(x, weight, bias, mode, chunk)
+        for part, logits in head:
             found = tokens.token_log_probs(
                 *(logits, ids[part]),
                 temperature=temperature if temperatures is None else temperatures[part],
@@ -543,40 +570,41 @@ class LinearTokenLogProbs(_OfHidden):
             for whole_of, each in zip(made, found, strict=True):
                 whole_of[part] = each
         log_probs, lse, *entropy = made
-        return log_probs, lse, entropy[0] if entropy else None
+        return log_probs, lse, entropy[0] if entropy else None, head.held if hold else None
 
     @staticmethod
     def fake(x: Any, weight: Any, ids: Any, bias: Any, *rest: Any) -> Any:
         """Return tensors like them."""
         made = torch.empty(ids.shape, dtype=wide(x), device=x.device)
         rows = [torch.empty(x.shape[:1], dtype=wide(x), device=x.device) for _ in range(2)]
-        return made, rows[0], rows[1] if rest[2] else None
+        return made, rows[0], rows[1] if rest[2] else None, None
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Save the inputs and the results of rows."""
-        x, weight, ids, bias, temperatures, number, returned, *chunks = inputs
-        _, lse, entropy = output
-        ctx.mark_non_differentiable(lse)
+        x, weight, ids, bias, temperatures, number, returned, _, *chunks = inputs
+        _, lse, entropy, ctx.held = output
+        ctx.mark_non_differentiable(*(each for each in (lse, ctx.held) if each is not None))
         ctx.set_materialize_grads(False)
         ctx.options = (number, *chunks)
         saved = (lse, entropy if returned else None)
         ctx.save_for_backward(x, weight, ids, bias, temperatures, *saved)
 
     @staticmethod
-    def backward(ctx: Any, upstream: Any, _: Any, of_entropy: Any) -> tuple[Any, ...]:
+    def backward(ctx: Any, upstream: Any, *rest: Any) -> tuple[Any, ...]:
         """Return the gradients that are wanted."""
+        of_entropy = rest[1]
         *inputs, lse, entropy = ctx.saved_tensors
         needs = ctx.needs_input_grad
         wanted = [int(needs[i]) for i in (0, 1, 3)]
         if upstream is None and of_entropy is None:
-            return (None,) * 9
+            return (None,) * 10
         if upstream is None:
             upstream = torch.zeros(inputs[2].shape, dtype=lse.dtype, device=lse.device)
         entropy = None if of_entropy is None else entropy
-        rows = (lse, upstream, entropy, of_entropy)
+        rows = (lse, upstream, entropy, of_entropy, _OfHidden.held(ctx))
         found = LinearTokenLogProbsBackward.call(*inputs, *rows, wanted, *ctx.options)
         dx, dweight, dbias = (
             each if want else None for each, want in zip(found, wanted, strict=True)
         )
-        return dx, dweight, None, dbias, *(None,) * 5
+        return dx, dweight, None, dbias, *(None,) * 6

@@ -112,7 +112,7 @@ class Operator(Function):
         """Raise NotSupportedError."""
         raise NotSupportedError(
             f"the gradient of softgen.torch.{cls.of} is not differentiable again; leave "
-            "create_graph=True out, or use PyTorch's own log_softmax"
+            "create_graph=True out, or use PyTorch's own functions"
         )
 
     @classmethod
@@ -126,7 +126,7 @@ class Operator(Function):
         """Raise NotSupportedError."""
         raise NotSupportedError(
             f"softgen.torch.{cls.of} has no forward-mode derivative here; use PyTorch's own "
-            "log_softmax, or reverse mode (torch.func.vjp)"
+            "functions, or reverse mode (torch.func.vjp)"
         )
 
     tangent = refuse_tangents

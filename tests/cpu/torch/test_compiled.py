@@ -66,18 +66,18 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
     ),
     "linear_cross_entropy": lambda x: (
         *(x, columns_of(x), IDS, None, None, rows_of(x)[2]),
-        *(True, [1, 0, 0], -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
+        *(True, [1, 0, 0], False, -100, 0.1, 2.0, 0.25, "fast", 2, x.dtype),
     ),
     "linear_cross_entropy_backward": lambda x: (
         *(x, columns_of(x), IDS, rows_of(x).to(x.dtype), rows_of(x).abs(), lse_of(x)),
-        *(rows_of(x), [1, 1, 1], -100, 0.0, None, 0.0, "lean", None, wide(x)),
+        *(rows_of(x), None, [1, 1, 1], -100, 0.0, None, 0.0, "lean", None, wide(x)),
     ),
     "linear_token_log_probs": lambda x: (
-        *(x, columns_of(x), IDS, None, None, 0.7, True, "lean", None),
+        *(x, columns_of(x), IDS, None, None, 0.7, True, False, "lean", None),
     ),
     "linear_token_log_probs_backward": lambda x: (
         *(x, columns_of(x), IDS, None, rows_of(x).abs(), lse_of(x), rows_of(x), None, None),
-        *([1, 1, 0], None, "fast", 2),
+        *(None, [1, 1, 0], None, "fast", 2),
     ),
     "hooked": lambda x: (
         *(x, None, None, None, rows_of(x).to(x.dtype), None, None, None),

@@ -402,6 +402,31 @@ def test_products_are_of_gradients_that_are_wanted(of_x: bool, of_weight: bool, 
         assert products(lambda: mine.linear_cross_entropy(x, head, target, chunk=4)) == 2
 
 
+@pytest.mark.parametrize("mode", ["fast", "lean"])
+@pytest.mark.parametrize("of", ["losses", "log-probabilities"])
+def test_logits_of_the_last_chunk_are_kept(of: str, mode: str) -> None:
+    """In "fast" a backward pass makes those of all chunks but one; a second makes all of them."""
+    x, head, target, _ = given(8, 64)
+    target[target < 0] = 0  # an id has to be one
+    options: dict[str, Any] = {"mode": mode, "chunk": 3}
+    found: list[Any] = []
+
+    def forward() -> None:
+        if of == "losses":
+            found.append(mine.linear_cross_entropy(x, head, target, reduction="none", **options))
+        else:
+            found.append(mine.linear_token_log_probs(x, head, target, **options))
+
+    def backward() -> None:
+        found.append(torch.autograd.grad(found[0].sum(), (x, head), retain_graph=True))
+
+    assert products(forward) == 3
+    assert products(backward) == 3 * 3 - (mode == "fast")
+    assert products(backward) == 3 * 3
+    for once, twice in zip(*found[1:], strict=True):
+        assert torch.equal(once, twice)
+
+
 def test_an_odd_vocabulary_is_cut() -> None:
     """Of 67 columns 3 are left, and each of the three products is two."""
     x, head, target, _ = given(8, 67)
