@@ -236,7 +236,7 @@ def test_copies_are_patched_and_compute_by_their_own_weights(copied: Callable[..
     assert model(**given()).logits is None
 
 
-class Plain(torch.nn.Module):  # type: ignore[misc]
+class Plain(torch.nn.Module):  # type: ignore[misc, name-defined]
     def forward(self, x: Any, labels: Any = None) -> Any:
         return x
 
@@ -257,7 +257,7 @@ def with_own_loss(model: Any) -> Any:
 
 
 def with_other_layer(model: Any) -> Any:
-    class Other(torch.nn.Linear):  # type: ignore[misc]
+    class Other(torch.nn.Linear):  # type: ignore[misc, name-defined]
         pass
 
     model.lm_head = Other(16, WORDS)
@@ -314,7 +314,7 @@ def test_a_forward_that_was_wrapped_since_is_not_unpatched() -> None:
 
 
 def test_what_is_done_to_logits_and_not_known_is_an_error() -> None:
-    class Odd(transformers.LlamaForCausalLM):  # type: ignore[misc]
+    class Odd(transformers.LlamaForCausalLM):  # type: ignore[misc, name-defined]
         def forward(self, input_ids: Any, labels: Any = None, **_: Any) -> Any:
             logits = self.lm_head(self.model(input_ids)[0])
             z_loss = self.change(logits).mean()
