@@ -254,7 +254,7 @@ class Problem:
 
     @property
     def computes(self) -> bool:
-        """Whether a hook makes other numbers of elements: not those of x's type, but of any size."""
+        """Whether a hook makes other numbers of elements, of any size whatever x's type."""
         return any(hook.computes for hook in self.modifiers)
 
     @cached_property
