@@ -185,7 +185,8 @@ def test_elements_that_hooks_make_larger_than_their_type_has() -> None:
         "biasf32": bias,
         "sinkf32": (np.array([1e30, -1e30, 7e9]), 1, 3),
     }
-    sources, given = [], []
+    sources: list[Source] = []
+    given: list[Any] = []
     for (names, values), dtype in itertools.product(hooks.items(), ("float16", "bfloat16")):
         for layout in ("", "in16"):
             problem = Problem.of("softmax", dtype, 300, hooks=names.split("_"), layout=layout)
