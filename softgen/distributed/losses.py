@@ -73,7 +73,7 @@ def token_log_probs(
     Args:
         x_local: as in `softmax`.
         ids: numbers of columns among those of all processes, the same in each: int32 or int64, one
-            a row, or up to 16, in one more dimension.
+            a row, or up to 64, in one more dimension.
         temperature: above 0, the same in each: a number, or a tensor that broadcasts over the rows.
             It has no gradient.
         return_lse: whether to return log(sum(exp(x / temperature))) too. It has no gradient.

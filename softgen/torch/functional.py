@@ -175,7 +175,7 @@ def token_log_probs(
 
     Args:
         input: as in `softmax`; rows are those of its last dimension.
-        ids: the columns, int32 or int64: one a row, or up to 16, in one more dimension.
+        ids: the columns, int32 or int64: one a row, or up to 64, in one more dimension.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
         return_lse: whether to return log(sum(exp(input / temperature))) too. It has no gradient.

@@ -130,7 +130,7 @@ def linear_token_log_probs(
     Args:
         input: hidden states (..., hidden), as in `linear_cross_entropy`.
         linear_weight: (classes, hidden), of input's dtype.
-        ids: as in `softgen.torch.token_log_probs`: one a row, or up to 16, in one more dimension.
+        ids: as in `softgen.torch.token_log_probs`: one a row, or up to 64, in one more dimension.
         linear_bias: (classes,), of input's dtype.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.

@@ -202,8 +202,8 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
             function(x, ids, offset=-1)
     with pytest.raises(InvalidValueError, match="or one axis more"):
         distributed.token_log_probs(x, ids[:1])
-    with pytest.raises(InvalidValueError, match="1 to 16 ids, got 17"):
-        distributed.token_log_probs(x, ids[:, None].expand(2, 17))
+    with pytest.raises(InvalidValueError, match="1 to 64 ids, got 65"):
+        distributed.token_log_probs(x, ids[:, None].expand(2, 65))
     with pytest.raises(InvalidValueError, match=r"above 0, got 0\.0"):
         distributed.token_log_probs(x, ids, temperature=0.0)
     for shape in ((3,), (2, 1), (2, 2)):
