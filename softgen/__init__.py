@@ -82,6 +82,7 @@ __all__ = [
     "softmax_backward",
     "token_log_probs",
     "token_log_probs_backward",
+    "topk_softmax",
 ]
 
 _HOME = {
@@ -107,6 +108,7 @@ _HOME = {
     "softmax_backward": "softgen.call.gradients",
     "token_log_probs": "softgen.call.tokens",
     "token_log_probs_backward": "softgen.call.gradients",
+    "topk_softmax": "softgen.call.choosing",
 }
 
 # Imported as names are: `softgen.torch.softmax` after `import softgen` alone.

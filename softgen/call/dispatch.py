@@ -186,7 +186,7 @@ def _aligned(library: Library, problem: Problem, found: Placed) -> Placed:
         for operand, each in zip(problem.inputs, found.inputs, strict=True)
     ]
     elsewhere = [
-        output.elsewhere(library, operand.float_type)
+        output.elsewhere(library, operand.dtype)
         for operand, output in zip(problem.results, found.outputs, strict=True)
     ]
     return Placed(copies, elsewhere, None, problem.layout)
@@ -296,6 +296,10 @@ def _other_input(
         return array
     row = operand.extent is Extent.ROW
     shape = (*row_shape, *operand.behind) if row else tuple(x.shape)
+    if operand.extent is Extent.COLUMN:
+        shape = (
+            (math.prod(x.shape) // math.prod(row_shape),) if math.prod(row_shape) else array.shape
+        )
     if tuple(array.shape) != shape:
         of = f"{name}'s rows" if row else name
         raise InvalidValueError(
@@ -313,6 +317,8 @@ def _of_nothing(
     for operand, value in zip(problem.inputs[1:], others, strict=True):
         if operand.extent is Extent.NUMBER:
             operand.word(value)  # as a launch would: it refuses what does not fit
+    if all(0 in output.target.shape for output in outputs):
+        return finished(library, outputs)
     values = of_empty_row(problem)
     for operand, output, value in zip(problem.results, outputs, values, strict=True):
         if operand.extent is Extent.ROW:

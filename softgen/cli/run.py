@@ -230,7 +230,7 @@ def _run(
         arrays = [
             _for_people(
                 numerics.in_memory(numerics.decode(each, operand.dtype), operand, problem),
-                operand.float_type,
+                operand.dtype,
             ).reshape(
                 values.shape if operand.extent is Extent.ELEMENT else (*of_rows, *operand.behind)
             )
@@ -281,6 +281,6 @@ def _widens(dtype: ElementType) -> bool:
     return dtype is DType.BFLOAT16 or isinstance(dtype, Float8)
 
 
-def _for_people(values: NDArray[Any], dtype: FloatType) -> NDArray[Any]:
+def _for_people(values: NDArray[Any], dtype: ElementType) -> NDArray[Any]:
     """Return a result in a dtype that .npy knows: float32 for others, exactly."""
     return values.astype("float32" if _widens(dtype) else dtype.value)

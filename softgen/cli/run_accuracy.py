@@ -117,7 +117,7 @@ def _relative_error(
         if operand.measure is Measure.LOGARITHM:
             scale = 1 + size
         else:
-            scale = np.maximum(size, _TINY.get(operand.float_type, 0.0))
+            scale = np.maximum(size, _TINY.get(operand.dtype, 0.0))
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.abs(decode(result, operand.dtype) - exact) / scale
         largest = max(largest, float(np.max(error[np.isfinite(error)], initial=0.0)))

@@ -21,6 +21,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
+from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
@@ -162,6 +163,10 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "long_part": part.long_cuda,
         "noun": part.noun,
         "arguments": part.arguments,
+        "tops": part is TOP,
+        "slot": "Slot" if part is TOP else part.cuda,
+        "choice_parameters": [o.parameter for o in problem.operands] if part is TOP else [],
+        "choice_arguments": ", ".join(o.name for o in problem.operands),
         "of_sink": "part_of_sink(hooks.sink)",
     }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
-from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM
+from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import MOST_SHARDS
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
@@ -41,6 +41,9 @@ SKIPPING_REGISTERS = 8
 # What a sum of distances beside the terms takes: without, bfloat16 32000 spilled 40 bytes where
 # elements stay packed.
 BELOW_REGISTERS = 16
+
+# Elements that a thread sorts in registers where the largest of a row are chosen.
+MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
 
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
@@ -105,6 +108,8 @@ class Sliced(Strategy):
         """
         if problem.fixed_order and problem.dtype is DType.FLOAT64:
             return problem.alignment
+        if problem.function.part is TOP:
+            return min(problem.alignment, problem.dtype.max_pack)
         return cls.common_pack(problem)
 
     def aligned(self, problem: Problem) -> bool:
@@ -253,6 +258,24 @@ class Sliced(Strategy):
         mine = self.skipping and self.aligned(problem) and not self.packed
         return mine and problem.shortens and problem.function.part is MAX_SUM
 
+    def require_choice(self, problem: Problem) -> None:
+        """Raise IllegalVariantError if elements are chosen, and a thread cannot sort its own."""
+        if problem.function.part is not TOP:
+            return
+        self.require(
+            self.aligned(problem),
+            "which column an element has is known of rows that start on packs: packs of "
+            f"{problem.alignment} are such",
+        )
+        most = MOST_SORTED[problem.compute_dtype]
+        if self.cols_per_thread > most:
+            self.refuse(f"a thread sorts at most {most} elements, not {self.cols_per_thread}")
+        if problem.function.groups > self.slice_threads:
+            self.refuse("a lane ranks one group each")
+        covered = self.cols_per_thread * self.slice_threads
+        if problem.column_bits and covered > 2**problem.column_bits:
+            self.refuse(f"{problem.column_bits} bits of a key count no {covered} columns")
+
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
         if self.packed:
@@ -270,6 +293,10 @@ class Sliced(Strategy):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
+        if problem.function.part is TOP:  # keys, and elements until they are summed
+            key = problem.key_bytes // 4
+            kept = problem.compute_dtype.itemsize // 4 * problem.function.sums
+            return self.cols_per_thread * (key + kept)
         held = problem.dtype if self.packed else problem.compute_dtype
         return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 
