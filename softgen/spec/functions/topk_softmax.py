@@ -64,11 +64,8 @@ class TopkSoftmax(Function):
     def formula(self) -> str:
         """What the kernel computes."""
         scores = "sigmoid(x)" if self.sigmoid else "softmax(x)"
-        of = f" of {self.kept_groups} of {self.groups} groups" if self.groups else ""
-        beside = " + choice_bias" if self.bias else ""
-        over = " / their sum" if self.renormalize else ""
-        chosen = f"the {self.k} largest of s{beside}{of}"
-        return f"s = {scores}; ids = {chosen}; weights = scale * s[ids]{over}"
+        of = f", {self.kept_groups} of {self.groups} groups" if self.groups else ""
+        return f"the {self.k} largest of {scores}{' + choice_bias' * self.bias}{of}"
 
     @property
     def call(self) -> str:
@@ -84,7 +81,7 @@ class TopkSoftmax(Function):
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
         rows = "NaN" if self.sigmoid else "NaN or +inf, or of only -inf,"
-        return f"a row with {rows} gives weights of NaN and the first ids; else -inf has weight 0"
+        return f"a row with {rows} gives NaN and the first ids; -inf has weight 0"
 
     @property
     def hookable(self) -> bool:
@@ -126,6 +123,7 @@ class TopkSoftmax(Function):
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the bias if there is one, the scale, the weights and their columns."""
+        weights = "weights, whose sum is 1," if self.renormalize else "weights"
         bias = Operand("choice_bias", compute, Extent.COLUMN, False, "Compute")
         ids = Operand(
             *("ids", Integer.INT32, Extent.ROW, True, "int"), measure=Measure.EXACT, width=self.k
@@ -133,7 +131,7 @@ class TopkSoftmax(Function):
         return (
             element("x", dtype, "X"),
             *((bias,) if self.bias else ()),
-            number_input("scale", compute, "Compute", "finite: what weights are times", 1.0),
+            number_input("scale", compute, "Compute", f"finite: what {weights} are times", 1.0),
             row_result("weights", compute, "Compute", Measure.VALUE, self.k),
             ids,
         )
@@ -299,7 +297,7 @@ TOPK_SOFTMAX = TopkSoftmax()
 FUNCTIONS = (
     TOPK_SOFTMAX,
     TopkSoftmax(k=1, sigmoid=True),
-    TopkSoftmax(k=6, bias=True),
+    TopkSoftmax(k=6, sigmoid=True, bias=True),
     TopkSoftmax(k=20, renormalize=True),
 )
 
