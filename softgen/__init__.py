@@ -83,6 +83,7 @@ __all__ = [
     "token_log_probs",
     "token_log_probs_backward",
     "topk_softmax",
+    "topk_softmax_backward",
 ]
 
 _HOME = {
@@ -109,6 +110,7 @@ _HOME = {
     "token_log_probs": "softgen.call.tokens",
     "token_log_probs_backward": "softgen.call.gradients",
     "topk_softmax": "softgen.call.choosing",
+    "topk_softmax_backward": "softgen.call.choosing",
 }
 
 # Imported as names are: `softgen.torch.softmax` after `import softgen` alone.

@@ -1,4 +1,4 @@
-"""What routers of experts ask of scores: the largest of each row, and where they are."""
+"""What routers of experts ask of scores: the largest of each row and where, and their gradient."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.axes import axis_of, reduced
 from softgen.call.library import Library, library_of
-from softgen.call.options import AxisOptions, call
+from softgen.call.options import AxisOptions, Options, call
 from softgen.call.scalars import finite
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.topk_softmax import MOST_CHOSEN, MOST_GROUPS, TopkSoftmax
+from softgen.spec.functions.topk_softmax_backward import TopkSoftmaxBackward
 from softgen.spec.problem import whole_number
 
 if TYPE_CHECKING:
@@ -120,3 +121,49 @@ def _bias(library: Library, x: Any, choice_bias: Any, cols: int) -> Any:
     converted = library.empty((cols,), kind, library.device(array))
     library.assign(converted, array)
     return converted
+
+
+def topk_softmax_backward(
+    x: Any,
+    weights: Any,
+    ids: Any,
+    upstream: Any,
+    *,
+    scores: str = "softmax",
+    renormalize: bool = False,
+    scale: float = 1.0,
+    dtype: object = None,
+    out: Any = None,
+    **options: Unpack[Options],
+) -> Any:
+    """Return the gradient with respect to x of the weights of topk_softmax(x, k): x is read once.
+
+    The choice is no function that has a gradient: choice_bias gets none.
+
+    Args:
+        x: as in `topk_softmax`; rows are those of its last axis.
+        weights: as `topk_softmax` returned them.
+        ids: likewise, int32.
+        upstream: gradient with respect to the weights, of their shape and dtype.
+        scores: as in `topk_softmax`.
+        renormalize: as in `topk_softmax`.
+        scale: as in `topk_softmax`.
+        dtype: dtype of dx; x's by default.
+        out: where to write: x itself, or another array of dx's shape, dtype and device.
+        options: tune, variant, batch_invariant and pdl, as in `softmax`.
+
+    A row whose weights are NaN gives NaN where they are of, and with softmax that is not
+    renormalized everywhere. Raises what `softmax` raises.
+    """
+    library, array = library_of(x)
+    arrays = [library_of(each)[1] for each in (weights, ids, upstream)]
+    k = int(arrays[0].shape[-1]) if arrays[0].ndim else 0
+    _function(k, scores, False, None, None, renormalize)
+    if k > array.shape[-1]:
+        raise InvalidValueError(f"x has {array.shape[-1]} columns, and weights are of {k}")
+    if k == 1:
+        arrays = [each[..., 0] if each.ndim == array.ndim else each for each in arrays]
+    function = TopkSoftmaxBackward(k, scores == "sigmoid", bool(renormalize))
+    number = finite("scale", scale)
+    others = (*map(library.contiguous, arrays), *((number,) if renormalize else ()))
+    return call(function.name, x, options, Options, dtype=dtype, out=out, others=others)

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.call.choosing import topk_softmax
+from softgen.call.choosing import topk_softmax, topk_softmax_backward
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.spec.functions.topk_softmax import TopkSoftmax
+from softgen.spec.functions.topk_softmax_backward import TopkSoftmaxBackward
 from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 5, 16
@@ -99,3 +101,46 @@ def test_a_bias_has_a_number_a_column(world: World) -> None:
     for shape, kind, said in (((COLS + 1,), "f4", "a number a column"), ((COLS,), "i4", "floats")):
         with pytest.raises((InvalidValueError, InvalidTypeError), match=said):
             topk_softmax(x, 2, choice_bias=cupy_array(np.zeros(shape, kind)))
+
+
+@pytest.mark.parametrize("renormalize", [False, True])
+@pytest.mark.parametrize("scores", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_gradients_are_those_of_differences(
+    k: int, scores: str, renormalize: bool, world: World
+) -> None:
+    x, scale = drawn(ROWS, COLS, kind="f8"), 2.5
+    given: dict[str, Any] = {"scores": scores, "renormalize": renormalize, "scale": scale}
+    weights, ids = topk_softmax(x, k, **given)
+    upstream = cupy_array(np.random.default_rng(1).normal(size=weights.shape))
+    dx = topk_softmax_backward(x, weights, ids, upstream, **given)
+    of = TopkSoftmax(k, sigmoid=scores == "sigmoid", renormalize=renormalize)
+
+    def loss(at: Any) -> Any:
+        found = of.reference(at, scale)[0].reshape(weights.shape)
+        return (found * np.asarray(upstream)).sum(axis=1)
+
+    step, wanted = 1e-6, np.zeros((ROWS, COLS))
+    for col in range(COLS):
+        by = np.zeros(COLS)
+        by[col] = step
+        z = np.asarray(x)
+        wanted[:, col] = (loss(z + by) - loss(z - by)) / (2 * step)
+    np.testing.assert_allclose(dx, wanted, atol=1e-8)
+    assert isinstance(world.last().function, TopkSoftmaxBackward)
+
+
+def test_gradients_of_views_go_into_x_where_they_are_asked_to(world: World) -> None:
+    x = drawn(ROWS, COLS)
+    weights, ids = topk_softmax(x, 2)
+    upstream = np.broadcast_to(cupy_array(np.ones(1, np.float32)), weights.shape, subok=True)
+    wanted = np.array(topk_softmax_backward(x, weights, ids, upstream))
+    found = topk_softmax_backward(x, weights, ids, upstream, out=x)
+    assert found is x
+    np.testing.assert_array_equal(x, wanted)
+    with pytest.raises(InvalidTypeError, match="ids must be int32"):
+        topk_softmax_backward(x, weights, ids.astype("int64"), upstream)
+    with pytest.raises(InvalidValueError, match="upstream must have the shape"):
+        topk_softmax_backward(x, weights, ids, drawn(ROWS, 3))
+    with pytest.raises(InvalidValueError, match="x has 1 columns, and weights are of 2"):
+        topk_softmax_backward(drawn(ROWS, 1), weights, ids, upstream)
