@@ -45,6 +45,9 @@ BELOW_REGISTERS = 16
 # Elements that a thread sorts in registers where the largest of a row are chosen.
 MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
 
+# Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
+PLACES_REGISTERS = 24
+
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
@@ -326,6 +329,8 @@ class Sliced(Strategy):
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
             other += BELOW_REGISTERS
+        if problem.function.chosen > WARP_SIZE:
+            other += PLACES_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

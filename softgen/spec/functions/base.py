@@ -118,7 +118,7 @@ class Function(abc.ABC):
 
     @property
     def sums(self) -> bool:
-        """Whether the sum of exponentials of a row is needed beside them."""
+        """Whether exponentials of a row are summed, or are given as if they were."""
         return True
 
     @property

@@ -80,6 +80,11 @@ class TopkSoftmaxBackward(Function):
         return not self.sigmoid and not self.renormalize
 
     @property
+    def sums(self) -> bool:
+        """Whether exponentials are summed."""
+        return self.reduces
+
+    @property
     def shifts(self) -> bool:
         """Whether elements are taken relative to a maximum."""
         return self.reduces
