@@ -75,8 +75,7 @@ constexpr int kNumberBits = 0x7fffffff - kLastColumn;  // without its sign
 __device__ Key key_of(Compute number, Col col) {
   const int number_bits = __float_as_int(__fadd_rn(number, 0));  // -0 is 0, and there is one NaN
   const int sign = number_bits >> 31;
-  const int ordered = ((number_bits ^ sign) & kNumberBits) | (number_bits & sign & ~kNumberBits);
-  return ordered + (kLastColumn - col);
+  return ((number_bits ^ (sign & kNumberBits)) | kLastColumn) - col;
 }
 __device__ Compute number_of(Key key) {
   const int ordered = key & ~kLastColumn;
@@ -171,11 +170,10 @@ __device__ Compute sum_in_place(Compute (&values)[kColsPerThread], Compute base)
 // exp(x - shift), the exponent's rounding too.
 __device__ Compute score_of(Compute x, Compute shift) {
   const Compute z = x - shift;
-  if (z == negative_infinity()) return 0;
   const Compute back = z - x;
   const Compute lost = (x - (z - back)) - (shift + back);
   const Compute term = expf(z);
-  return term + term * lost;
+  return term == 0 ? 0 : term + term * lost;  // what is lost of -inf is NaN
 }
 
 // What the choice is made of: x, whose order scores have.

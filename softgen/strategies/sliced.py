@@ -45,6 +45,9 @@ BELOW_REGISTERS = 16
 # Elements that a thread sorts in registers where the largest of a row are chosen.
 MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
 
+# The same where many are chosen, by keys of 64 bits: with 16, float32 1000 spilled 128 bytes.
+MOST_SORTED_OF_MANY = 8
+
 # Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
 PLACES_REGISTERS = 24
 
@@ -271,6 +274,8 @@ class Sliced(Strategy):
             f"{problem.alignment} are such",
         )
         most = MOST_SORTED[problem.compute_dtype]
+        if problem.function.chosen > WARP_SIZE and not problem.column_bits:
+            most = min(most, MOST_SORTED_OF_MANY)
         if self.cols_per_thread > most:
             self.refuse(f"a thread sorts at most {most} elements, not {self.cols_per_thread}")
         if problem.function.groups > self.slice_threads:
