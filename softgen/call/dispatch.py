@@ -59,7 +59,8 @@ class FunctionCalls(Calls):
     @property
     def operands(self) -> Sequence[Operand]:
         """What a call is given and makes: of any type the same."""
-        return Problem.of(Function.of(self.function), DType.FLOAT32, 1, hooks=self.hooks).given
+        function = Function.of(self.function)
+        return Problem.of(function, DType.FLOAT32, function.least_cols, hooks=self.hooks).given
 
     def dispatch(
         self,
@@ -317,8 +318,6 @@ def _of_nothing(
     for operand, value in zip(problem.inputs[1:], others, strict=True):
         if operand.extent is Extent.NUMBER:
             operand.word(value)  # as a launch would: it refuses what does not fit
-    if all(0 in output.target.shape for output in outputs):
-        return finished(library, outputs)
     values = of_empty_row(problem)
     for operand, output, value in zip(problem.results, outputs, values, strict=True):
         if operand.extent is Extent.ROW:

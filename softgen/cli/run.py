@@ -238,7 +238,9 @@ def _run(
         ]
         report |= describe(made, problem, x.shape[0])
     report |= accuracy.to_json()
-    operands = Problem.of(function, x_type, max(1, cols), out_dtype=y_type).results
+    operands = Problem.of(
+        function, x_type, max(function.least_cols, cols), out_dtype=y_type
+    ).results
     first = operands[0]
     log_form = first.measure is Measure.LOGARITHM
     report["relative_to"] = f"1 + |{first.name}|" if log_form else ""
@@ -267,7 +269,7 @@ def _of_nothing(
 
     from softgen.spec.numerics import of_empty_row
 
-    problem = Problem.of(function, "float32", 1)
+    problem = Problem.of(function, "float32", function.least_cols)
     return [
         np.zeros(values.shape, np.float32)
         if operand.extent is Extent.ELEMENT

@@ -148,8 +148,11 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack and not lies.has_one_order
+        of = Function.of(function)
+        if objection := of.objection(cols):
+            raise InvalidValueError(f"{of.name}: {objection}")
         problem = cls(
-            *(Function.of(function), x_type, y_type, cols),
+            *(of, x_type, y_type, cols),
             *(alignment, fixed_order, _in_order(hooks), lies),
         )
         if isinstance(y_type, Float8) or problem.hooks or problem.sharded:

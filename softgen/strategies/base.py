@@ -278,8 +278,6 @@ class Strategy(abc.ABC):
 
         And unless the type of column indices holds all that they may be.
         """
-        if objection := problem.function.objection(problem.cols):
-            self.refuse(objection)
         most = 2**31 - self.overrun(problem)
         if not problem.wide_index and problem.cols >= most:
             self.refuse(

@@ -161,6 +161,11 @@ class Function(abc.ABC):
             compute: the type of all arithmetic.
         """
 
+    @property
+    def least_cols(self) -> int:
+        """The fewest columns that a row has."""
+        return 1
+
     def objection(self, cols: int) -> str:
         """Return why it computes no row of `cols` columns, or ""."""
         return ""

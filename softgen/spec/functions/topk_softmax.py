@@ -113,6 +113,11 @@ class TopkSoftmax(Function):
         """What a piece of a row reduces to."""
         return TOP
 
+    @property
+    def least_cols(self) -> int:
+        """As many as are chosen, of the groups that are kept."""
+        return self.groups * -(-self.k // self.kept_groups) if self.groups else self.k
+
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
         if self.groups and cols % self.groups:

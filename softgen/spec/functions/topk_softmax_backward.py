@@ -104,6 +104,11 @@ class TopkSoftmaxBackward(Function):
         """The choice."""
         return (Choices(self.k, total=self.reduces, divided=self.renormalize),)
 
+    @property
+    def least_cols(self) -> int:
+        """As many as were chosen."""
+        return self.k
+
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
         return f"k must be at most the {cols} columns, got {self.k}" if self.k > cols else ""

@@ -11,7 +11,7 @@ from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
-from softgen.spec.numerics import check, encode, other_inputs
+from softgen.spec.numerics import Storage, check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
 
@@ -20,11 +20,12 @@ CASES, BATCHES = 240, 8
 ROWS = 6
 
 
-def drawn(number: int) -> tuple[Problem, np.ndarray]:
+def drawn(number: int) -> tuple[Problem, Storage]:
     """Return a problem and rows for it, by the number of a case."""
     random = np.random.default_rng(number)
     cols = int(random.choice(WIDTHS) if number % 2 else random.integers(1, 1026))
-    groups = int(random.choice([g for g in (1, 2, 4, 8, 16, 32) if cols % g == 0]))
+    dividing = [g for g in (1, 2, 4, 8, 16, 32) if cols % g == 0]
+    groups = dividing[random.integers(len(dividing))]
     groups = groups if groups > 1 and random.integers(2) else 0
     kept = int(random.integers(1, groups + 1)) if groups else 0
     most = min(MOST_CHOSEN, cols // groups * kept if groups else cols)
@@ -42,7 +43,8 @@ def drawn(number: int) -> tuple[Problem, np.ndarray]:
 
 def settings(problem: Problem, number: int) -> list[Variant]:
     """Return the best guess of each strategy, and another setting of each."""
-    arch, found = arch_named("sm_90"), []
+    arch = arch_named("sm_90")
+    found: list[Variant] = []
     for strategy in ("warp", "block", "safe"):
         some = list(candidates(problem, ROWS, arch, strategy))
         found += dict.fromkeys((some[0], some[number % len(some)])) if some else ()
