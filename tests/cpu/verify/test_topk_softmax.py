@@ -29,7 +29,7 @@ def drawn(number: int) -> tuple[Problem, Storage]:
     groups = groups if groups > 1 and random.integers(2) else 0
     kept = int(random.integers(1, groups + 1)) if groups else 0
     most = min(MOST_CHOSEN, cols // groups * kept if groups else cols)
-    k = int(random.choice([min(8, most), random.integers(1, most + 1)]))
+    k = min(8, most) if random.integers(2) else int(random.integers(1, most + 1))
     sigmoid, bias, norm = (bool(random.integers(2)) for _ in range(3))
     dtype = list(DType)[number % 4]
     problem = Problem.of(TopkSoftmax(k, sigmoid, bias, groups, kept, norm), dtype, cols)
