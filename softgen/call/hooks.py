@@ -10,7 +10,7 @@ from softgen.call.axes import axes_of
 from softgen.call.broadcast import Broadcast
 from softgen.call.library import Library, library_of
 from softgen.call.options import HookOptions
-from softgen.call.scalars import bits, finite, is_number, whole
+from softgen.call.scalars import above_zero, bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
 from softgen.spec.dtypes import FLOAT32_TINY, DType, Integer, compute_type, result_type
@@ -123,14 +123,8 @@ class _Finder:
 
     def softcap(self) -> None:
         given = self.hooks.get("softcap")
-        if given is None:
-            return
-        value = finite("softcap", given)
-        if value <= 0:
-            raise InvalidValueError(
-                f"softcap must be above 0, got {given!r}; leave it out for none"
-            )
-        self._add("softcap", value)
+        if given is not None:
+            self._add("softcap", above_zero("softcap", given))
 
     def bias(self) -> None:
         given = self.hooks.get("bias")

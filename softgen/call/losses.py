@@ -73,8 +73,7 @@ def cross_entropy(
         require_no_index(weight, ignore_index)
         request = (x, target, label_smoothing, z_loss)
         loss, lse, _ = losses_of_probabilities(*request, options=options)
-        if reduction != "none":
-            loss = loss.sum() / loss.size if reduction == "mean" else loss.sum()
+        loss = reduced_by(loss, reduction, lambda: math.prod(loss.shape))
         return (loss, lse) if return_lse else loss
     loss, lse = losses_of_rows(
         *(x, target, ignore_index, label_smoothing, z_loss),
@@ -157,6 +156,13 @@ def losses_of_rows(
     rest = (target, ignored, *((smoothing,) if smoothing else ()), z_loss)
     found: tuple[Any, Any] = call(name, x, options, HookedOptions, others=rest)
     return found
+
+
+def reduced_by(loss: Any, reduction: str, divisor: Callable[[], Any]) -> Any:
+    """Return losses of rows, their sum, or, for a mean, that over what `divisor` returns."""
+    if reduction == "none":
+        return loss
+    return loss.sum() / divisor() if reduction == "mean" else loss.sum()
 
 
 def reduced(

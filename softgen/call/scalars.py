@@ -28,6 +28,14 @@ def finite(name: str, value: Any) -> float:
     return number
 
 
+def above_zero(name: str, value: Any) -> float:
+    """Return the argument `name`, a finite number above 0, as Python's float."""
+    number = finite(name, value)
+    if number <= 0:
+        raise InvalidValueError(f"{name} must be above 0, got {value!r}; leave it out for none")
+    return number
+
+
 def whole(name: str, value: Any) -> int:
     """Return the argument `name`, an int that fits 64 bits."""
     if type(value) is int and -(2**63) <= value < 2**64:  # as most are

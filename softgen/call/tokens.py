@@ -70,7 +70,7 @@ def token_log_probs(
     Args:
         x: as in `softmax`; rows are those of its last axis.
         ids: the columns, int32 or int64, of x's library and on its device: one a row, of x's shape
-            without the last axis, or up to 16 a row, in one more axis.
+            without the last axis, or up to 64 a row, in one more axis.
         temperature: above 0: a number, or an array of numbers that broadcasts over the rows.
         dtype: dtype of log-probabilities and entropies; float32 (float64 for float64) by default.
         out: where to write the log-probabilities, an array of the shape, dtype and device of ids'.

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from softgen.call.ids import count_of, require_one_a_row
-from softgen.call.losses import require_reduction, smoothing_of
-from softgen.call.scalars import finite, is_number, whole
+from softgen.call.losses import reduced, require_reduction
+from softgen.call.scalars import is_number
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
@@ -16,7 +16,9 @@ from softgen.distributed.functional import checked, result_dtype
 from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.dtypes import wide
+from softgen.torch.linear import integers
+from softgen.torch.losses import numbers_of
+from softgen.torch.operators import temperature_of
 
 # An ignore_index that no id is.
 _NONE_IGNORED = -(2**63)
@@ -71,7 +73,7 @@ def token_log_probs(
     Args:
         x_local: as in `softmax`.
         ids: numbers of columns among those of all processes, the same in each: int32 or int64, one
-            a row, or up to 16, in one more dimension.
+            a row, or up to 64, in one more dimension.
         temperature: above 0, the same in each: a number, or a tensor that broadcasts over the rows.
             It has no gradient.
         return_lse: whether to return log(sum(exp(x / temperature))) too. It has no gradient.
@@ -102,7 +104,7 @@ def token_log_probs(
         log_probs, lse, entropies = operators.token_log_probs_entropy(*request)
     elif temperature is None and count == 1:
         of_one = ids.reshape(x.shape[:-1])
-        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, name)
+        losses, lse = operators.losses(x, of_one, start, 1, _NONE_IGNORED, 0.0, 0.0, False, name)
         log_probs, lse = -losses, lse.masked_fill(lse == torch.inf, torch.nan)
     else:
         log_probs, lse = operators.token_log_probs(x, several, number, of_rows, start, name)
@@ -123,6 +125,7 @@ def cross_entropy(
     z_loss: float = 0.0,
     return_lse: bool = False,
     dtype: Any = None,
+    overwrite: bool = False,
     group: Any = None,
     offset: int | None = None,
 ) -> Any:
@@ -142,6 +145,8 @@ def cross_entropy(
             (float64 for float64).
         dtype: dtype of the loss; x_local's by default, under torch.autocast float32 for 16-bit
             logits.
+        overwrite: whether the gradient may take the memory of x_local, as in
+            `softgen.torch.cross_entropy`.
         group: as in `softmax`.
         offset: as in `token_log_probs`.
 
@@ -153,8 +158,7 @@ def cross_entropy(
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
     require_reduction(None, reduction, 0, z_loss)
-    ignored, z_loss = whole("ignore_index", ignore_index), finite("z_loss", z_loss)
-    smoothing = smoothing_of(label_smoothing)
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     placed = Sharded.of(x_local, group)
     x, target = checked(placed.x), integers("target", placed.like_rows(target))
     require_one_a_row(target.shape, x.shape)
@@ -165,13 +169,9 @@ def cross_entropy(
         )
     start, name = start_in(offset, placed), name_of(placed.group)
     classes = -1 if placed.source is None else placed.source.shape[-1]
-    request = (x, target, start, classes, ignored, smoothing, z_loss, name)
+    request = (x, target, start, classes, ignored, smoothing, z_loss, overwrite, name)
     loss, lse = operators.losses(*request)
-    if reduction != "none":
-        loss = loss.sum()
-    if reduction == "mean":
-        loss = loss / (target != ignored).sum()
-    loss = placed.rows(loss.to(dtype))
+    loss = placed.rows(reduced(loss, target, ignored, reduction).to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
 
 
@@ -182,30 +182,18 @@ def start_in(offset: int | None, placed: Sharded) -> int:
     return -1 if placed.offset is None else placed.offset
 
 
-def integers(name: str, array: Any) -> Any:
-    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
-    if not isinstance(array, torch.Tensor) or array.dtype not in (torch.int32, torch.int64):
-        given = array.dtype if isinstance(array, torch.Tensor) else type(array).__qualname__
-        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
-    return array
-
-
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:
     """Return a number, or one a row as a tensor; of both one is None, or both for 1."""
     if isinstance(value, torch.Tensor):
-        if value.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
         try:
-            return None, value.to(wide(x)).expand(x.shape[:-1])
+            return None, temperature_of(value, x)[1].expand(x.shape[:-1])
         except RuntimeError:
             raise InvalidValueError(
                 f"temperature must broadcast to {tuple(x.shape[:-1])}, got shape "
                 f"{tuple(value.shape)}"
             ) from None
-    if value is None:
-        return None, None
-    if isinstance(value, bool) or not is_number(value):
+    if value is not None and (isinstance(value, bool) or not is_number(value)):
         raise InvalidTypeError(f"temperature must be a number or a tensor, got {value!r}")
-    if not value > 0:
+    if value is not None and not value > 0:
         raise InvalidValueError(f"temperature must be above 0, got {value!r}")
-    return float(value), None
+    return temperature_of(value, x)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from softgen.call.losses import smoothing_of
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
 from softgen.distributed.vocabulary import (
@@ -26,6 +27,7 @@ from softgen.errors import NotSupportedError
 from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
 from softgen.torch.linear import scaled_by
+from softgen.torch.registry import is_plain
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -178,7 +180,8 @@ def entropy_backward(
 
 
 def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, target, *ctx.options = inputs
+    x, target, first, classes, ignored, smoothing, z_loss, ctx.overwrite, group = inputs
+    ctx.options = (first, classes, ignored, smoothing, z_loss, group)
     rows, lse = output
     ctx.mark_non_differentiable(lse)
     ctx.set_materialize_grads(False)  # or zeros for lse are written
@@ -187,10 +190,14 @@ def _keep_losses(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
     if g is None:
-        return (None,) * 8
+        return (None,) * 9
     if g.dim() and g.numel() and not any(g.stride()):  # expanded, as that of a sum is
         g = g[(0,) * g.dim()]
-    return losses_backward(*ctx.saved_tensors, g, *ctx.options), *(None,) * 7
+    x, target, *_ = ctx.saved_tensors
+    request = (*ctx.saved_tensors, g, *ctx.options)
+    if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+        return _of_shard(*request, out=x.detach()), *(None,) * 8
+    return losses_backward(*request), *(None,) * 8
 
 
 # In the following `first` is the number of the shard's first column, and `classes` that of the
@@ -204,9 +211,12 @@ def losses(
     ignored: int,
     smoothing: float,
     z_loss: float,
+    overwrite: bool,
     group: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the cross entropy of each row, and lse; see Gathered.
+
+    Where x is to be overwritten its gradient is written there.
 
     With `smoothing` PyTorch's operations read the shard once more, for the mean of each row.
     """
@@ -225,6 +235,7 @@ def _losses(
     z_loss: float,
 ) -> tuple[Any, Any]:
     """Return the cross entropy of each row, and lse."""
+    smoothing = smoothing_of(smoothing)  # of compiled code nobody has looked at it
     start = first_column(first, x, exchange.group)
     if not smoothing:
         found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
@@ -252,11 +263,19 @@ def losses_backward(
     group: str,
 ) -> torch.Tensor:
     """Return dx from lse, the loss of each row, and `upstream`, one a row or one for all."""
+    given = (first, classes, ignored, smoothing, z_loss, group)
+    return _of_shard(x, target, lse, rows, upstream, *given).contiguous()
+
+
+def _of_shard(
+    x: Any, target: Any, lse: Any, rows: Any, upstream: Any, *given: Any, out: Any = None
+) -> Any:
+    """Return dx, which is written to `out` unless that is None."""
     if not x.numel():
         return _like(x)
-    of = exchange_named(group, x).group
-    rest = (lse.detach(), rows.detach(), upstream.detach(), first, classes)
-    return _of_rows(of, x.detach(), None, target, *rest, ignored, smoothing, z_loss).contiguous()
+    *place, name = given
+    of_rows = (lse.detach(), rows.detach(), upstream.detach())
+    return _of_rows(exchange_named(name, x).group, x.detach(), out, target, *of_rows, *place)
 
 
 def _of_rows(
@@ -281,40 +300,53 @@ def _of_rows(
     return local.cross_entropy_backward(x, target, ignored, lse, *more)
 
 
-def _like_linear(x: Any, weight: Any, target: Any, of_x: bool, of_weight: bool, *rest: Any) -> Any:
-    rows = [_like_rows(x), x.new_empty((), dtype=wide(x)), _like_rows(x)]
-    return *rows, *_like_wanted(x, weight, of_x, of_weight, rest[-2])
+def _like_linear(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
+    wanted, accumulate = rest[2], rest[-2]
+    made = _like_wanted((x, weight, bias), wanted, (x.dtype, accumulate, wide(x)))
+    return _like_rows(x), x.new_empty((), dtype=wide(x)), _like_rows(x), *made
 
 
-def _like_wanted(x: Any, weight: Any, of_x: bool, of_weight: bool, dtype: Any) -> Any:
+def _like_wanted(given: Any, wanted: Any, dtypes: Any) -> tuple[Any, ...]:
     """Return tensors like the gradients, and of no elements in the place of those not wanted."""
-    none = x.new_empty(0), x.new_empty(0, dtype=dtype)
-    return _like(x) if of_x else none[0], _like(weight, dtype) if of_weight else none[1]
+    return tuple(
+        _like(each, dtype) if want else given[0].new_empty(0, dtype=dtype)
+        for each, want, dtype in zip(given, wanted, dtypes, strict=True)
+    )
 
 
 def _keep_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    x, weight, target, of_x, of_weight, *ctx.options = inputs
-    rows, summed, lse, *made = output
-    ahead = of_x or of_weight
-    ctx.mark_non_differentiable(rows if ahead else summed, lse, *made)
+    tensors, wanted, ctx.options = inputs[:6], inputs[6], inputs[7:]
+    rows, _, lse, *made = output
+    ctx.mark_non_differentiable(lse, *made)
     ctx.set_materialize_grads(False)
     # Not among the saved tensors: the first backward pass scales them where they are.
-    ctx.made = made if ahead else None
-    ctx.save_for_backward(x, weight, target, lse, rows)
+    ctx.made = made if any(wanted) else None
+    ctx.save_for_backward(*tensors, lse, rows)
 
 
 def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
-    g = of_rows if of_sum is None else of_sum
-    if g is None:
-        return (None,) * 14
+    if of_rows is None and of_sum is None:
+        return (None,) * 16
+    x, weight, target, bias, factors, divisor, lse, rows = ctx.saved_tensors
+    wanted = [int(ctx.needs_input_grad[i]) for i in (0, 1, 3)]
     made, ctx.made = ctx.made, None
-    of_x, of_weight = ctx.needs_input_grad[:2]
-    if made is None or torch.is_grad_enabled():
-        found = linear_losses_backward(*ctx.saved_tensors, g, of_x, of_weight, *ctx.options)
+    if made is not None and of_rows is None and not torch.is_grad_enabled():
+        # Nothing is scaled of a process without classes, whose gradient of bias is of shape (0,).
+        found = [scaled_by(t, of_sum, x.dtype) if t.numel() else t.to(x.dtype) for t in made]
     else:
-        found = [scaled_by(each, g, ctx.saved_tensors[0].dtype) for each in made]
-    dx, dweight = found
-    return dx if of_x else None, dweight if of_weight else None, *(None,) * 12
+        g = 0 if of_rows is None else of_rows
+        if of_sum is not None:
+            g = g + of_sum * _shares(lse, factors, divisor)
+        request = (x, weight, target, bias, lse, rows, g, wanted, *ctx.options)
+        found = linear_losses_backward(*request)
+    dx, dweight, dbias = (each if want else None for each, want in zip(found, wanted, strict=True))
+    return dx, dweight, None, dbias, *(None,) * 12
+
+
+def _shares(lse: Any, factors: Any, divisor: Any) -> Any:
+    """Return what the losses of rows are times in their sum: a number for all, or one a row."""
+    shares = lse.new_ones(1) if factors is None else factors
+    return shares if divisor is None else shares / divisor
 
 
 @_operator(_like_linear, _of_linear, _keep_linear)
@@ -322,8 +354,10 @@ def linear_losses(
     x: torch.Tensor,
     weight: torch.Tensor,
     target: torch.Tensor,
-    of_x: bool,
-    of_weight: bool,
+    bias: torch.Tensor | None,
+    factors: torch.Tensor | None,
+    divisor: torch.Tensor | None,
+    wanted: list[int],
     first: int,
     classes: int,
     ignored: int,
@@ -333,15 +367,19 @@ def linear_losses(
     chunk: int | None,
     accumulate: torch.dtype,
     group: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the losses of the rows of x @ weight.T, their sum, lse, and gradients of the sum.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the losses of rows of x @ weight.T + bias, a sum, lse, and gradients of the sum.
 
     Args:
         x: hidden states (rows, hidden), the same in all processes.
         weight: (columns of this process, hidden).
         target: (rows,).
-        of_x: whether the gradient of x is wanted: added up over the processes.
-        of_weight: whether that of the weight is; it is of the dtype `accumulate`.
+        bias: (columns of this process,), or None.
+        factors: what the losses of rows are times in the sum, (rows,), or None.
+        divisor: what divides the sum, of no dimensions, or None.
+        wanted: whether the gradients of x, weight and bias are: that of x is added up over the
+            processes, that of weight is of the dtype `accumulate`, that of bias in the type of the
+            arithmetic.
         first: as in `losses`.
         classes: as in `losses`.
         ignored: the target of rows that count for nothing.
@@ -352,23 +390,25 @@ def linear_losses(
         accumulate: the dtype in which the gradient of the weight is added up over chunks.
         group: the name of the process group.
 
-    Where no gradient is wanted here that of the losses is made by `linear_losses_backward`, else
-    that of the sum is scaled.
+    Gradients that are not wanted here are made by `linear_losses_backward`; the others are scaled.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
     rows, lse = _like_rows(x), _like_rows(x)
-    one = lse.new_ones(1)
+    shares = _shares(lse, factors, divisor)
     for part, logits in head:
         rows[part], lse[part] = _losses(exchange, logits, target[part], *place)
-        if of_x or of_weight:
-            more = (target[part], lse[part], rows[part], one, *place)
+        if any(wanted):
+            upstream = shares if factors is None else shares[part]
+            more = (target[part], lse[part], rows[part], upstream, *place)
             _add_gradient(head, exchange.group, part, logits, *more)
-    return rows, rows.sum(), lse, *_gradients(head, exchange, x, accumulate)
+    summed = (rows if factors is None else rows * factors).sum()
+    summed = summed if divisor is None else summed / divisor
+    return rows, summed, lse, *_gradients(head, exchange, x, (x.dtype, accumulate, wide(x)))
 
 
-def _like_linear_gradients(x: Any, weight: Any, *rest: Any) -> Any:
-    return _like_wanted(x, weight, rest[4], rest[5], weight.dtype)
+def _like_linear_gradients(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any:
+    return _like_wanted((x, weight, bias), rest[3], (x.dtype,) * 3)
 
 
 @_operator(_like_linear_gradients)
@@ -376,11 +416,11 @@ def linear_losses_backward(
     x: torch.Tensor,
     weight: torch.Tensor,
     target: torch.Tensor,
+    bias: torch.Tensor | None,
     lse: torch.Tensor,
     rows: torch.Tensor,
     upstream: torch.Tensor,
-    of_x: bool,
-    of_weight: bool,
+    wanted: list[int],
     first: int,
     classes: int,
     ignored: int,
@@ -390,20 +430,25 @@ def linear_losses_backward(
     chunk: int | None,
     accumulate: torch.dtype,
     group: str,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the gradients of x and weight, of logits that are made again.
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the gradients of x, weight and bias, of logits that are made again.
 
     The arguments are those of `linear_losses`, what it returned, and `upstream`, one a row or one
     for all.
     """
     exchange, place = exchange_named(group, x), (first, classes, ignored, smoothing, z_loss)
-    head = Head(x.detach(), weight.detach(), None, mode, chunk, (of_x, of_weight, 0), accumulate)
+    head = _head(x, weight, bias, mode, chunk, wanted, accumulate)
     g = upstream.detach().expand(rows.shape)
     for part, logits in head:
         more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
         _add_gradient(head, exchange.group, part, logits, *more)
-    dx, dweight = _gradients(head, exchange, x, weight.dtype)
-    return dx, dweight.to(weight.dtype)
+    dx, dweight, dbias = _gradients(head, exchange, x, (x.dtype,) * 3)
+    return dx, dweight, dbias
+
+
+def _head(x: Any, weight: Any, bias: Any, *rest: Any) -> Head:
+    """Return the last layer, which nobody tracks here."""
+    return Head(x.detach(), weight.detach(), None if bias is None else bias.detach(), *rest)
 
 
 def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) -> None:
@@ -413,10 +458,13 @@ def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) 
     head.add(part, logits)
 
 
-def _gradients(head: Any, exchange: Any, x: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return the gradients that were made: that of x over all processes."""
-    dx = x.new_empty(0) if head.dx is None else exchange.total(head.dx)
-    return dx, x.new_empty(0, dtype=dtype) if head.dweight is None else head.dweight
+def _gradients(head: Any, exchange: Any, x: Any, dtypes: Any) -> Any:
+    """Return the gradients that were made, of these dtypes: that of x over all processes."""
+    dx = None if head.dx is None else exchange.total(head.dx)
+    return tuple(
+        x.new_empty(0, dtype=dtype) if each is None else each.to(dtype)
+        for each, dtype in zip((dx, head.dweight, head.dbias), dtypes, strict=True)
+    )
 
 
 def _keep_tokens(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

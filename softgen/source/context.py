@@ -226,12 +226,11 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         declared = ["const Hooks& hooks", *of_x, *declared]
     # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
     packed = variant.strategy.knobs.get("packed", False)
-    # A result that all columns are less by is no target's alone.
-    own = problem.picks and not problem.function.smooths
-    patches = own and variant.strategy.patches and packed
+    patches = problem.picks and variant.strategy.patches and packed
     return {
         "patches": patches,
-        "leaves": problem.leaves and not patches,
+        # What all columns are less by is no target's alone.
+        "leaves": problem.leaves and (not patches or problem.function.smooths),
         "hook_parameters": parameters,
         "turned": turned,
         "turned_block": call("turned_block", places, 2, "const unsigned int block = "),

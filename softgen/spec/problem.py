@@ -274,6 +274,11 @@ class Problem:
         """Whether a hook modifies or hides elements on their way in."""
         return any(hook.enters for hook in self.modifiers)
 
+    @property
+    def computes(self) -> bool:
+        """Whether a hook makes other numbers of elements, of any size whatever x's type."""
+        return any(hook.computes for hook in self.modifiers)
+
     @cached_property
     def placed(self) -> bool:
         """Whether a hook has to know the column of an element, or that one is not there."""

@@ -38,8 +38,7 @@ SINGLE_INPUT_REGISTERS = 24
 # Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
 SKIPPING_REGISTERS = 8
 
-# What a sum of distances beside the terms takes: without, bfloat16 32000 spilled 40 bytes where
-# elements stay packed.
+# What a sum of distances beside the terms takes.
 BELOW_REGISTERS = 16
 
 # Elements that a thread sorts in registers where the largest of a row are chosen.
@@ -79,7 +78,9 @@ def require_packable(
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
-            own.add(Feature.BELOWS if problem.writes_elements else Feature.DOTS)
+            own.add(Feature.BELOWS)
+            if not problem.writes_elements:
+                own.add(Feature.DOTS)
     if sums and problem.function.part is SUM:
         own = {Feature.SUMS, Feature.MORE_INPUTS}
     strategy.require(

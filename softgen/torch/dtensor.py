@@ -73,6 +73,8 @@ def prepare(*given: Any) -> bool:
 
 
 def _all_served() -> bool:
+    if _waiting:
+        _have_detached()
     while _waiting:
         name, rule = _waiting.popitem()
         for each in (name, f"{name}_kernel"):  # the latter is what autograd calls
@@ -85,6 +87,16 @@ def _all_served() -> bool:
 _waiting = dict(RULES)
 # As torch.compiler.assume_constant_result has it, which imports the compiler.
 vars(_all_served)["_dynamo_marked_constant"] = True
+
+
+def _have_detached() -> None:
+    """Have DTensors take detach_, by which autograd returns results: PyTorch 2.11 has no rule."""
+    from torch.distributed.tensor import DTensor
+
+    def run(kind: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0]
+
+    torch.library.register_torch_dispatch(torch.ops.aten.detach_.default, DTensor, run)
 
 
 def serve(operator: Any, rule: Rule) -> None:

@@ -13,9 +13,16 @@ from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.dispatch import calls_of
 from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.torch.dtypes import FLOAT8S, HALVES, wide
+from softgen.torch.dtypes import FLOAT8S, HALVES
 from softgen.torch.hooked import asked, hooked
-from softgen.torch.operators import Entropy, LogSoftmax, LogSumExp, Softmax, TokenLogProbs
+from softgen.torch.operators import (
+    Entropy,
+    LogSoftmax,
+    LogSumExp,
+    Softmax,
+    TokenLogProbs,
+    temperature_of,
+)
 from softgen.torch.registry import Tensor, is_plain, launched, plain, tuning
 
 if TYPE_CHECKING:
@@ -168,7 +175,7 @@ def token_log_probs(
 
     Args:
         input: as in `softmax`; rows are those of its last dimension.
-        ids: the columns, int32 or int64: one a row, or up to 16, in one more dimension.
+        ids: the columns, int32 or int64: one a row, or up to 64, in one more dimension.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
         return_lse: whether to return log(sum(exp(input / temperature))) too. It has no gradient.
@@ -185,21 +192,14 @@ def token_log_probs(
     The gradient is one read and one write for log-probabilities and entropies together. It is not
     differentiable again. Raises what `softgen.token_log_probs` raises.
     """
-    number, of_rows = None, None
-    if isinstance(temperature, Tensor):
-        if temperature.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
-        of_rows = temperature.to(wide(input))
-    elif temperature is not None:
-        number = float(temperature)
+    number, of_rows = temperature_of(temperature, input)
     if checked:
         require_columns(ids, input.shape[-1])
     if hooks and (given := asked(hooks)):
-        scale = number if of_rows is None else of_rows
-        if scale is not None:
+        if temperature is not None:
             if "scale" in given:
                 raise InvalidValueError("scale is 1 / temperature; give one of them")
-            given["scale"] = scale_of(scale)
+            given["scale"] = scale_of(number if of_rows is None else of_rows)
         name = "token_log_probs_entropy" if return_entropy else "token_log_probs"
         log_probs, lse, entropy = hooked(name, input, -1, None, given, batch_invariant, ids)
     elif not (return_lse or return_entropy) and is_plain(input, ids, of_rows):

@@ -18,14 +18,15 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import finite, whole
+from softgen.call.scalars import above_zero
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import is_dtensor, there
-from softgen.torch.dtypes import FLOATS, HALVES, wide
-from softgen.torch.losses import class_weights
+from softgen.torch.dtypes import FLOATS, dtype_of_loss, is_autocast, wide
+from softgen.torch.losses import class_weights, numbers_of
+from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
     Operator,
     Tensor,
@@ -53,6 +54,7 @@ def linear_cross_entropy(
     mode: str = "fast",
     chunk: int | None = None,
     accumulate: Any = None,
+    dtype: Any = None,
 ) -> Any:
     """Return cross_entropy(input @ linear_weight.T + linear_bias, target) without all the logits.
 
@@ -77,63 +79,36 @@ def linear_cross_entropy(
         chunk: rows of a chunk, in place of the mode's.
         accumulate: the dtype in which the gradient of linear_weight is added up over chunks; that
             of linear_weight by default. torch.float32 takes as much memory more.
+        dtype: of the loss; that of the logits by default, and under torch.autocast float32 for
+            those of 16 bits.
 
     Returns:
-        The loss in the dtype of the logits; float32 under torch.autocast for logits of 16 bits.
+        The loss: a number, or one of each row in the shape of target.
 
     Gradients are of input, linear_weight and linear_bias, and products are made of those that are
     wanted. They are not differentiable again. A mean does not wait for the GPU. A target that is
     no class gives NaN. Raises InvalidTypeError, InvalidValueError or NotSupportedError.
     """
-    x, head, bias, dtype = given_layer(input, linear_weight, linear_bias)
+    x, head, bias = given_layer(input, linear_weight, linear_bias)
+    dtype = dtype_of_loss(dtype, x)
     require_mode(mode, chunk)
     losses.require_reduction(weight, reduction, label_smoothing, z_loss)
-    if num_items is not None and reduction != "mean":
-        raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
-    _require_ids("target", target, input)
-    if target.shape != input.shape[:-1]:
-        raise InvalidValueError(
-            f"target must have the shape {tuple(input.shape[:-1])}, got {tuple(target.shape)}"
-        )
+    require_fitting(x, head, target, reduction, num_items, accumulate)
     if weight is not None:
         weight = class_weights(weight, head.shape[:1], head)
-    if accumulate not in (None, head.dtype, wide(head)):
-        raise InvalidTypeError(
-            f"accumulate must be {head.dtype} or {wide(head)}, got {accumulate!r}"
-        )
-    if is_compiling():  # the kernels check them, once they are known
-        ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
-        softcap = None if softcap is None else float(softcap)
-    else:
-        ignored = whole("ignore_index", ignore_index)
-        smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
-        softcap = _softcap(softcap)
-    x, target = x.reshape(-1, x.shape[-1]), target.reshape(-1)
-    rows, kept = target.shape[0], None
-    if valid_rows is not None:
-        kept = torch.argsort((target == ignored).int(), stable=True)[:valid_rows]
-        x, target = x.index_select(0, kept), target.index_select(0, kept)
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
+    if softcap is not None:
+        softcap = float(softcap) if is_compiling() else above_zero("softcap", softcap)
+    x, target, kept = flat_rows(x, target, ignored, valid_rows)
     wanted = [int(_is_wanted(each)) for each in (x, head, bias)]
     of_sum = reduction != "none"
-    divisor = None
-    if num_items is not None:
-        divisor = _on_device(num_items, head)
-    elif reduction == "mean":
-        if weight is None:
-            counts = target != ignored
-        else:
-            counts = losses.weights_of(weight, target, ignored, head.shape[0])
-        divisor = counts.sum().to(wide(head))
+    divisor = divisor_of(reduction, num_items, target, ignored, weight, head)
     ahead = of_sum and any(wanted) and x.dtype is not torch.float16
     options = (ignored, smoothing, softcap, z_loss, mode, chunk, accumulate or head.dtype)
     hold = not ahead and _holds(mode, x, head, bias)
     request = (of_sum, wanted if ahead else [0] * 3, hold, *options)
     loss = LinearCrossEntropy.call(x, head, target, bias, weight, divisor, *request)[0]
-    if not of_sum:
-        if kept is not None:
-            loss = loss.new_zeros(rows).index_copy(0, kept, loss)
-        loss = loss.reshape(input.shape[:-1])
-    return loss.to(dtype)
+    return (loss if of_sum else of_all_rows(loss, kept, input.shape[:-1])).to(dtype)
 
 
 def linear_token_log_probs(
@@ -155,7 +130,7 @@ def linear_token_log_probs(
     Args:
         input: hidden states (..., hidden), as in `linear_cross_entropy`.
         linear_weight: (classes, hidden), of input's dtype.
-        ids: as in `softgen.torch.token_log_probs`: one a row, or up to 16, in one more dimension.
+        ids: as in `softgen.torch.token_log_probs`: one a row, or up to 64, in one more dimension.
         linear_bias: (classes,), of input's dtype.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
@@ -168,21 +143,17 @@ def linear_token_log_probs(
 
     The gradients are not differentiable again. Raises what `softgen.token_log_probs` raises.
     """
-    x, head, bias, _ = given_layer(input, linear_weight, linear_bias)
+    x, head, bias = given_layer(input, linear_weight, linear_bias)
     require_mode(mode, chunk)
-    _require_ids("ids", ids, input)
+    integers("ids", ids)
     shape = input.shape[:-1]
     if ids.shape[: len(shape)] != shape or ids.dim() > len(shape) + 1:
         raise InvalidValueError(
             f"ids must have the shape {tuple(shape)}, or one dimension more, got {tuple(ids.shape)}"
         )
-    number, of_rows = None, None
-    if isinstance(temperature, Tensor):
-        if temperature.requires_grad:
-            raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
-        of_rows = temperature.to(wide(x)).expand(shape).reshape(-1)
-    elif temperature is not None:
-        number = float(temperature)
+    number, of_rows = temperature_of(temperature, x)
+    if of_rows is not None:
+        of_rows = of_rows.expand(shape).reshape(-1)
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
     options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
     log_probs, _, entropy, _ = LinearTokenLogProbs.call(
@@ -192,8 +163,8 @@ def linear_token_log_probs(
     return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
 
 
-def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
-    """Return the last layer's tensors as autocast has them, and the dtype of a loss."""
+def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
+    """Return the last layer's tensors as autocast has them."""
     names = ("input", "linear_weight", "linear_bias")
     for name, each in zip(names, (x, weight, bias), strict=True):
         if is_dtensor(each):
@@ -212,10 +183,8 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
         raise InvalidValueError(
             f"linear_bias must have the shape {tuple(weight.shape[:1])}, got {tuple(bias.shape)}"
         )
-    kind = x.device.type
-    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    if autocast and x.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(kind)
+    if is_autocast(x) and x.dtype is not torch.float64:
+        dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     if x.dtype not in FLOATS:
@@ -226,29 +195,63 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any, Any]:
                 f"{name} must be of input's dtype {x.dtype}, got {each.dtype}; convert it, or call "
                 "under torch.autocast"
             )
-    return x, weight, bias, torch.float32 if autocast and x.dtype in HALVES else x.dtype
+    return x, weight, bias
 
 
-def _require_ids(name: str, ids: Any, x: Any) -> None:
-    if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
-        kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__qualname__
-        raise InvalidTypeError(f"{name} must be a tensor of int64 or int32, got {kind}")
+def integers(name: str, array: Any) -> Any:
+    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
+    if not isinstance(array, Tensor) or array.dtype not in (torch.int32, torch.int64):
+        given = array.dtype if isinstance(array, Tensor) else type(array).__qualname__
+        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
+    return array
 
 
-def _on_device(number: Any, head: Any) -> Any:
-    """Return a number, or a tensor of one, beside the last layer: the host waits for nothing."""
-    if not isinstance(number, Tensor):
-        return torch.full((), number, dtype=wide(head), device=head.device)
-    return number.detach().reshape(()).to(head.device, wide(head), non_blocking=True)
+def require_fitting(
+    x: Any, weight: Any, target: Any, reduction: str, num_items: Any, accumulate: Any
+) -> None:
+    """Raise for arguments of a loss that do not fit its last layer or each other."""
+    if num_items is not None and reduction != "mean":
+        raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
+    if integers("target", target).shape != x.shape[:-1]:
+        raise InvalidValueError(
+            f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
+        )
+    if accumulate not in (None, weight.dtype, wide(weight)):
+        raise InvalidTypeError(
+            f"accumulate must be {weight.dtype} or {wide(weight)}, got {accumulate!r}"
+        )
 
 
-def _softcap(value: Any) -> float | None:
-    if value is None:
+def flat_rows(x: Any, target: Any, ignored: int, valid_rows: int | None) -> tuple[Any, Any, Any]:
+    """Return hidden states and targets as rows: those that count, and which they are, or None."""
+    x, target = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    if valid_rows is None:
+        return x, target, None
+    kept = torch.argsort((target == ignored).int(), stable=True)[:valid_rows]
+    return x.index_select(0, kept), target.index_select(0, kept), kept
+
+
+def of_all_rows(loss: Any, kept: Any, shape: torch.Size) -> Any:
+    """Return the losses of `flat_rows` in the shape of the targets: 0 for rows left out."""
+    if kept is not None:
+        loss = loss.new_zeros(shape.numel()).index_copy(0, kept, loss)
+    return loss.reshape(shape)
+
+
+def divisor_of(
+    reduction: str, num_items: Any, target: Any, ignored: int, weight: Any, head: Any
+) -> Any:
+    """Return what divides the sum, or None for 1. It is beside the last layer: no host waits."""
+    if num_items is not None:
+        if not isinstance(num_items, Tensor):
+            return torch.full((), num_items, dtype=wide(head), device=head.device)
+        return num_items.detach().reshape(()).to(head.device, wide(head), non_blocking=True)
+    if reduction != "mean":
         return None
-    number = finite("softcap", value)
-    if number <= 0:
-        raise InvalidValueError(f"softcap must be above 0, got {value!r}")
-    return number
+    counts = target != ignored
+    if weight is not None:
+        counts = losses.weights_of(weight, target, ignored, weight.shape[0])
+    return counts.sum().to(wide(head))
 
 
 def _is_wanted(each: Any) -> bool:

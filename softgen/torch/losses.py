@@ -16,7 +16,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedErro
 from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
-from softgen.torch.dtypes import FLOATS, HALVES, wide
+from softgen.torch.dtypes import FLOATS, dtype_of_loss, wide
 from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import LogSumExp
 from softgen.torch.probabilities import rows_of_probabilities
@@ -105,17 +105,8 @@ def cross_entropy(
     if weight is not None:
         weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
-    if torch.compiler.is_compiling():  # the operator checks them, once they are known
-        ignored, smoothing, z_loss = ignore_index, float(label_smoothing), float(z_loss)
-    else:
-        ignored = whole("ignore_index", ignore_index)
-        smoothing, z_loss = losses.smoothing_of(label_smoothing), finite("z_loss", z_loss)
-    if dtype is None:
-        dtype = input.dtype
-        if dtype in HALVES and torch.is_autocast_enabled(input.device.type):
-            dtype = torch.float32
-    elif dtype not in FLOATS:
-        raise InvalidTypeError(f"dtype must be a float of 16 to 64 bits, got {dtype}")
+    ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
+    dtype = dtype_of_loss(dtype, input)
     if hooks and (given := asked(hooks)):
         taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
         _refuse_beside_hooks(
@@ -123,36 +114,30 @@ def cross_entropy(
         )
         request = ("cross_entropy", x, -1, None, given, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
-        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
-        return (loss, lse) if return_lse else loss
-    if are_probabilities:
+        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1])
+    elif are_probabilities:
         losses.require_no_index(None, ignored)
         rows, lse = rows_of_probabilities(*(x, target, weight), smoothing, z_loss, batch_invariant)
-        loss = rows if reduction == "none" else rows.sum()
-        loss = (loss / rows.numel() if reduction == "mean" else loss).to(dtype)
-        return (loss, lse) if return_lse else loss
-    if weight is not None and smoothing:
-        rows, lse = _weighed_and_smoothed(
-            *(x, target, weight), ignored, smoothing, z_loss, batch_invariant
-        )
-        loss = rows if reduction == "none" else rows.sum()
-        if reduction == "mean":
-            loss = loss / losses.weights_of(weight, target, ignored, x.shape[-1]).sum()
-        return (loss.to(dtype), lse) if return_lse else loss.to(dtype)
-    if reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
+        loss = losses.reduced_by(rows, reduction, rows.numel)
+    elif weight is not None and smoothing:
+        of = (ignored, smoothing, z_loss, batch_invariant)
+        rows, lse, of_rows = _weighed_and_smoothed(x, target, weight, *of)
+        loss = losses.reduced_by(rows, reduction, of_rows.sum)
+    elif reduction != "none" and is_dtensor(x):  # each process has the losses of some rows
         options = (ignored, "none", smoothing, z_loss, wide(x), overwrite, batch_invariant)
         rows, lse, *_ = CrossEntropy.call(x, target, None, *options)
-        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1]).to(dtype)
-        return (loss, lse) if return_lse else loss
-    options = (ignored, reduction, smoothing, z_loss, dtype, overwrite, batch_invariant)
-    loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
+        loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1])
+    else:
+        options = (ignored, reduction, smoothing, z_loss, dtype, overwrite, batch_invariant)
+        loss, lse, *_ = CrossEntropy.call(x, target, weight, *options)
+    loss = loss.to(dtype)
     return (loss, lse) if return_lse else loss
 
 
 def _weighed_and_smoothed(
     x: Any, target: Any, weight: Any, ignored: int, smoothing: float, z_loss: float, invariant: Any
-) -> tuple[Any, Any]:
-    """Return the loss of each row, and lse.
+) -> tuple[Any, Any, Any]:
+    """Return the loss of each row, lse, and the weights of rows.
 
     With w the weights and C classes that is (1 - smoothing) w[target] (lse - x[target])
     + smoothing / C sum(w (lse - x)), of which PyTorch's operations make the last sum. All of it is
@@ -168,7 +153,7 @@ def _weighed_and_smoothed(
     found = (1 - smoothing) * of_rows * rows + smoothing / max(1, cols) * every
     if z_loss:
         found = found + z_loss * of_rows * whole.masked_fill(~counts, 0).square()
-    return found, lse
+    return found, lse, of_rows
 
 
 def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> None:
@@ -182,6 +167,14 @@ def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> N
             f"hooks take an input of (classes,) or (rows, classes), got {tuple(input.shape)} and "
             f"{given}; reshape it"
         )
+
+
+def numbers_of(ignore_index: Any, label_smoothing: Any, z_loss: Any) -> tuple[int, float, float]:
+    """Return the numbers of a loss; raise for others, in compiled code once they are known."""
+    if torch.compiler.is_compiling():  # the operator checks them
+        return ignore_index, float(label_smoothing), float(z_loss)
+    smoothing = losses.smoothing_of(label_smoothing)
+    return whole("ignore_index", ignore_index), smoothing, finite("z_loss", z_loss)
 
 
 def class_weights(weight: Any, wanted: torch.Size, x: Any) -> Any:

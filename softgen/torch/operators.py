@@ -13,6 +13,7 @@ import torch
 from softgen.call import gradients, tokens
 from softgen.call.dispatch import FunctionCalls, calls_of
 from softgen.call.eager import is_eager
+from softgen.errors import InvalidValueError
 from softgen.torch.dtypes import wide
 from softgen.torch.registry import (
     Operator,
@@ -408,6 +409,15 @@ class Entropy(Operator):
         return EntropyBackward.call(*request), None, None
 
 
+def temperature_of(given: Any, x: Any) -> tuple[float | None, Any]:
+    """Return a temperature as operators take it: a number, or one a row; of both one is None."""
+    if not isinstance(given, torch.Tensor):
+        return None if given is None else float(given), None
+    if given.requires_grad:
+        raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
+    return None, given.to(wide(x))
+
+
 @registered("token_log_probs_backward")
 class TokenLogProbsBackward(Operator):
     """The gradient of log-probabilities and, where there is one, of the entropy."""
@@ -439,10 +449,7 @@ class TokenLogProbsBackward(Operator):
 
 @registered("token_log_probs")
 class TokenLogProbs(Operator):
-    """Log-probabilities of ids in the type of the arithmetic, lse, and the entropy if asked for.
-
-    Of two temperatures one is None: a number, or one of each row.
-    """
+    """Log-probabilities of ids in the type of the arithmetic, lse, and the entropy if asked for."""
 
     of = "token_log_probs"
 

@@ -22,7 +22,7 @@ from softgen.call.dispatch import calls_of
 from softgen.call.eager import is_eager
 from softgen.call.losses import REDUCTIONS
 from softgen.errors import CaptureError, NotSupportedError
-from softgen.torch import functional, linear, losses
+from softgen.torch import functional, huggingface, linear, losses
 from softgen.torch.dtypes import FLOATS
 
 # The key of PyTorch's dispatcher whose kernels are replaced.
@@ -43,8 +43,25 @@ _wrapped: dict[str, tuple[Kernel, Kernel]] = {}
 _stands_for: dict[Kernel, Kernel] = {}
 
 
-def patch() -> None:
+def patch(model: Any = None) -> Any:
     """Let PyTorch's softmax, log_softmax and cross entropy run softgen's kernels, until `unpatch`.
+
+    With a model: let that one, and nothing else, train without logits in memory.
+
+    Args:
+        model: a causal language model of Hugging Face's transformers whose forward calls a
+            torch.nn.Linear for logits (batch, positions, classes), and self.loss_function, which
+            is ForCausalLMLoss, for a loss of them. Where it is given labels in training its loss
+            is `linear_cross_entropy` of its hidden states, and `logits` of what it returns is
+            None. In evaluation, or with `skip_logits=False`, it returns logits as ever, and with
+            `skip_logits=True` none.
+
+    Returns:
+        The model, or None where none is given.
+
+    Raises InvalidTypeError for a model whose forward is not known, and its forward raises
+    NotSupportedError where it does with logits what is not known. The rest is of a call without a
+    model.
 
     Softmax and log_softmax of CUDA tensors, by whatever name they are called, and their gradients
     are served where the type is a float of 16 to 64 bits; F.cross_entropy where targets are class
@@ -62,9 +79,11 @@ def patch() -> None:
     patched: an earlier reference to one cannot be pickled then.
     """
     global _library
+    if model is not None:
+        return huggingface.patch_model(model)
     with _lock:
         if _library is not None:
-            return
+            return None
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
             # PyTorch says once a process that a kernel is replaced.
@@ -80,24 +99,28 @@ def patch() -> None:
             _wrapped[name] = wrapper_of(mine, theirs), theirs
             setattr(F, name, _wrapped[name][0])
         _library = library
+    return None
 
 
-def unpatch() -> None:
-    """Put back what `patch` replaced.
+def unpatch(model: Any = None) -> Any:
+    """Put back what `patch` replaced, in a model where one is given, which is returned.
 
     A function that another library has put around softgen's since stays where it is, and calls
     PyTorch's own through softgen's, which does nothing more.
     """
     global _library
+    if model is not None:
+        return huggingface.unpatch_model(model)
     with _lock:
         if _library is None:
-            return
+            return None
         for name, (mine, theirs) in _wrapped.items():
             if getattr(F, name) is mine:
                 setattr(F, name, theirs)
         _wrapped.clear()
         _library._destroy()
         _library = None
+    return None
 
 
 def _forward(name: str) -> Kernel:

@@ -19,7 +19,7 @@ from softgen.errors import ExchangeError
 from softgen.tuning import cache
 from tests.cpu.distributed.bodies import BOUND, entropy_of, exact_losses, regimes, targets_of
 from tests.cpu.distributed.hidden import BOUNDS as OF_HIDDEN
-from tests.cpu.distributed.hidden import Layer, factors
+from tests.cpu.distributed.hidden import Layer, exact_of, factors
 
 BOUNDS = {**BOUND, torch.float16: 1e-3}
 WIDTHS = [(129, 65), (64, 0), (0, 1000)]
@@ -81,6 +81,12 @@ def _right(rank: int, widths: tuple[int, int], dtype: Any, group: Any) -> None:
         _close(got, losses.cuda(), bound)
         (got_dx,) = torch.autograd.grad(got, x, of_rows.cuda())
         _close(got_dx, mine(dx * of_rows.double()[..., None]), bound * large)
+        logits = x * 1
+        options |= {"reduction": "none", "group": group, "overwrite": True}
+        got = sd.cross_entropy(logits, target.cuda(), **options)
+        (again,) = torch.autograd.grad(got, x, of_rows.cuda())
+        assert torch.equal(again.nan_to_num(7), got_dx.nan_to_num(7))
+        assert torch.equal(logits.detach().nan_to_num(7), got_dx.nan_to_num(7))
     known = (target >= 0) & (target < full.shape[-1])
     wanted = log_p.gather(-1, target.clamp(0, full.shape[-1] - 1)[..., None])[..., 0]
     wanted = torch.where(known, wanted, torch.nan).detach()
@@ -123,6 +129,28 @@ def hidden(rank: int, size: int, folder: str, exchange: str) -> None:
             found = torch.autograd.grad(got, (x, weight), factors(got), retain_graph=retain)
             for each, exact in zip(found, (dx, dweight.tensor_split(size)[rank]), strict=True):
                 _close(each.cpu(), exact, OF_HIDDEN[dtype] * (1 + float(exact.abs().max())))
+    layer = Layer(1001)
+    bias, weights = layer.beside()
+    counting = int((layer.target != -100).sum())
+    for reduction, given in (
+        ("mean", {"weight": weights, "valid_rows": counting}),
+        ("mean", {"num_items": torch.tensor(9), "label_smoothing": 0.1}),
+        ("none", {"weight": weights}),
+    ):
+        loss, *right = exact_of(layer, bias, reduction, given)
+        shards = (each.tensor_split(size)[rank] for each in (layer.weight, bias))
+        leaves = [each.cuda().requires_grad_() for each in (layer.x, *shards)]
+        x, weight, shift = leaves
+        options = {"linear_bias_local": shift, "chunk": 7, "group": group, "reduction": reduction}
+        options |= given
+        if "weight" in given:
+            options["weight"] = weights.cuda()
+        got = sd.linear_cross_entropy(x, weight, layer.target.cuda(), **options)
+        _close(got.cpu(), loss, OF_HIDDEN[torch.float32])
+        found = torch.autograd.grad(got, leaves, factors(got))
+        mine = (right[0], *(each.tensor_split(size)[rank] for each in right[1:]))
+        for each, exact in zip(found, mine, strict=True):
+            _close(each.cpu(), exact, OF_HIDDEN[torch.float32] * (1 + float(exact.abs().max())))
 
 
 def graphs(rank: int, size: int, folder: str, exchange: str) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 SECONDS = 120
 
-# softgen.distributed imports these on first use.
-IMPORTED = ("softgen.distributed.functional", "softgen.distributed.linear")
+# softgen.distributed and PyTorch import these on first use: in each process that took 2 s.
+IMPORTED = (
+    *("softgen.distributed.functional", "softgen.distributed.linear"),
+    *("torch.distributed.tensor", "torch.fx.experimental.symbolic_shapes"),
+)
 
 
 def run_ranks(

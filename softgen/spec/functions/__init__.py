@@ -79,7 +79,7 @@ _ORDER = ("l", "e", "i", "k")
 # Names that are too many to list.
 SUFFIXES = (
     "those of targets or ids also end in _i32, for 32 bits, and token_log_probs and its gradient "
-    "in _k2 to _k16, for so many ids a row"
+    "in _k2 to _k64, for so many ids a row"
 )
 
 

@@ -140,7 +140,7 @@ class CrossEntropyProbsBackward(Function):
         """Return probabilities, lse, and what of a row they are times: of both signs."""
         import numpy as np
 
-        up = (0.75 - np.arange(len(x)) % 3) * np.ones(len(x))
+        up = np.asarray((0.75 - np.arange(len(x)) % 3) * np.ones(len(x)), like=x)
         q = probabilities_of(x)
         return q, log_sum_exp(x), up * q.sum(axis=1), up * 0.875, up * 0.125 / x.shape[1]
 
@@ -150,7 +150,7 @@ def probabilities_of(x: Any) -> Any:
     import numpy as np
 
     q = np.random.default_rng([*x.shape, 7]).random(x.shape)
-    q = np.where(q < 0.25, 0, q) * 2 / x.shape[1]
+    q = np.asarray(np.where(q < 0.25, 0, q) * 2 / x.shape[1], like=x)  # x may be CuPy's
     return np.where(np.isneginf(x), 0.5 / x.shape[1], q)
 
 

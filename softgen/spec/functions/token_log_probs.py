@@ -18,7 +18,7 @@ from softgen.spec.hooks.ids import Ids
 from softgen.spec.operands import Limit, Measure, Operand
 from softgen.spec.parts import MAX_SUM, MAX_SUM_DOT, Part
 
-MOST_IDS = 16  # of a row: a thread takes them one after another
+MOST_IDS = 64  # of a row
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,12 @@ class TokenLogProbsBackward(FromLse, OfIds):
         import numpy as np
 
         rows, cols = x.shape
-        upstream = (0.75 - np.arange(rows * self.count) % 4 * 0.25 * 3) * 1.0
-        found: tuple[Any, ...] = (
-            self.some_ids(rows, cols),
-            log_sum_exp(x),
-            upstream.reshape(self.columns.shape(rows, cols)),
-        )
+        ids = self.some_ids(rows, cols)
+        upstream = (0.75 - np.arange(rows * self.count) % 4 * 0.25 * 3).reshape(rows, -1)
+        # Most rows of many ids would be NaN.
+        none = ((ids < 0) | (ids >= cols)).reshape(rows, -1)
+        upstream[none & (np.arange(rows) % 4 != 3)[:, None]] = 0
+        found: tuple[Any, ...] = (ids, log_sum_exp(x), upstream.reshape(ids.shape))
         if self.entropy:
             found = (*found, entropy_of(x), 0.25 - np.arange(rows) % 3 * 0.5)
         return found

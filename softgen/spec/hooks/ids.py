@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from softgen.spec.dtypes import DType
 from softgen.spec.hooks.base import OfFunction
 
+MOST_HELD = 16  # ids of a row that each thread has in registers
+
+REGIONS = 8  # ids that take as many registers as regions and addresses do
+
 
 @dataclass(frozen=True)
 class Ids(OfFunction):
@@ -32,6 +36,11 @@ class Ids(OfFunction):
         """One element, as it comes while the row is on its way; of more ids each is read later."""
         return self.count == 1 and not self.gradient
 
+    @property
+    def held(self) -> bool:
+        """Whether threads have them in registers, one after another."""
+        return self.count <= MOST_HELD
+
     def registers(self, compute: DType) -> int:
         """Return what the ids and the numbers of the gradient take.
 
@@ -39,5 +48,6 @@ class Ids(OfFunction):
         """
         if not self.gradient:
             return 3
-        numbers = self.count + (12 if self.entropy else 4)
-        return self.count + numbers * compute.itemsize // 4
+        count = self.count if self.held else REGIONS
+        numbers = count + (12 if self.entropy else 4)
+        return count + numbers * compute.itemsize // 4

@@ -113,9 +113,9 @@ def test_ids_that_are_none_are_refused(world: World) -> None:
         ),
         (ids_of(ROWS, 2, 2), InvalidValueError, r"got \(5, 2, 2\)"),
         (
-            ids_of(ROWS, 17),
+            ids_of(ROWS, 65),
             InvalidValueError,
-            "a row has 1 to 16 ids, got 17; call for some of them",
+            "a row has 1 to 64 ids, got 65; call for some of them",
         ),
     ):
         with pytest.raises(error, match=message):

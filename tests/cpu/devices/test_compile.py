@@ -177,6 +177,19 @@ def test_the_greediest_choice_for_all_pairs_of_types(
     assert complaints([max(found, key=most_held)], H200) == []
 
 
+@pytest.mark.parametrize("ids", [17, 64])
+def test_gradients_of_more_ids_than_threads_hold_do_not_spill(ids: int) -> None:
+    """By two settings of each strategy: in a warp's registers a loop over ids did, unrolled."""
+    chosen: list[Variant] = []
+    for more, dtype in (("", "bfloat16"), ("_entropy", "float32"), ("_entropy", "float64")):
+        problem = Problem.of(f"token_log_probs_backward{more}_k{ids}", dtype, 1000)
+        for kind in all_strategies():
+            chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 2)
+    assert len(chosen) >= 12
+    local = {v.name: compile_offline(render(v), H200).local_bytes for v in chosen}
+    assert not any(local.values()), local
+
+
 def test_what_the_log_says_is_read() -> None:
     source = render(best_guess(THOUSAND, 4096, H200, "online"))
     made = compile_offline(source, H200)

@@ -22,6 +22,7 @@ import softgen.distributed as sd
 from softgen.distributed import collective, local
 from softgen.errors import InvalidValueError, NotSupportedError
 from tests.cpu.distributed.kernels import Kernels
+from tests.helpers.torch_calls import on_cpu
 
 INF, NAN = float("inf"), float("nan")
 WIDTHS = {2: (6, 8), 4: (3, 0, 7, 2)}
@@ -211,6 +212,41 @@ def exact_losses(
     dx = torch.exp(x - lse[..., None]) * (1 + 2 * z_loss * lse[..., None]) - hot
     dx = torch.where((none | ~lse.isfinite())[..., None], NAN, dx)
     return loss, dx.masked_fill(skip[..., None], 0), lse.masked_fill(skip, -INF)
+
+
+def overwritten(rank: int, size: int) -> None:
+    """Logits whose gradient takes their memory, where nobody else may read them."""
+    on_cpu(pytest.MonkeyPatch())
+    made = torch.Generator().manual_seed(1)
+    hidden = torch.randn(5, 3, dtype=torch.float64, generator=made)
+    weight = torch.randn(sum(WIDTHS[size]), 3, dtype=torch.float64, generator=made)
+    target = torch.tensor([0, 2, -100, 8, 5])
+    here = mine(weight.T, rank, size).T
+    for reduction, smoothing in (("mean", 0.0), ("sum", 0.1), ("none", 0.1)):
+        exact = (hidden @ weight.T).requires_grad_()
+        options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+        loss = torch.nn.functional.cross_entropy(exact, target, **options)
+        up = torch.linspace(-1, 2, loss.numel(), dtype=torch.float64).reshape(loss.shape)
+        (dlogits,) = torch.autograd.grad(loss, exact, up)
+        leaf = here.clone().requires_grad_()
+        logits = hidden @ leaf.T
+        kept = logits.detach().clone()
+        got = sd.cross_entropy(logits, target, overwrite=True, **options)
+        close(got.detach(), loss.detach(), 1e-12)
+        same_bits(got)
+        assert torch.equal(logits.detach(), kept)
+        (dweight,) = torch.autograd.grad(got, leaf, up, retain_graph=True)
+        close(dweight, mine(dlogits, rank, size).T @ hidden, 1e-12)
+        close(logits.detach(), mine(dlogits, rank, size), 1e-12)
+        if logits.numel():
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                torch.autograd.grad(got, leaf, up)
+        # Logits with gaps are left alone.
+        logits = torch.empty(5, 2 * len(here), dtype=torch.float64)[:, ::2].copy_(kept)
+        got = sd.cross_entropy(logits.requires_grad_(), target, overwrite=True, **options)
+        (dx,) = torch.autograd.grad(got, logits, up)
+        close(dx, mine(dlogits, rank, size), 1e-12)
+        assert torch.equal(logits.detach(), kept)
 
 
 def tokens(rank: int, size: int) -> None:
@@ -578,6 +614,66 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden
     whole = torch.cat([each[:, :500] for each in logits.detach().tensor_split(size, -1)], -1)
     close(names["y"].full_tensor(), torch.log_softmax(whole, -1), 1e-5)
     _step(step, {'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))': "", '"cuda"': '"cpu"'})
+
+
+def megatron(rank: int, size: int, function: str, step: str, without_logits: str) -> None:
+    """The functions of docs/megatron.md, beside Megatron's formulas in plain operations."""
+    on_cpu(pytest.MonkeyPatch())
+    made = torch.Generator().manual_seed(1)
+    hidden, every = torch.randn(7, 3, 5, generator=made), torch.randn(8 * size, 5, generator=made)
+    here, group = every.chunk(size)[rank], dist.new_group()
+    labels = torch.randint(0, len(every), (7, 3), generator=made)
+    mask = (torch.rand(7, 3, generator=made) < 0.7).float()
+    for dtype in (torch.float32, torch.bfloat16):
+        logits = (hidden @ here.T).to(dtype).requires_grad_()
+        formula = logits.detach().clone().requires_grad_()
+        names: dict[str, Any] = {"labels": labels, "loss_mask": mask, "tp_group": group}
+        names["logits"] = logits
+        exec(function + step, names)
+        wanted = _megatron(formula, labels, 0.0, group, rank)
+        assert names["losses"].dtype is wanted.dtype is torch.float32
+        close(names["losses"].detach(), wanted.detach(), 1e-5)
+        ((wanted * mask).sum() / mask.sum()).backward()
+        assert logits.grad.dtype is dtype
+        close(logits.grad, formula.grad, 8e-3 if dtype is torch.bfloat16 else 1e-5)
+        assert torch.equal(logits.detach(), logits.grad)  # its memory
+    names |= {"hidden": hidden, "weight": here, "softgen": sys.modules["softgen"]}
+    exec(without_logits, names)
+    logits = hidden @ here.T
+    close(names["losses"], _megatron(logits, labels, 0.0, group, rank), 1e-5)
+    # With smoothing ranks differ, and one rank alone has softgen's by another number.
+    call = names["vocab_parallel_cross_entropy"]
+    smoothed = _megatron(logits, labels, 0.1, group, rank)
+    others = everyone(smoothed)
+    assert not torch.allclose(others[0], others[1], atol=1e-2)
+    assert not torch.allclose(call(logits, labels, 0.1, group), smoothed, atol=1e-2)
+    same_bits(call(logits, labels, 0.1, group))
+    alone = [dist.new_group([each]) for each in range(size)][rank]
+    few = labels % 8
+    got = call(logits, few, 0.1 * 8 / 7, alone)
+    close(got, _megatron(logits, few, 0.1, alone, 0), 1e-5)
+
+
+def _megatron(logits: Any, target: Any, smoothing: float, group: Any, rank: int) -> Any:
+    """Return the loss of each token: sums over ranks are of tokens, means of the rank's columns."""
+    x, columns = logits.float(), logits.shape[-1]
+    top = x.detach().amax(-1)
+    dist.all_reduce(top, dist.ReduceOp.MAX, group)
+    x = x - top[..., None]
+    local = target - rank * columns
+    mine = (local >= 0) & (local < columns)
+    chosen = x.gather(-1, local.clamp(0, columns - 1)[..., None])[..., 0] * mine
+    chosen = _summed(chosen, group)
+    log_d = _summed(x.exp().sum(-1), group).log()
+    loss, share = log_d - chosen, smoothing * columns / (columns - 1)
+    return (1 - share) * loss - share * (x - log_d[..., None]).mean(-1)
+
+
+def _summed(x: Any, group: Any) -> Any:
+    """Return a sum over ranks, whose gradient each rank has by itself."""
+    total = x.detach().clone()
+    dist.all_reduce(total, group=group)
+    return total + (x - x.detach())
 
 
 def _step(text: str, here: dict[str, str]) -> None:

@@ -13,13 +13,19 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import softgen.distributed as sd
+import softgen.torch
 from softgen.distributed import collective
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from tests.cpu.distributed.bodies import close, same_bits
 from tests.cpu.distributed.kernels import Kernels
+from tests.helpers.torch_calls import on_cpu
 
 # How many classes each process has: uneven, none, and more than a tile of products.
-SHARDS: dict[int, list[tuple[int, ...]]] = {2: [(6, 8), (0, 9), (71, 66)], 4: [(3, 0, 7, 2)]}
+SHARDS: dict[int, list[tuple[int, ...]]] = {
+    2: [(6, 8), (0, 9), (71, 66)],
+    3: [(5, 0, 9)],
+    4: [(3, 0, 7, 2)],
+}
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 
 
@@ -38,6 +44,12 @@ class Layer:
         self.weight = torch.randn(classes, 5, generator=made).to(dtype)
         self.target = torch.randint(0, classes, (4, 6), generator=made)
         self.target[0, :3] = -100
+
+    def beside(self) -> tuple[Any, Any]:
+        """Return a bias, and weights of classes of which one is 0."""
+        made = torch.Generator().manual_seed(1)
+        bias = torch.randn(len(self.weight), generator=made).to(self.x.dtype)
+        return bias, torch.arange(len(self.weight)) / 4
 
     def right(self, reduction: str, smoothing: float, z_loss: float) -> tuple[Any, Any, Any]:
         """Return the loss of one process in float64, and the gradients of it times `factors`."""
@@ -144,6 +156,81 @@ def counted(rank: int, size: int) -> None:
         vars(collective)["all_gather"], vars(dist)["all_reduce"] = gather, reduce
 
 
+def taken(rank: int, size: int) -> None:
+    """What softgen.torch takes beside: against float64, and against one process."""
+    on_cpu(pytest.MonkeyPatch())
+    for widths, dtype in itertools.product(SHARDS[size], BOUNDS):
+        here, layer = slice(sum(widths[:rank]), sum(widths[: rank + 1])), Layer(sum(widths), dtype)
+        bias, weights = layer.beside()
+        counting = int((layer.target != -100).sum())
+        group = dist.new_group()
+        for given, reduction in (
+            ({}, "mean"),
+            ({"num_items": 7}, "mean"),
+            ({"num_items": torch.tensor([2.5])}, "mean"),
+            *(({"weight": weights}, each) for each in ("mean", "sum", "none")),
+            *(({"valid_rows": counting}, each) for each in ("mean", "none")),
+            ({"valid_rows": 4}, "sum"),
+            ({"valid_rows": counting, "weight": weights, "z_loss": 1e-2}, "mean"),
+            ({"num_items": 3, "weight": weights, "valid_rows": counting}, "mean"),
+            ({"num_items": 9, "valid_rows": counting, "label_smoothing": 0.2}, "mean"),
+        ):
+            options: dict[str, Any] = {"reduction": reduction, "chunk": 7, **given}
+            options["accumulate"] = torch.float64 if dtype is torch.float64 else torch.float32
+            wanted, *of_wanted = exact_of(layer, bias, reduction, given)
+            leaves = [each.clone().requires_grad_() for each in (layer.x, layer.weight, bias)]
+            x, weight, shift = leaves
+            one = softgen.torch.linear_cross_entropy(
+                x, weight, layer.target, linear_bias=shift, **options
+            )
+            of_one = torch.autograd.grad(one, leaves, factors(one))
+            shards = (layer.x, layer.weight[here], bias[here])
+            leaves = [each.clone().requires_grad_() for each in shards]
+            x, weight, shift = leaves
+            got = sd.linear_cross_entropy(
+                x, weight, layer.target, linear_bias_local=shift, group=group, **options
+            )
+            same_bits(got)
+            assert got.dtype is dtype
+            close(got.detach(), wanted, BOUNDS[dtype])
+            close(got.detach(), one.detach(), BOUNDS[dtype])
+            for retain in (True, False):  # the second time gradients are made again
+                found = torch.autograd.grad(got, leaves, factors(got), retain_graph=retain)
+                for i, each in enumerate(found):
+                    assert each.dtype is dtype
+                    loose = BOUNDS[dtype] * (1 + float(of_wanted[i].abs().max()))
+                    for right in (of_wanted[i], of_one[i]):
+                        close(each, right[here] if i else right, loose)
+
+
+def exact_of(layer: Layer, bias: Any, reduction: str, given: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the loss of one process in float64, and the gradients of it times `factors`."""
+    leaves = [each.double().requires_grad_() for each in (layer.x, layer.weight, bias)]
+    x, weight, shift = leaves
+    logits, target = (x @ weight.T + shift).flatten(0, 1), layer.target.flatten()
+    of_classes, z_loss = given.get("weight"), given.get("z_loss", 0.0)
+    counts = target != -100
+    if "valid_rows" in given:  # any that count beyond so many are left out too
+        counts = counts & (counts.cumsum(0) <= given["valid_rows"])
+    loss = torch.nn.functional.cross_entropy(
+        *(logits, target.where(counts, torch.tensor(-100))),
+        reduction="none",
+        weight=None if of_classes is None else of_classes.double(),
+        label_smoothing=given.get("label_smoothing", 0.0),
+    )
+    shares = counts.double()
+    if of_classes is not None:
+        shares = shares * of_classes.double()[target.clamp(0)]
+    loss = loss + z_loss * shares * torch.logsumexp(logits, -1).square()
+    if reduction == "none":
+        loss = loss.reshape(layer.target.shape)
+    else:
+        loss = loss.sum()
+        if reduction == "mean":
+            loss = loss / float(given.get("num_items", shares.sum()))
+    return loss.detach(), *torch.autograd.grad(loss, leaves, factors(loss))
+
+
 def what_is_wanted(rank: int, size: int) -> None:
     """Gradients of either alone, and of none."""
     layer = Layer(4 * size)
@@ -156,6 +243,15 @@ def what_is_wanted(rank: int, size: int) -> None:
         (got,) = torch.autograd.grad(loss, x)
         loss = sd.linear_cross_entropy(layer.x, weight, layer.target, **options).sum() * 3
         (got_weight,) = torch.autograd.grad(loss, weight)
+        bias = torch.zeros(4).requires_grad_()
+        options["linear_bias_local"] = bias
+        loss = sd.linear_cross_entropy(layer.x, mine, layer.target, **options).sum() * 3
+        (of_bias,) = torch.autograd.grad(loss, bias)
+        logits = (layer.x @ layer.weight.T).flatten(0, 1).double().requires_grad_()
+        loss = torch.nn.functional.cross_entropy(logits, layer.target.flatten(), reduction="sum")
+        (dlogits,) = torch.autograd.grad(loss * 3, logits)
+        close(of_bias, dlogits.sum(0).chunk(size)[rank], 1e-5)
+        del options["linear_bias_local"]
         close(got, dx, 1e-5)
         close(got_weight, dweight.chunk(size)[rank], 1e-5)
         found = sd.linear_cross_entropy(layer.x, mine, layer.target, **options)
@@ -199,6 +295,16 @@ def dtensors(size: int) -> None:
         close(found[0], dx, 1e-5)
         assert found[1].placements == weight.placements
         close(found[1].full_tensor(), dweight, 1e-5)
+        shift, weights = layer.beside()
+        bias = distribute_tensor(shift, mesh, [Shard(0)]).requires_grad_()
+        given = {"linear_bias_local": bias, "weight": weights + 1}
+        got = sd.linear_cross_entropy(x, weight, layer.target, **given)
+        wanted, dx, dweight, dbias = exact_of(layer, shift, "mean", {"weight": weights + 1})
+        close(got.detach(), wanted, 1e-5)
+        found = torch.autograd.grad(got, (x, weight, bias), factors(got))
+        close(found[0], dx, 1e-5)
+        close(found[1].full_tensor(), dweight, 1e-5)
+        close(found[2].full_tensor(), dbias, 1e-5)
     whole = distribute_tensor(layer.weight, mesh, [Replicate()])
     with pytest.raises(NotSupportedError, match="first dimension of a DTensor must be sharded"):
         sd.linear_cross_entropy(x, whole, layer.target)
@@ -209,20 +315,28 @@ def dtensors(size: int) -> None:
 def compiled(rank: int, size: int) -> None:
     """No graph breaks, and the results of an eager call."""
     layer = Layer(9)
-    mine = layer.weight.tensor_split(size)[rank]
     group = dist.new_group()  # which asks anew: not all processes have other columns than before
     torch._dynamo.reset()
-    for reduction in ("mean", "none"):
+    bias, weights = layer.beside()
+    for reduction, more in (
+        ("mean", {"label_smoothing": 0.1}),
+        ("none", {"label_smoothing": 0.1}),
+        ("mean", {"weight": weights}),
+        ("mean", {"num_items": torch.tensor(5), "valid_rows": 21}),
+    ):
         call: Any = torch.compile(sd.linear_cross_entropy, fullgraph=True, backend="aot_eager")
-        loss, dx, dweight = layer.right(reduction, 0.1, 1e-3)
-        x, weight = layer.x.clone().requires_grad_(), mine.clone().requires_grad_()
-        options: dict[str, Any] = {"label_smoothing": 0.1, "z_loss": 1e-3, "chunk": 7}
-        options["group"] = group
-        got = call(x, weight, layer.target, reduction=reduction, **options)
+        options: dict[str, Any] = {"z_loss": 1e-3, "reduction": reduction, **more}
+        loss, *exact = exact_of(layer, bias, reduction, options)
+        shards = (each.tensor_split(size)[rank] for each in (layer.weight, bias))
+        leaves = [each.clone().requires_grad_() for each in (layer.x, *shards)]
+        x, weight, shift = leaves
+        options |= {"linear_bias_local": shift, "chunk": 7, "group": group}
+        got = call(x, weight, layer.target, **options)
         close(got.detach(), loss, 1e-5)
-        found = torch.autograd.grad(got, (x, weight), factors(got))
-        close(found[0], dx, 1e-5)
-        close(found[1], dweight.tensor_split(size)[rank], 1e-5)
+        found = torch.autograd.grad(got, leaves, factors(got))
+        close(found[0], exact[0], 1e-5)
+        for each, right in zip(found[1:], exact[1:], strict=True):
+            close(each, right.tensor_split(size)[rank], 1e-5)
 
 
 def autocast(rank: int, size: int) -> None:
@@ -239,7 +353,7 @@ def autocast(rank: int, size: int) -> None:
 
 def refused() -> None:
     """What is told of arguments that do not fit."""
-    layer = Layer(4)
+    layer, weights = Layer(4), torch.ones(8)
     wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({"reduction": "means"}, InvalidValueError, "did you mean"),
         ({"mode": "slow"}, InvalidValueError, "mode"),
@@ -250,6 +364,12 @@ def refused() -> None:
         ({"target": layer.x}, InvalidTypeError, r"int32 or int64, got torch\.float32"),
         ({"input": layer.x.double()}, InvalidTypeError, "must be of input's dtype"),
         ({"linear_weight_local": layer.x[0, 0]}, InvalidValueError, r"\(classes, hidden\)"),
+        ({"linear_bias_local": torch.zeros(5)}, InvalidValueError, r"shape \(4,\), got \(5,\)"),
+        ({"weight": torch.ones(4)}, InvalidValueError, r"an element a class, \(8,\), got \(4,\)"),
+        ({"weight": weights.requires_grad_()}, NotSupportedError, r"pass weight\.detach\(\)"),
+        ({"weight": torch.ones(8), "label_smoothing": 0.1}, NotSupportedError, "label_smoothing"),
+        ({"num_items": 3, "reduction": "sum"}, InvalidValueError, "num_items is of a mean"),
+        ({"softcap": 30.0}, NotSupportedError, "softcap"),
     ]
     right = {"input": layer.x, "linear_weight_local": layer.weight, "target": layer.target}
     for given, error, told in wrong:

@@ -46,6 +46,7 @@ def calls(ids: Any, group: Any = None) -> dict[str, Callable[[Any], Any]]:
         ),
         "cross_entropy": lambda x: sd.cross_entropy(x, ids, z_loss=0.1, group=group),
         "smoothed": lambda x: sd.cross_entropy(x, ids, label_smoothing=0.1, group=group),
+        "overwritten": lambda x: sd.cross_entropy(x * 1, ids, overwrite=True, group=group),
         "losses": lambda x: sd.cross_entropy(x, ids, reduction="none", group=group),
     }
 
@@ -100,17 +101,23 @@ def sound(x: Any, ids: Any, first: int) -> None:
     name = dist.group.WORLD.group_name
     cases = [
         (operators.softmax, (x, torch.float32, True, name)),
-        (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, name)),
+        *(
+            (operators.losses, (x, ids, first, -1, -100, 0.2, 0.1, overwrite, name))
+            for overwrite in (False, True)
+        ),
         (operators.token_log_probs, (x, ids[:, None], 0.5, None, first, name)),
         (operators.token_log_probs_entropy, (x, ids[:, None], 0.5, None, first, name)),
         (operators.entropy, (x, None, None, name)),
     ]
     states = torch.ones(2, 3).requires_grad_()
     head = torch.linspace(-1, 1, x.shape[-1] * 3).reshape(-1, 3).requires_grad_()
+    bias = torch.ones(x.shape[-1]).requires_grad_()
+    factors, divisor = torch.tensor([0.5, 2.0]), torch.tensor(3.0)
     options = (first, -1, -100, 0.2, 0.1, "fast", 1, torch.float32, name)
     cases += [
-        (operators.linear_losses, (states, head, ids, True, True, *options)),
-        (operators.linear_losses, (states, head, ids, False, False, *options)),
+        (operators.linear_losses, (states, head, ids, bias, None, divisor, [1, 1, 1], *options)),
+        (operators.linear_losses, (states, head, ids, bias, factors, None, [0, 0, 0], *options)),
+        (operators.linear_losses, (states, head, ids, None, factors, None, [1, 0, 0], *options)),
     ]
     for operator, given in cases:
         torch.library.opcheck(operator, given)

@@ -86,7 +86,7 @@ def test_losses(kind: str, widths: tuple[int, ...], every: Any) -> None:
 
     def body(exchange: Any, rank: int) -> Any:
         x = shards[rank].requires_grad_()
-        loss, lse = operators.losses(x, target, int(starts[rank]), -1, 2, 0.0, 0.25, "")
+        loss, lse = operators.losses(x, target, int(starts[rank]), -1, 2, 0.0, 0.25, False, "")
         return loss.detach(), lse, *torch.autograd.grad(loss, x, upstream)
 
     results, _ = every(len(widths), body)

@@ -21,6 +21,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "log_softmax": ("columns", "log_softmax"),
     "logsumexp": ("logsumexp",),
     "cross_entropy": ("cross_entropy",),
+    "overwritten logits": ("overwritten",),
     "tokens": ("tokens",),
     "entropies": ("entropies",),
     "what is sent": ("counted",),
@@ -70,6 +71,14 @@ def test_the_page(bodies: Any, tmp_path: Path) -> None:
     run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step, of_hidden)
 
 
+def test_the_page_for_users_of_megatron(bodies: Any, tmp_path: Path) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "megatron.md").read_text()
+    programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    function, step, of_megatron, without_logits = programs
+    ast.parse(of_megatron)  # which is not there
+    run_ranks(2, bodies.megatron, tmp_path, function, step, without_logits)
+
+
 def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
     """No graph breaks, autocast, and tensors that have no memory, or not yet."""
     recorded = importlib.import_module("tests.cpu.distributed.recorded")
@@ -80,6 +89,12 @@ def test_compiled_and_wrapped(bodies: Any, tmp_path: Path) -> None:
 def test_losses_of_hidden_states(size: int, bodies: Any, tmp_path: Path) -> None:
     hidden = importlib.import_module("tests.cpu.distributed.hidden")
     run_ranks(size, hidden.all_of_it, tmp_path)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_what_losses_of_hidden_states_take_beside(size: int, bodies: Any, tmp_path: Path) -> None:
+    hidden = importlib.import_module("tests.cpu.distributed.hidden")
+    run_ranks(size, hidden.taken, tmp_path)
 
 
 def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> None:
@@ -187,8 +202,8 @@ def test_bad_input_is_told_what_to_do(bodies: Any) -> None:
             function(x, ids, offset=-1)
     with pytest.raises(InvalidValueError, match="or one axis more"):
         distributed.token_log_probs(x, ids[:1])
-    with pytest.raises(InvalidValueError, match="1 to 16 ids, got 17"):
-        distributed.token_log_probs(x, ids[:, None].expand(2, 17))
+    with pytest.raises(InvalidValueError, match="1 to 64 ids, got 65"):
+        distributed.token_log_probs(x, ids[:, None].expand(2, 65))
     with pytest.raises(InvalidValueError, match=r"above 0, got 0\.0"):
         distributed.token_log_probs(x, ids, temperature=0.0)
     for shape in ((3,), (2, 1), (2, 2)):

@@ -175,6 +175,29 @@ def test_elements_stay_packed_under_a_scale_above_0() -> None:
     assert objections([broken_one])
 
 
+def test_elements_that_hooks_make_larger_than_their_type_has() -> None:
+    """As float16 under a scale of 1e30: what rounds an exponent is no longer small."""
+    bias = (np.linspace(-1e10, 1e10, 320), *(1, 1, 0, 1, 0))
+    hooks = {
+        "scale": (1e30,),
+        "scalerow": (np.array([1e30, -1e20, 1e6]), 1, 3),
+        "scaleany_outscale": (-1e20, 5.0),
+        "biasf32": bias,
+        "sinkf32": (np.array([1e30, -1e30, 7e9]), 1, 3),
+    }
+    sources: list[Source] = []
+    given: list[Any] = []
+    for (names, values), dtype in itertools.product(hooks.items(), ("float16", "bfloat16")):
+        for layout in ("", "in16"):
+            problem = Problem.of("softmax", dtype, 300, hooks=names.split("_"), layout=layout)
+            for kind in all_strategies():
+                first = [*itertools.islice(candidates(problem, ROWS, ARCH, kind.name), 1)]
+                sources += map(render, first)
+                given += [values] * len(first)
+    assert len({source.variant.strategy.name for source in sources}) >= 7
+    assert objections(sources, given) == []
+
+
 def test_named_regimes() -> None:
     """What hooks are known to go wrong at, by two strategies each."""
     line = 320

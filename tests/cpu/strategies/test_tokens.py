@@ -54,6 +54,21 @@ def test_several_ids_by_every_strategy() -> None:
     assert objections([*forward.values(), *back.values(), narrow]) == []
 
 
+def test_more_ids_than_threads_hold() -> None:
+    """Of short rows too; gradients find the ids by regions of the row."""
+    problems = [
+        Problem.of("token_log_probs_entropy_i32_k64", "float32", 5000),
+        Problem.of("token_log_probs_k17", "bfloat16", 9),
+        Problem.of("token_log_probs_backward_entropy_k64", "bfloat16", 5001),
+        Problem.of("token_log_probs_backward_i32_k63", "float64", 300),
+        Problem.of("token_log_probs_backward_k17", "float16", 33, alignment=1),
+        Problem.of("token_log_probs_backward_k64", "float32", 7),
+    ]
+    found = [source for problem in problems for source in sources(problem).values()]
+    assert len(found) >= 18
+    assert objections(found) == []
+
+
 @pytest.mark.parametrize(
     ("name", "strategy"),
     [
@@ -89,6 +104,10 @@ def test_a_gradient_takes_the_hooks_of_its_function(name: str, strategy: str) ->
         ("token_log_probs_backward", "online", "hooks.base - hooks.base", "0"),
         ("token_log_probs_backward", "online", "known || hooks.upstream == 0", "true"),
         ("token_log_probs_backward_entropy", "safe", "max(values[i], Compute(-1024))", "values[i]"),
+        ("token_log_probs_k64", "online", "first < 64", "first < 56"),
+        ("token_log_probs_k17", "online", "first + k < 17 ? ", "k < 1 ? "),
+        ("token_log_probs_backward_k64", "online", "hooks.low |= bit", ""),
+        ("token_log_probs_backward_k64", "warp", "col + i == id ?", "i == id ?"),
     ],
 )
 def test_what_only_ids_get_wrong_is_seen(name: str, choice: str, old: str, new: str) -> None:
@@ -97,14 +116,14 @@ def test_what_only_ids_get_wrong_is_seen(name: str, choice: str, old: str, new: 
 
 
 def test_functions_of_several_ids_have_names() -> None:
-    for name in ("token_log_probs_lse_i32_k16", "token_log_probs_backward_entropy_k2"):
+    for name in ("token_log_probs_lse_i32_k64", "token_log_probs_backward_entropy_k2"):
         function = Function.of(name)
         assert function.name == name
         kind = function.operands(*[Problem.of(name, "float32", 8).dtype] * 3)
         assert kind[1].width == int(name.rpartition("_k")[2])
         variant = next(candidates(Problem.of(name, "bfloat16", 1000), 64, ARCH))
         assert parse_name(variant.name) == variant
-    for name in ("token_log_probs_k17", "token_log_probs_k1", "token_log_probs_k02", "entropy_k2"):
+    for name in ("token_log_probs_k65", "token_log_probs_k1", "token_log_probs_k02", "entropy_k2"):
         with pytest.raises(InvalidValueError, match=f"unknown function '{name}'"):
             Function.of(name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -376,8 +377,10 @@ def test_a_frozen_weight_beside_small_ones() -> None:
 
 def products(run: Callable[[], Any]) -> int:
     """Return how many products of matrices are made in a call."""
-    with torch.profiler.profile() as seen:
-        run()
+    with warnings.catch_warnings():  # PyTorch 2.11 warns of its cycles
+        warnings.simplefilter("ignore")
+        with torch.profiler.profile() as seen:
+            run()
     return sum(
         each.count for each in seen.key_averages() if each.key in ("aten::mm", "aten::addmm_")
     )
@@ -496,6 +499,23 @@ def test_autocast() -> None:
     for ours, torchs in zip(found, wanted, strict=True):
         assert ours.dtype is torch.float32
         torch.testing.assert_close(ours, torchs, rtol=5e-2, atol=5e-3)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_loss_of_another_dtype(reduction: str) -> None:
+    """The sum is of float32, and is rounded once: to what is asked for."""
+    x, head, target, _ = given(dtype=torch.bfloat16)
+    options: dict[str, Any] = {"reduction": reduction, "chunk": 4}
+    loss = mine.linear_cross_entropy(x, head, target, dtype=torch.float32, **options)
+    assert loss.dtype is torch.float32
+    rounded = mine.linear_cross_entropy(x, head, target, **options)
+    assert torch.equal(loss.bfloat16(), rounded)
+    assert not torch.equal(loss, rounded.float())
+    for ours, usual in zip(*(gradients(each, x, head) for each in (loss, rounded)), strict=True):
+        assert ours.dtype is torch.bfloat16
+        torch.testing.assert_close(ours, usual, rtol=1e-2, atol=1e-4)
+    with pytest.raises(InvalidTypeError, match="dtype must be a float of 16 to 64 bits"):
+        mine.linear_cross_entropy(x, head, target, dtype=torch.int32)
 
 
 @pytest.mark.filterwarnings("ignore")  # of PyTorch's own code

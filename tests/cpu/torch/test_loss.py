@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
+import softgen  # noqa: E402
 import softgen.torch as mine  # noqa: E402
 from softgen.call import means  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
@@ -343,3 +344,13 @@ def test_weights_with_smoothing(reduction: str, shape: tuple[int, ...]) -> None:
     up = torch.randn_like(wanted)
     found, right = (torch.autograd.grad(each, x, up)[0] for each in (loss, wanted))
     torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_probabilities_without_a_gradient_are_reduced_as_pytorch_does(
+    world: World, reduction: str
+) -> None:
+    x, _ = draw()
+    q = torch.rand(x.shape)
+    found = softgen.cross_entropy(x.detach(), q, reduction=reduction)
+    torch.testing.assert_close(found, theirs(x.detach(), q, reduction=reduction))

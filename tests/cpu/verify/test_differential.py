@@ -6,6 +6,7 @@ All of it on request: `python -m tests.differential 3000`, on a GPU with `--devi
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ from tests.differential.cases import Case, Kernel, functions, kernel
 from tests.differential.dropout import philox
 from tests.differential.emulated import Emulator, Outcome
 from tests.differential.functions import LOGARITHM, TERMS, VALUE, Wanted
+from tests.differential.inputs import function_inputs
+from tests.differential.rows import Entered
 from tests.differential.run import Report, differential
 from tests.differential.storage import LARGEST, Stored, exact, rounded, steps
 from tests.helpers.emulator_helpers import share_programs
@@ -102,6 +105,18 @@ def test_the_reference_shares_no_code_with_softgen(name: str) -> None:
 def test_every_function_and_every_hook_is_drawn() -> None:
     assert "softmax" in functions()  # which raises for one that the reference does not know
     assert {each for of in hooks.NAMES.values() for each in of} == {hook.name for hook in HOOKS}
+
+
+def test_an_entropy_is_drawn_as_a_kernel_returns_it() -> None:
+    """That of float32 arithmetic, whose results below 1.18e-38 are 0, is no subnormal number."""
+    x = np.full((1, 32), -110.0, np.longdouble)
+    x[0, :2] = 0, -93  # p log p of the second is 3.8e-39
+    rows = Entered(x, None, np.zeros(1, np.longdouble), 0.0)
+    draw = functools.partial(
+        function_inputs, np.random.default_rng(0), "entropy_backward", rows, "bfloat16"
+    )
+    assert draw("float32")["entropy"].tolist() == [0]
+    assert 3.7e-39 < draw("float64")["entropy"][0] < 3.9e-39
 
 
 def test_philox_gives_the_numbers_of_its_authors() -> None:
