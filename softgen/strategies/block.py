@@ -63,7 +63,8 @@ class Block(Sliced):
         self.require_choice(problem)
         self.require_packable(problem, arch)
         function = problem.function
-        one_exchange = not function.chooses_scores or not (function.sums or function.groups)
+        of_sum = function.chooses_scores and function.sums
+        one_exchange = not of_sum and not function.groups
         require(one_exchange, "groups, and scores that need a row's sum, take one exchange more")
         span = problem.cols + self.overhang(problem)
         require(

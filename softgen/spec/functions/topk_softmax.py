@@ -101,7 +101,7 @@ class TopkSoftmax(Function):
     @property
     def chooses_scores(self) -> bool:
         """Whether the choice is made of scores, and not of x, whose order they have."""
-        return self.bias or self.groups > 0
+        return self.bias
 
     @property
     def sums(self) -> bool:
@@ -237,9 +237,7 @@ class TopkSoftmax(Function):
     def _compared(self, *inputs: Any) -> Any:
         """Return what the choice is made of: of scores alone, x, which has their order."""
         x = inputs[0]
-        if not self.chooses_scores:
-            return x
-        return self._scores(x) + inputs[1] if self.bias else self._scores(x)
+        return self._scores(x) + inputs[1] if self.bias else x
 
     def _error(self, *inputs: Any) -> Any:
         """Return by how much what is compared may be off: of x, subnormal numbers are 0."""
@@ -250,7 +248,7 @@ class TopkSoftmax(Function):
         if not self.chooses_scores:
             return np.full(x.shape, 2.0**-126)
         scores = self._scores(x)
-        compared = scores + inputs[1] if self.bias else scores
+        compared = scores + inputs[1]
         return _SCORE_ERROR[kind] * scores + _SUM_ERROR[kind] * abs(compared) + 2.0**-126
 
     def _bad(self, *inputs: Any) -> Any:
