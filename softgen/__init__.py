@@ -82,6 +82,8 @@ __all__ = [
     "softmax_backward",
     "token_log_probs",
     "token_log_probs_backward",
+    "topk_softmax",
+    "topk_softmax_backward",
 ]
 
 _HOME = {
@@ -107,6 +109,8 @@ _HOME = {
     "softmax_backward": "softgen.call.gradients",
     "token_log_probs": "softgen.call.tokens",
     "token_log_probs_backward": "softgen.call.gradients",
+    "topk_softmax": "softgen.call.choosing",
+    "topk_softmax_backward": "softgen.call.choosing",
 }
 
 # Imported as names are: `softgen.torch.softmax` after `import softgen` alone.

@@ -8,7 +8,7 @@ from typing import Any
 from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
-from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, Integer
 from softgen.spec.storage import numpy_dtype
 
 # Their names
@@ -82,7 +82,7 @@ class CupyLibrary:
         # ascontiguousarray would make a 1-d view of a 0-d array.
         return x if self.is_contiguous(x) else self.cupy.ascontiguousarray(x)
 
-    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: ElementType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
         with on_device(device):
             return self.cupy.empty(shape, numpy_dtype(dtype))
@@ -115,7 +115,7 @@ class CupyLibrary:
         pointer: int = self._current_stream(device).ptr
         return pointer
 
-    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Any:
+    def maker(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
         """Return the first two arguments of `_init` for such a result; the others are None."""
         element = numpy_dtype(dtype)
         # CuPy looks up NumPy's own scalar types in a dict, 0.15 us quicker than their dtypes, and

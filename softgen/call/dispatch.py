@@ -59,7 +59,8 @@ class FunctionCalls(Calls):
     @property
     def operands(self) -> Sequence[Operand]:
         """What a call is given and makes: of any type the same."""
-        return Problem.of(Function.of(self.function), DType.FLOAT32, 1, hooks=self.hooks).given
+        function = Function.of(self.function)
+        return Problem.of(function, DType.FLOAT32, function.least_cols, hooks=self.hooks).given
 
     def dispatch(
         self,
@@ -186,7 +187,7 @@ def _aligned(library: Library, problem: Problem, found: Placed) -> Placed:
         for operand, each in zip(problem.inputs, found.inputs, strict=True)
     ]
     elsewhere = [
-        output.elsewhere(library, operand.float_type)
+        output.elsewhere(library, operand.dtype)
         for operand, output in zip(problem.results, found.outputs, strict=True)
     ]
     return Placed(copies, elsewhere, None, problem.layout)
@@ -296,6 +297,10 @@ def _other_input(
         return array
     row = operand.extent is Extent.ROW
     shape = (*row_shape, *operand.behind) if row else tuple(x.shape)
+    if operand.extent is Extent.COLUMN:
+        shape = (
+            (math.prod(x.shape) // math.prod(row_shape),) if math.prod(row_shape) else array.shape
+        )
     if tuple(array.shape) != shape:
         of = f"{name}'s rows" if row else name
         raise InvalidValueError(

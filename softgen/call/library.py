@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8, FloatType
+from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8
 from softgen.spec.operands import Extent, Operand
 
 ACCEPTED = (
@@ -55,7 +55,7 @@ class Library(Protocol):
     def contiguous(self, x: Any) -> Any:
         """Return x, or a C-contiguous copy."""
 
-    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: ElementType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
 
     def copy(self, x: Any) -> Any:
@@ -80,7 +80,7 @@ class Library(Protocol):
     def stream(self, device: int) -> int:
         """Return the handle of the caller's current stream on the device."""
 
-    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Any:
+    def maker(self, shape: tuple[int, ...], dtype: ElementType) -> Any:
         """Return what `Code.make` makes an uninitialised array with, on the current device."""
 
     def made(self, maker: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import Float8, FloatType
+from softgen.spec.dtypes import ElementType, Float8
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
 
@@ -23,7 +23,7 @@ class Output(NamedTuple):
     target: Any
     result: Any
 
-    def elsewhere(self, library: Library, dtype: FloatType) -> Output:
+    def elsewhere(self, library: Library, dtype: ElementType) -> Output:
         """Return this output with another scratch array, of `dtype`, in place of the target."""
         device = library.device(self.target)
         target = library.empty(tuple(self.target.shape), dtype, device)
@@ -42,7 +42,7 @@ def resolve_output(
     library: Library,
     x: Any,
     out: Any,
-    dtype: FloatType,
+    dtype: ElementType,
     extent: Extent = Extent.ELEMENT,
     row_shape: tuple[int, ...] = (),
     *,
@@ -92,7 +92,7 @@ def resolve_outputs(
     """
     return [
         resolve_output(
-            *(library, x, None if i else out, each.float_type, each.extent),
+            *(library, x, None if i else out, each.dtype, each.extent),
             (*row_shape, *each.behind),
             views=views and not i,
         )
@@ -107,11 +107,11 @@ def require_fit(
     first = problem.results[0]
     of_rows = (*row_shape, *first.behind)
     shape = tuple(x.shape) if first.extent is Extent.ELEMENT else of_rows
-    _check_out(library, x, out, first.float_type, shape, math.prod(shape))
+    _check_out(library, x, out, first.dtype, shape, math.prod(shape))
 
 
 def _check_out(
-    library: Library, x: Any, out: Any, dtype: FloatType, shape: tuple[int, ...], elements: int
+    library: Library, x: Any, out: Any, dtype: ElementType, shape: tuple[int, ...], elements: int
 ) -> None:
     if not isinstance(out, type(x)) and not isinstance(x, type(out)):  # either may be a subclass
         raise InvalidTypeError(
@@ -126,10 +126,10 @@ def _check_out(
             raise InvalidValueError(
                 f"out must be {dtype.value} (in CuPy uint8, which holds its bits), got {out.dtype}"
             )
-    elif library.dtype(out) is not dtype:
+    elif library.element_type(out) is not dtype:
         raise InvalidValueError(
-            f"out must be {dtype.value}, got {library.dtype(out).value}; pass dtype= for another "
-            "result type"
+            f"out must be {dtype.value}, got {library.element_type(out).value}; pass dtype= for "
+            "another result type"
         )
     if library.device(out) != library.device(x):
         raise InvalidValueError(

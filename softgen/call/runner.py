@@ -108,7 +108,7 @@ class Entry:
         self.lend = launch.prepare
         made = [operand for operand in operands if operand.result]
         self.makers = tuple(
-            library.maker(tuple(each.shape), operand.float_type)
+            library.maker(tuple(each.shape), operand.dtype)
             for operand, each in zip(made, results, strict=True)
         )
         self.apart = [_apart(library, each, results[0]) for each in arrays]

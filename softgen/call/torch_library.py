@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from softgen.call.code import Code
 from softgen.call.eager import guard_of, is_launchable
-from softgen.spec.dtypes import DType, ElementType, Float8, FloatType, Integer
+from softgen.spec.dtypes import DType, ElementType, Float8, Integer
 
 
 class TorchLibrary:
@@ -92,7 +92,7 @@ class TorchLibrary:
         """Return x, or a C-contiguous copy."""
         return x.contiguous()
 
-    def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: ElementType, device: int) -> Any:
         """Return an uninitialised C-contiguous array."""
         return torch.empty(
             shape, dtype=self._torch_dtypes[dtype], device=torch.device("cuda", device)
@@ -124,7 +124,7 @@ class TorchLibrary:
         handle: int = self.current_stream(device)
         return handle
 
-    def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
+    def maker(self, shape: tuple[int, ...], dtype: ElementType) -> Callable[[], Any]:
         """Return what makes an uninitialised tensor on the current device."""
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         element = self._torch_dtypes[dtype]

@@ -118,7 +118,7 @@ def contiguous(library: Library, problem: Problem, others: Sequence[Any]) -> lis
 
 def _elsewhere(library: Library, problem: Problem, outputs: list[Output]) -> list[Output]:
     return [
-        each if library.is_contiguous(each.target) else each.elsewhere(library, operand.float_type)
+        each if library.is_contiguous(each.target) else each.elsewhere(library, operand.dtype)
         for operand, each in zip(problem.results, outputs, strict=True)
     ]
 

@@ -230,7 +230,7 @@ def _run(
         arrays = [
             _for_people(
                 numerics.in_memory(numerics.decode(each, operand.dtype), operand, problem),
-                operand.float_type,
+                operand.dtype,
             ).reshape(
                 values.shape if operand.extent is Extent.ELEMENT else (*of_rows, *operand.behind)
             )
@@ -238,7 +238,9 @@ def _run(
         ]
         report |= describe(made, problem, x.shape[0])
     report |= accuracy.to_json()
-    operands = Problem.of(function, x_type, max(1, cols), out_dtype=y_type).results
+    operands = Problem.of(
+        function, x_type, max(function.least_cols, cols), out_dtype=y_type
+    ).results
     first = operands[0]
     log_form = first.measure is Measure.LOGARITHM
     report["relative_to"] = f"1 + |{first.name}|" if log_form else ""
@@ -267,7 +269,7 @@ def _of_nothing(
 
     from softgen.spec.numerics import of_empty_row
 
-    problem = Problem.of(function, "float32", 1)
+    problem = Problem.of(function, "float32", function.least_cols)
     return [
         np.zeros(values.shape, np.float32)
         if operand.extent is Extent.ELEMENT
@@ -281,6 +283,6 @@ def _widens(dtype: ElementType) -> bool:
     return dtype is DType.BFLOAT16 or isinstance(dtype, Float8)
 
 
-def _for_people(values: NDArray[Any], dtype: FloatType) -> NDArray[Any]:
+def _for_people(values: NDArray[Any], dtype: ElementType) -> NDArray[Any]:
     """Return a result in a dtype that .npy knows: float32 for others, exactly."""
     return values.astype("float32" if _widens(dtype) else dtype.value)

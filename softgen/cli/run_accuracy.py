@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from softgen.spec.dtypes import DType, Float8, FloatType
+from softgen.spec.dtypes import DType, ElementType, Float8
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import Problem
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 CHUNK = 4 * 2**20
 
 # Smallest normal numbers of the types of 16 and 8 bits; a smaller result has no relative precision.
-_TINY: dict[FloatType, float] = {
+_TINY: dict[ElementType, float] = {
     **{DType.FLOAT16: 2.0**-14, DType.BFLOAT16: 2.0**-126},
     **{Float8.E4M3: 2.0**-6, Float8.E5M2: 2.0**-14},
 }
@@ -117,7 +117,7 @@ def _relative_error(
         if operand.measure is Measure.LOGARITHM:
             scale = 1 + size
         else:
-            scale = np.maximum(size, _TINY.get(operand.float_type, 0.0))
+            scale = np.maximum(size, _TINY.get(operand.dtype, 0.0))
         with np.errstate(invalid="ignore", divide="ignore"):
             error = np.abs(decode(result, operand.dtype) - exact) / scale
         largest = max(largest, float(np.max(error[np.isfinite(error)], initial=0.0)))

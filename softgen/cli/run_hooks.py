@@ -96,7 +96,9 @@ def load(
         library_of=lambda array: (host, array),
         axis=-1 if axis == x.ndim - 1 else axis,
     )
-    operands = Problem.of(function, x_type, 1, out_dtype=y_type, hooks=names).hook_operands
+    operands = Problem.of(
+        function, x_type, function.least_cols, out_dtype=y_type, hooks=names
+    ).hook_operands
     pairs = [*zip(values, operands, strict=True)]
     for value, operand in pairs:
         if operand.extent is Extent.NUMBER:

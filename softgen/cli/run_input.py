@@ -116,7 +116,7 @@ class Files:
         cls, function: Function, operands: list[str], target: Path | None, results: list[str]
     ) -> Files:
         """Return the files of the command line; raise InvalidValueError before anything is read."""
-        problem = Problem.of(function, "float32", 1)
+        problem = Problem.of(function, "float32", function.least_cols)
         inputs = _by_name("--operand", operands, problem.inputs[1:], function)
         first, *rest = [operand.name for operand in problem.results]
         written = _by_name("--result", results, problem.results, function)

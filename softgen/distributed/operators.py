@@ -27,7 +27,7 @@ from softgen.errors import NotSupportedError
 from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
 from softgen.torch.linear import scaled_by
-from softgen.torch.registry import is_plain
+from softgen.torch.losses import is_overwritable
 
 # Kept as long as the operators are to be there.
 _LIBRARY = torch.library.Library("softgen", "FRAGMENT")
@@ -195,7 +195,7 @@ def _of_losses(ctx: Any, g: Any, _: Any) -> tuple[Any, ...]:
         g = g[(0,) * g.dim()]
     x, target, *_ = ctx.saved_tensors
     request = (*ctx.saved_tensors, g, *ctx.options)
-    if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+    if ctx.overwrite and is_overwritable(x, target, g):
         return _of_shard(*request, out=x.detach()), *(None,) * 8
     return losses_backward(*request), *(None,) * 8
 

@@ -21,6 +21,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
+from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
@@ -90,6 +91,12 @@ def _row_names(problem: Problem) -> dict[str, Any]:
         "row_of": row_of,
         # Between the rows of a view lies what is nobody's.
         "inner_row": "false" if strided else "row > 0 && row + 1 < rows",
+        "choice_parameters": [
+            array_of(o.name) if o.extent is Extent.ELEMENT else o.parameter for o in problem.given
+        ],
+        "choice_arguments": ", ".join(
+            array(o.name) if o.extent is Extent.ELEMENT else o.name for o in problem.given
+        ),
         "more_arrays": [array_of(operand.name) for operand in problem.element_inputs[1:]],
         "more_rows_at": "".join(f", {row_of(o.name)}" for o in problem.element_inputs[1:]),
         "more_names": "".join(f", {array(o.name)}" for o in problem.element_inputs[1:]),
@@ -162,6 +169,8 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "long_part": part.long_cuda,
         "noun": part.noun,
         "arguments": part.arguments,
+        "tops": part is TOP,
+        "slot": "Slot" if part is TOP else part.cuda,
         "of_sink": "part_of_sink(hooks.sink)",
     }
 

@@ -34,6 +34,7 @@ def shape_rule(problem: Problem, operand: Operand) -> str:
         Extent.ELEMENT: problem.layout.shape_rule.format(cols=problem.cols),
         Extent.ROW: f"[rows]{''.join(f'[{n}]' for n in operand.behind)}, contiguous",
         Extent.NUMBER: f"number, {number}",
+        Extent.COLUMN: f"[{problem.cols}], contiguous, for all rows",
         Extent.BROADCAST: problem.layout.accepts(operand.name)
         if operand in problem.layout_numbers
         else "[elements], of which a row finds its own by the numbers behind it",

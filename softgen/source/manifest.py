@@ -147,6 +147,7 @@ def _operand(operand: Operand, problem: Problem) -> dict[str, Any]:
         Extent.ELEMENT: ["rows", problem.cols],
         Extent.ROW: ["rows", *operand.behind],
         Extent.NUMBER: [],
+        Extent.COLUMN: [problem.cols],
         Extent.BROADCAST: ["elements"],
     }
     found = {

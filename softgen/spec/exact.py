@@ -125,8 +125,8 @@ def gain(problem: Problem, inputs: Sequence[Storage]) -> Any:
 
 
 def of_empty_row(problem: Problem) -> tuple[float, ...]:
-    """Return the results of a row without elements, which are those of a row of one -inf."""
-    nothing = np.full((1, 1), -np.inf)
+    """Return the results of a row without elements: those of one of as few -inf as may be."""
+    nothing = np.full((1, problem.function.least_cols), -np.inf)
     with np.errstate(all="ignore"):
         others = problem.function.other_inputs(nothing)
     return tuple(float(each.flat[0]) for each in reference(problem.function, nothing, *others))

@@ -212,6 +212,8 @@ def check(
     wide = DType.FLOAT64 in [operand.dtype for operand in problem.results]
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
+        got = (decode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
+        exact = problem.function.settled(exact, tuple(got), *exact_inputs)
         sizes = problem.function.magnitudes(*exact_inputs)
     if problem.slopes:
         times = gain(problem, values)
@@ -250,6 +252,8 @@ def _check(
     exponent_error: float,
 ) -> Accuracy:
     x = with_sink[:, :-1] if problem.sinks else with_sink
+    if isinstance(operand.dtype, Integer):
+        return _check_integers(operand, result, exact)
     unit = unit_of(operand.float_type)
     bound = _ULPS if unit == "ulp" else _BOUND[operand.float_type]
     if result.size == 0:
@@ -292,6 +296,20 @@ def _check(
     if passed.flat[worst_at]:
         message += f"; {operand.name} is {operand.limit.value}, to the last bit"
     return Accuracy(worst, bound, unit, index, ok=False, message=message)
+
+
+def _check_integers(operand: Operand, result: Storage, exact: Storage) -> Accuracy:
+    """Return the accuracy of integers, which are right or wrong."""
+    wrong = np.argwhere(result != exact)
+    if not len(wrong):
+        return Accuracy(0.0, 1.0, "relative", None, ok=True)
+    index = tuple(int(i) for i in wrong[0])
+    place = ", ".join(map(str, index))
+    message = (
+        f"{len(wrong)} of {result.size} elements are wrong; the first is {operand.name}[{place}] "
+        f"= {result[index]}, wanted {exact[index]}"
+    )
+    return Accuracy(math.inf, 1.0, "relative", index, ok=False, message=message)
 
 
 def _passes_limit(

@@ -33,6 +33,7 @@ class Extent(str, Enum):
     ELEMENT = "element"  # rows x cols
     ROW = "row"  # one per row, or a few (`Operand.width`)
     NUMBER = "number"  # one for all rows, passed by value
+    COLUMN = "column"  # an array of one per column, for all rows
     BROADCAST = "broadcast"  # an array of its caller's size, of which numbers say what a row finds
 
 
@@ -63,7 +64,7 @@ class Operand:
     Attributes:
         name: as in the kernel's signature.
         dtype: element type: a float for what is computed with, else an integer or a boolean.
-        extent: rows x cols, one per row, one number, or as many as the caller has.
+        extent: rows x cols, one per row or per column, one number, or as many as the caller has.
         result: whether the kernel writes it; otherwise it only reads it.
         cuda: the C++ type as the text names it: X, Y, or Compute.
         may_be: the operand whose memory it may share, element by element (in place).
@@ -99,6 +100,11 @@ class Operand:
         return f"{'' if self.result else 'const '}{self.cuda}* {self.name}"
 
     @property
+    def shared(self) -> bool:
+        """Whether all rows have the same array, or number."""
+        return self.extent in (Extent.NUMBER, Extent.COLUMN, Extent.BROADCAST)
+
+    @property
     def float_type(self) -> FloatType:
         """The element type of a result, or of what has an element a column: those are floats."""
         assert isinstance(self.dtype, FloatType), self
@@ -115,7 +121,8 @@ class Operand:
     def shape(self, rows: int, cols: int) -> tuple[int, ...]:
         """Return the shape for so many rows; a broadcast array has that of its caller."""
         of_rows = (rows, *self.behind)
-        return {Extent.ELEMENT: (rows, cols), Extent.ROW: of_rows, Extent.NUMBER: ()}[self.extent]
+        shapes = {Extent.ELEMENT: (rows, cols), Extent.ROW: of_rows, Extent.COLUMN: (cols,)}
+        return shapes.get(self.extent, ())
 
     def word(self, value: float) -> int:
         """Return a number as a launch takes it: its bits in the low bytes of a 64-bit word.

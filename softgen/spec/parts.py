@@ -60,4 +60,6 @@ MAX_SUM_BELOW = Part(
     *("(max, sum, below) parts", -math.inf),
     members=("m", "d", "s", "w"),
 )
+# Beside them the k largest elements, each with its column, as keys whose order is that of integers.
+TOP = Part("top", "Top", "Top", "part", "parts", -math.inf)
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

@@ -14,6 +14,7 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import FIRST, ROWS, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
+from softgen.spec.parts import TOP
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
 # the row before it is compared with the width, by up to `Strategy.overrun`: packs of all threads
@@ -147,8 +148,11 @@ class Problem:
             )
         alignment = min(alignment, natural)
         fixed_order = fixed_order and alignment < x_type.max_pack and not lies.has_one_order
+        of = Function.of(function)
+        if objection := of.objection(cols):
+            raise InvalidValueError(f"{of.name}: {objection}")
         problem = cls(
-            *(Function.of(function), x_type, y_type, cols),
+            *(of, x_type, y_type, cols),
             *(alignment, fixed_order, _in_order(hooks), lies),
         )
         if isinstance(y_type, Float8) or problem.hooks or problem.sharded:
@@ -192,7 +196,25 @@ class Problem:
     @property
     def part_bytes(self) -> int:
         """The bytes of a part of a row."""
+        if self.function.part is TOP:
+            pair = 2 * self.compute_dtype.itemsize * self.function.sums
+            return pair + self.key_bytes * self.function.chosen
         return self.function.part.numbers * self.compute_dtype.itemsize
+
+    @property
+    def key_bytes(self) -> int:
+        """The bytes of an element with its column."""
+        return 4 if self.column_bits else 2 * self.compute_dtype.itemsize
+
+    @property
+    def column_bits(self) -> int:
+        """The bits of a widened element that tell its column where elements are chosen, or 0.
+
+        A bfloat16 leaves 16 of 32, a float16 13. Threads may count up to twice the columns.
+        """
+        bits = {DType.BFLOAT16: 16, DType.FLOAT16: 13}.get(self.dtype, 0)
+        fits = 2 * self.cols <= 2**bits and self.compute_dtype is DType.FLOAT32
+        return bits if fits and not self.function.chooses_scores else 0
 
     @property
     def mail_bytes(self) -> int:

@@ -16,7 +16,7 @@ from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch,
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, SUM
+from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -71,6 +71,7 @@ class Feature(Enum):
         "along another axis than the last hooks ask for the place of an element, or for its row"
     )
     FLOAT8 = "results have 8 bits"
+    TOPS = "parts have the largest elements of a row, with their columns"
     PICKS = "an element is read by its column before any result is written"
 
 
@@ -83,6 +84,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.SUMS, problem.function.part is SUM),
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
+        (Feature.TOPS, problem.function.part is TOP),
         (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),

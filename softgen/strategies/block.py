@@ -37,7 +37,7 @@ class Block(Sliced):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
         }
     )
     cuts_sums = True
@@ -60,7 +60,12 @@ class Block(Sliced):
             f"block_size must be a multiple of thread_group_width ({width})",
         )
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
+        self.require_choice(problem)
         self.require_packable(problem, arch)
+        function = problem.function
+        of_sum = function.chooses_scores and function.sums
+        one_exchange = not of_sum and not function.groups
+        require(one_exchange, "groups, and scores that need a row's sum, take one exchange more")
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,

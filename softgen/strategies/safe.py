@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.layouts import Columns, Rows, Strided
+from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -48,9 +49,13 @@ class Safe(Strategy):
         Where nothing is found of a row warps exchange nothing.
         """
         warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
-        return Launch(
-            self.block_size, 1, static_shared_bytes=warps * problem.compute_dtype.itemsize
-        )
+        number, function = problem.compute_dtype.itemsize, problem.function
+        shared = warps * number
+        if function.part is TOP:  # a key a warp and one for each that is chosen
+            keys = (warps + function.chosen) * problem.key_bytes
+            groups = -(-function.groups * number // problem.key_bytes) * problem.key_bytes
+            shared = shared * function.sums + keys + groups
+        return Launch(self.block_size, 1, static_shared_bytes=shared)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
-from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM
+from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import MOST_SHARDS
 from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
@@ -40,6 +40,15 @@ SKIPPING_REGISTERS = 8
 
 # What a sum of distances beside the terms takes.
 BELOW_REGISTERS = 16
+
+# Elements that a thread sorts in registers where the largest of a row are chosen.
+MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
+
+# The same where many are chosen, by keys of 64 bits: with 16, float32 1000 spilled 128 bytes.
+MOST_SORTED_OF_MANY = 8
+
+# Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
+PLACES_REGISTERS = 24
 
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
@@ -106,6 +115,8 @@ class Sliced(Strategy):
         """
         if problem.fixed_order and problem.dtype is DType.FLOAT64:
             return problem.alignment
+        if problem.function.part is TOP:
+            return min(problem.alignment, problem.dtype.max_pack)
         return cls.common_pack(problem)
 
     def aligned(self, problem: Problem) -> bool:
@@ -254,6 +265,26 @@ class Sliced(Strategy):
         mine = self.skipping and self.aligned(problem) and not self.packed
         return mine and problem.shortens and problem.function.part is MAX_SUM
 
+    def require_choice(self, problem: Problem) -> None:
+        """Raise IllegalVariantError if elements are chosen, and a thread cannot sort its own."""
+        if problem.function.part is not TOP:
+            return
+        self.require(
+            self.aligned(problem),
+            "which column an element has is known of rows that start on packs: packs of "
+            f"{problem.alignment} are such",
+        )
+        most = MOST_SORTED[problem.compute_dtype]
+        if problem.function.chosen > WARP_SIZE and not problem.column_bits:
+            most = min(most, MOST_SORTED_OF_MANY)
+        if self.cols_per_thread > most:
+            self.refuse(f"a thread sorts at most {most} elements, not {self.cols_per_thread}")
+        if problem.function.groups > self.slice_threads:
+            self.refuse("a lane ranks one group each")
+        covered = self.cols_per_thread * self.slice_threads
+        if problem.column_bits and covered > 2**problem.column_bits:
+            self.refuse(f"{problem.column_bits} bits of a key count no {covered} columns")
+
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
         if self.packed:
@@ -271,6 +302,10 @@ class Sliced(Strategy):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
+        if problem.function.part is TOP:  # keys, and elements until they are summed
+            key = problem.key_bytes // 4
+            kept = problem.compute_dtype.itemsize // 4 * problem.function.sums
+            return self.cols_per_thread * (key + kept)
         held = problem.dtype if self.packed else problem.compute_dtype
         return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 
@@ -300,6 +335,8 @@ class Sliced(Strategy):
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
             other += BELOW_REGISTERS
+        if problem.function.chosen > WARP_SIZE:
+            other += PLACES_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]
         return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)

@@ -77,6 +77,7 @@ class Warp(Sliced):
         require(width in (1, 2, 4, 8, 16, 32), "thread_group_width must be a power of two up to 32")
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
+        self.require_choice(problem)
         covered, span = self.cols_per_thread * width, problem.cols + self.overhang(problem)
         if covered < span:
             self.refuse(f"the group must cover {span} columns, it covers {covered}")

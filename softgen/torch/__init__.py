@@ -1,9 +1,9 @@
 """softgen in PyTorch: the functions of torch.nn.functional, with gradients.
 
-`softmax`, `log_softmax`, `logsumexp`, `entropy`, `token_log_probs` and `cross_entropy` are
-differentiable and may be compiled (`torch.compile(fullgraph=True)`), and so are losses of hidden
-states: `linear_cross_entropy`, `linear_token_log_probs`, and the module `LinearCrossEntropy`.
-`patch()` puts those that torch.nn.functional has in the place of its own.
+`softmax`, `log_softmax`, `logsumexp`, `entropy`, `token_log_probs`, `topk_softmax` and
+`cross_entropy` are differentiable and may be compiled (`torch.compile(fullgraph=True)`), and so are
+losses of hidden states: `linear_cross_entropy`, `linear_token_log_probs`, and the module
+`LinearCrossEntropy`. `patch()` puts those that torch.nn.functional has in the place of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ except ImportError as error:
         "softgen.torch needs PyTorch; install it with pip install 'softgen[torch]'"
     ) from error
 
+from softgen.torch.choosing import topk_softmax
 from softgen.torch.functional import (
     entropy,
     log_softmax,
@@ -40,5 +41,6 @@ __all__ = [
     "patch",
     "softmax",
     "token_log_probs",
+    "topk_softmax",
     "unpatch",
 ]

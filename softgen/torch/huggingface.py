@@ -94,11 +94,14 @@ def _head_of(model: Any) -> str:
             raise _refused(model, f"its forward does not call self.{each or 'lm_head'}")
     if "labels" not in inspect.signature(type(model).forward).parameters:
         raise _refused(model, "its forward takes no labels")
-    loss = model.loss_function
-    if (getattr(loss, "__module__", None), getattr(loss, "__name__", None)) != LOSS:
-        raise _refused(model, f"its loss is {loss!r}, and not {LOSS[1]}")
+    _require_loss(model, model.loss_function)
     _linear(model, name)
     return str(name)
+
+
+def _require_loss(model: Any, loss: Any) -> None:
+    if (getattr(loss, "__module__", None), getattr(loss, "__name__", None)) != LOSS:
+        raise _refused(model, f"its loss is {loss!r}, and not {LOSS[1]}")
 
 
 def _linear(model: Any, name: Any) -> Any:
@@ -124,6 +127,8 @@ class _StandIn:
     """A model whose last layer makes no logits, and whose loss needs none."""
 
     def __init__(self, model: Any, head: str) -> None:
+        if (given := model.__dict__.get("_loss_function")) is not None:  # it may be set at any time
+            _require_loss(model, given)
         self._model, self._layer = model, _linear(model, head)
         setattr(self, head, _Logits)
 

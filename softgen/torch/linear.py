@@ -18,7 +18,7 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import above_zero
+from softgen.call.scalars import above_zero, finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -157,7 +157,7 @@ def linear_token_log_probs(
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
     options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
     log_probs, _, entropy, _ = LinearTokenLogProbs.call(
-        x.reshape(-1, x.shape[-1]), head, flat, bias, of_rows, *options
+        x.reshape(shape.numel(), x.shape[-1]), head, flat, bias, of_rows, *options
     )
     log_probs = log_probs.reshape(ids.shape)
     return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
@@ -210,23 +210,44 @@ def require_fitting(
     x: Any, weight: Any, target: Any, reduction: str, num_items: Any, accumulate: Any
 ) -> None:
     """Raise for arguments of a loss that do not fit its last layer or each other."""
-    if num_items is not None and reduction != "mean":
-        raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
+    if num_items is not None:
+        if reduction != "mean":
+            raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
+        _require_items(num_items)
+    if isinstance(target, Tensor) and target.is_floating_point():
+        raise InvalidTypeError(
+            f"target must be class indices of int32 or int64, got {target.dtype}; for "
+            "probabilities take softgen.torch.cross_entropy of logits"
+        )
     if integers("target", target).shape != x.shape[:-1]:
         raise InvalidValueError(
             f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
         )
     if accumulate not in (None, weight.dtype, wide(weight)):
-        raise InvalidTypeError(
-            f"accumulate must be {weight.dtype} or {wide(weight)}, got {accumulate!r}"
+        accepted = " or ".join(map(str, dict.fromkeys((weight.dtype, wide(weight)))))
+        raise InvalidTypeError(f"accumulate must be {accepted}, got {accumulate!r}")
+
+
+def _require_items(number: Any) -> None:
+    """Raise for what divides no mean; the number in a tensor is not looked at."""
+    if not isinstance(number, Tensor):
+        if not is_compiling() and finite("num_items", number) < 0:
+            raise InvalidValueError(f"num_items must be 0 or more, got {number!r}")
+    elif number.requires_grad:
+        raise InvalidValueError("num_items has no gradient here; pass num_items.detach()")
+    elif number.numel() != 1:
+        raise InvalidValueError(
+            f"num_items must be a tensor of one element, got {tuple(number.shape)}"
         )
 
 
 def flat_rows(x: Any, target: Any, ignored: int, valid_rows: int | None) -> tuple[Any, Any, Any]:
     """Return hidden states and targets as rows: those that count, and which they are, or None."""
-    x, target = x.reshape(-1, x.shape[-1]), target.reshape(-1)
+    x, target = x.reshape(target.numel(), x.shape[-1]), target.reshape(-1)
     if valid_rows is None:
         return x, target, None
+    if not is_compiling() and whole("valid_rows", valid_rows) < 0:
+        raise InvalidValueError(f"valid_rows must be 0 or more, got {valid_rows}")
     kept = torch.argsort((target == ignored).int(), stable=True)[:valid_rows]
     return x.index_select(0, kept), target.index_select(0, kept), kept
 

@@ -65,9 +65,9 @@ def cross_entropy(
         dtype: dtype of the loss; input's by default, and under torch.autocast float32 for 16-bit
             inputs. The arithmetic is float32 in any case (float64 for float64).
         overwrite: whether the gradient may be written in the place of input, whose memory it then
-            is: no other is taken for it. It is where input has its classes last, without gaps, and
-            the call is not compiled. What reads input later, as another backward pass, raises
-            PyTorch's error about a tensor that was modified.
+            is: no other is taken for it. It is where input has its classes last, without gaps, is
+            no leaf, and the call is not compiled. Another backward pass that needs input raises
+            PyTorch's error about a tensor that was modified; a plain read gets the gradient.
         batch_invariant: as in `softgen.torch.softmax`.
         hooks: scale, softcap, bias, mask, lengths, causal and sink, as in `softgen.torch.softmax`,
             for input of up to two dimensions; not with label_smoothing or overwrite.
@@ -186,6 +186,13 @@ def class_weights(weight: Any, wanted: torch.Size, x: Any) -> Any:
             f"weight must have an element a class, {tuple(wanted)}, got {tuple(weight.shape)}"
         )
     return weight.detach().to(wide(x)).contiguous()
+
+
+def is_overwritable(x: Any, *others: Any) -> bool:
+    """Whether a gradient may take the memory of x: as PyTorch, not where it is a parameter's."""
+    base = x if x._base is None else x._base
+    is_parameter = base.is_leaf and base.requires_grad
+    return not is_parameter and is_plain(x, *others) and bool(x.is_contiguous())
 
 
 def reduced_losses(
@@ -362,7 +369,7 @@ class CrossEntropy(Operator):
             return (None,) * 10
         x, target, lse, divisor, weights = ctx.saved_tensors
         request: tuple[Any, ...] = (x, target, lse, g, divisor, weights, *ctx.options)
-        if ctx.overwrite and is_plain(x, target, g) and x.is_contiguous():
+        if ctx.overwrite and is_overwritable(x, target, g):
             return _gradient(*request, out=x.detach()), *(None,) * 9
         return CrossEntropyBackward.call(*request), *(None,) * 9
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import torch
 
+from softgen.call.losses import require_reduction
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.torch.chunks import require_mode
 from softgen.torch.linear import linear_cross_entropy
 
 
@@ -57,6 +59,8 @@ class LinearCrossEntropy(torch.nn.Module):  # type: ignore[misc]
             accumulate: the dtype in which the gradient of the layer's weight is added up.
         """
         super().__init__()
+        require_mode(mode, chunk)
+        require_reduction(None, reduction, label_smoothing, z_loss)
         self.linear = torch.nn.Linear(in_features, num_classes, bias, device=device, dtype=dtype)
         self.register_buffer("weight", weight)
         self.options: dict[str, Any] = {

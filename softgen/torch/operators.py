@@ -415,6 +415,13 @@ def temperature_of(given: Any, x: Any) -> tuple[float | None, Any]:
         return None if given is None else float(given), None
     if given.requires_grad:
         raise InvalidValueError("temperature has no gradient here; pass temperature.detach()")
+    rows = x.shape[:-1]
+    fits = zip(reversed(given.shape), reversed(rows), strict=False)
+    if given.dim() > len(rows) or any(size not in (1, of_x) for size, of_x in fits):
+        raise InvalidValueError(
+            f"temperature must broadcast over rows of the shape {tuple(rows)}, got "
+            f"{tuple(given.shape)}"
+        )
     return None, given.to(wide(x))
 
 

@@ -51,7 +51,7 @@ def run_on_storage(
         if operand.extent is Extent.NUMBER:
             words.append(operand.word(waiting.pop(0).item()))
             continue
-        if operand.extent is Extent.BROADCAST:
+        if operand.shared:
             where = _Where(np.arange(waiting[0].size), waiting[0].size, 0)
         else:
             where = _Where.of(problem, operand, rows, placement)

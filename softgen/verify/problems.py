@@ -134,6 +134,17 @@ SHARDED = (
 )
 
 
+# Choices of scores, which only some strategies take: those with a sum, and those of groups.
+CHOICES = (
+    ("topk_softmax_k6_bias", DType.FLOAT16, 1000),
+    ("topk_softmax_k64_bias_norm", DType.FLOAT32, 160),
+    ("topk_softmax_k8_sigmoid_bias_g8of4_norm", DType.BFLOAT16, 256),
+    ("topk_softmax_k3_g3of2", DType.FLOAT64, 33),
+    ("topk_softmax_k64_g32of31_norm", DType.FLOAT32, 384),
+    ("topk_softmax_k33", DType.BFLOAT16, 1000),
+)
+
+
 def problems(every: bool = False) -> list[Problem]:
     """Return the problems to verify.
 
@@ -170,6 +181,7 @@ def problems(every: bool = False) -> list[Problem]:
         if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
             found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
+    found += [Problem.of(*each) for each in CHOICES]
     found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
     for fixed_order in (False, True):
         found += [

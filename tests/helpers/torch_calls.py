@@ -17,7 +17,7 @@ import pytest
 from softgen.call import dispatch, means
 from softgen.call import library as call_library
 from softgen.call.runner import Calls
-from softgen.spec.dtypes import DType, FloatType
+from softgen.spec.dtypes import DType, ElementType, FloatType
 from softgen.spec.problem import Problem
 from tests.helpers.driver import STREAM, FakeDriver, FakeKernel
 
@@ -103,10 +103,10 @@ def cpu_library() -> Any:
     from softgen.call.torch_library import TorchLibrary
 
     class CpuLibrary(TorchLibrary):
-        def maker(self, shape: tuple[int, ...], dtype: FloatType) -> Callable[[], Any]:
+        def maker(self, shape: tuple[int, ...], dtype: ElementType) -> Callable[[], Any]:
             return lambda: self.empty(shape, dtype, -1)
 
-        def empty(self, shape: tuple[int, ...], dtype: FloatType, device: int) -> Any:
+        def empty(self, shape: tuple[int, ...], dtype: ElementType, device: int) -> Any:
             return torch.full(shape, -77.0, dtype=self._torch_dtypes[dtype])
 
     return CpuLibrary()

@@ -234,7 +234,7 @@ class Job:
         problem = self.source.variant.problem
         names = [each.name for each in problem.operands]
         same = self.in_place and operand in problem.replacing
-        apart = operand.extent in (Extent.NUMBER, Extent.BROADCAST)  # no elements of rows
+        apart = operand.shared  # no elements of rows
         of_a_row = size if apart else operand.elements_per_row(problem.cols)
         elements = self.y_offset if operand.result else self.x_offset
         if operand in problem.inputs[1:] and self.others_offset is not None:

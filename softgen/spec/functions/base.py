@@ -107,6 +107,26 @@ class Function(abc.ABC):
         return False
 
     @property
+    def chosen(self) -> int:
+        """How many elements of a row are chosen, where parts have them."""
+        return 0
+
+    @property
+    def groups(self) -> int:
+        """Into how many groups of columns a row is cut before they are, or 0."""
+        return 0
+
+    @property
+    def sums(self) -> bool:
+        """Whether exponentials of a row are summed, or are given as if they were."""
+        return True
+
+    @property
+    def chooses_scores(self) -> bool:
+        """Whether they are chosen by what is computed of them, and not by their own order."""
+        return False
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return False
@@ -141,12 +161,31 @@ class Function(abc.ABC):
             compute: the type of all arithmetic.
         """
 
+    @property
+    def least_cols(self) -> int:
+        """The fewest columns that a row has."""
+        return 1
+
+    def objection(self, cols: int) -> str:
+        """Return why it computes no row of `cols` columns, or ""."""
+        return ""
+
     @abc.abstractmethod
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return the results for exact inputs, arrays of float64 or long double, in their type.
 
         By torch's rules for NaN and infinity.
         """
+
+    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+        """Return the results that `found` is compared with, where several are right.
+
+        Args:
+            exact: what `reference` gives for `inputs`.
+            found: what was computed, as exact values.
+            inputs: as `reference` takes them.
+        """
+        return exact
 
     def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
         """Return for each result the size of what is added up in it, or None: see Measure.TERMS."""

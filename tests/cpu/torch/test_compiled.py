@@ -84,6 +84,11 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(0.5, 2.0, True, None, None, None, None, None, None),
         *("softmax", 0, 0.0, -1, x.dtype, True, None),
     ),
+    "topk_softmax": lambda x: (x, None, 2, "softmax", None, None, False, 2.5, None),
+    "topk_softmax_backward": lambda x: (
+        *(x, *mine.topk_softmax(x.detach(), 1, scores="sigmoid"), rows_of(x)[:, None]),
+        *("sigmoid", True, 2.5, None),
+    ),
     "hooked_terms": lambda x: (
         *(x, lse_of(x), rows_of(x), IDS, None, None, None, None, None, None, None, None),
         *(0.5, 2.0, None, None, None, None, None, None, None),
@@ -107,6 +112,7 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 # Whose gradient says that it is not differentiable again.
 REFUSED = (
     *("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward"),
+    "topk_softmax_backward",
     "probability_losses_backward",
     *("linear_cross_entropy_backward", "linear_token_log_probs_backward"),
 )
@@ -136,7 +142,7 @@ def test_every_row_of_the_table_is_checked() -> None:
 
 
 def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
-    refused = {name for name in TABLE if name.startswith(("hooked", "linear"))}
+    refused = {name for name in TABLE if name.startswith(("hooked", "linear", "topk"))}
     assert set(TABLE) - set(RULES) == refused
 
 

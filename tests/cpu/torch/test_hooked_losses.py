@@ -214,3 +214,15 @@ def test_logits_are_kept_where_they_cannot_be_overwritten() -> None:
     (dy,) = torch.autograd.grad(loss, y, create_graph=True)
     assert dy.requires_grad
     torch.testing.assert_close(kept, y)
+
+
+def test_a_parameter_is_not_overwritten_by_its_gradient() -> None:
+    leaf = torch.nn.Parameter(drawn(ROWS * COLS))
+    before = leaf.detach().clone()
+    mine.cross_entropy(leaf.view(ROWS, COLS), TARGET, overwrite=True).backward()
+    assert torch.equal(leaf.detach(), before)
+    (wanted,) = torch.autograd.grad(F.cross_entropy(leaf.view(ROWS, COLS), TARGET), leaf)
+    torch.testing.assert_close(leaf.grad, wanted)
+    logits = drawn(ROWS, COLS).requires_grad_()
+    mine.cross_entropy(logits, TARGET, overwrite=True).backward()
+    assert logits.grad.data_ptr() != logits.data_ptr()

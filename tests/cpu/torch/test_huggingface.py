@@ -331,3 +331,12 @@ def test_what_is_done_to_logits_and_not_known_is_an_error() -> None:
         model.change = each
         with pytest.raises(NotSupportedError, match="of its logits, which are not made"):
             model(**given())
+
+
+def test_a_loss_that_is_set_later_is_refused() -> None:
+    model = mine.patch(made())
+    model.loss_function = torch.nn.functional.cross_entropy
+    with pytest.raises(InvalidTypeError, match=r"its loss is .*cross_entropy.*, and not ForCausal"):
+        model(**given())
+    model.loss_function = transformers.loss.loss_utils.ForCausalLMLoss
+    assert model(**given()).loss.isfinite()

@@ -561,7 +561,14 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"target": torch.zeros(9)}, InvalidTypeError, "target"),
     ({"softcap": -1.0}, InvalidValueError, "softcap"),
     ({"label_smoothing": 2.0}, InvalidValueError, "label_smoothing"),
-    ({"accumulate": torch.float16}, InvalidTypeError, "accumulate"),
+    ({"accumulate": torch.float16}, InvalidTypeError, "accumulate must be torch.float32, got"),
+    ({"num_items": "4"}, InvalidTypeError, "num_items must be a number"),
+    ({"num_items": -1}, InvalidValueError, "num_items must be 0 or more"),
+    ({"num_items": torch.tensor([4, 3])}, InvalidValueError, "num_items must be a tensor of one"),
+    ({"num_items": torch.ones((), requires_grad=True)}, InvalidValueError, "num_items.detach"),
+    ({"valid_rows": -1}, InvalidValueError, "valid_rows must be 0 or more"),
+    ({"valid_rows": 3.0}, InvalidTypeError, "valid_rows"),
+    ({"valid_rows": True}, InvalidTypeError, "valid_rows"),
 ]
 
 
@@ -573,6 +580,32 @@ def test_errors_say_what_is_accepted(
     asked = {"input": x, "linear_weight": head, "target": target, **changed}
     with pytest.raises(error_type, match=text):
         mine.linear_cross_entropy(**asked)
+
+
+def test_a_module_refuses_what_its_call_would() -> None:
+    for wrong in ({"mode": "slow"}, {"chunk": 0}, {"reduction": "max"}):
+        with pytest.raises(InvalidValueError, match=next(iter(wrong))):
+            mine.LinearCrossEntropy(8, 5, **wrong)
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 1), (2, 2, 3)])
+def test_a_temperature_has_to_broadcast_over_rows(shape: tuple[int, ...]) -> None:
+    x, head, target, _ = given((2, 3))
+    of_rows = torch.ones(shape)
+    with pytest.raises(InvalidValueError, match="temperature must broadcast over rows"):
+        mine.linear_token_log_probs(x, head, target.clip(0), temperature=of_rows)
+    with pytest.raises(InvalidValueError, match="temperature must broadcast over rows"):
+        mine.token_log_probs(x, target.clip(0, 7), temperature=of_rows)
+
+
+def test_hidden_states_of_no_numbers() -> None:
+    """All logits are 0, or the bias."""
+    x, head = torch.zeros(3, 0), torch.zeros(5, 0)
+    target = torch.tensor([0, 4, 2])
+    loss = mine.linear_cross_entropy(x, head, target)
+    torch.testing.assert_close(loss, torch.tensor(5.0).log())
+    log_p = mine.linear_token_log_probs(x, head, target)
+    torch.testing.assert_close(log_p, -torch.tensor(5.0).log().expand(3))
 
 
 # What a step takes

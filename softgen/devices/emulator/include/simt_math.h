@@ -68,7 +68,13 @@ inline float __log2f(float x) { return log2f(x); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
-inline float __fadd_rn(float a, float b) { return a + b; }
+inline float __fadd_rn(float a, float b) {
+  const float sum = a + b;
+  constexpr int kNan = 0x7fffffff;  // the only one that a GPU's arithmetic in float32 gives
+  float nan;
+  __builtin_memcpy(&nan, &kNan, sizeof(nan));
+  return sum != sum ? nan : sum;
+}
 inline float __fsub_rn(float a, float b) { return a - b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline double __dmul_rn(double a, double b) { return a * b; }

@@ -1,0 +1,109 @@
+"""Kernels that choose: what is broken in one is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import run_each
+from softgen.source.render import render
+from softgen.spec.arch import DEFAULT_ARCH, arch_named
+from softgen.spec.numerics import check, other_inputs
+from softgen.spec.problem import Problem
+from softgen.strategies.select import select
+from softgen.verify.verify import on_emulator
+from tests.helpers.emulator_helpers import broken
+
+ARCH = arch_named(DEFAULT_ARCH)
+ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "cols", "choice", "old", "new"),
+    [
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "| kLastColumn) - col", "| 0) + col"),
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "keys[0] == largest", "lane == 0"),
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "next < kKept", "next < kKept - 1"),
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "sort_keys<kPiece, kStep / 2>(keys)", ""),
+        (
+            "topk_softmax_k8",
+            "float32",
+            256,
+            "warp",
+            ">> 31 & 0x7fffffff);\n  return j",
+            ");\n  return j",
+        ),
+        ("topk_softmax_k8", "float32", 256, "warp", "- whole.first == 0", "- whole.first == 1"),
+        (
+            "topk_softmax_k40",
+            "float32",
+            256,
+            "warp",
+            "i = place * kLanes + lane",
+            "i = lane",
+        ),
+        ("topk_softmax_k8", "float32", 1000, "block", "next < kChosen ?", "next < kChosen - 1 ?"),
+        ("topk_softmax_k8", "float32", 1000, "block", "slot.d * exponential", "exponential"),
+        (
+            "topk_softmax_k8",
+            "float32",
+            1000,
+            "safe",
+            "!is_before(key, board.best[kChosen - 1])",
+            "false",
+        ),
+        (
+            "topk_softmax_k8",
+            "float32",
+            1000,
+            "safe",
+            "is_before(largest, board",
+            "is_before(key, board",
+        ),
+        (ROUTER, "float32", 256, "warp", "second = max(second, min(first, other));", ""),
+        (ROUTER, "float32", 256, "warp", "+ choice_bias[col]", ""),
+        (ROUTER, "float32", 256, "warp", "min(shift, Compute(0))", "0"),
+        (ROUTER, "float32", 256, "safe", "rank < kKeptGroups", "rank <= kKeptGroups"),
+        ("topk_softmax_backward_k8", "float32", 256, "warp", "col + i == id", "i == id"),
+        (
+            "topk_softmax_backward_k8",
+            "float32",
+            256,
+            "online",
+            "-__fmul_rn(factor, total)",
+            "-factor",
+        ),
+        ("topk_softmax_backward_k6_norm", "float32", 256, "warp", " - mean", ""),
+        ("topk_softmax_backward_k1_sigmoid", "float32", 256, "warp", "1 + expf(value)", "2"),
+    ],
+)
+def test_what_is_broken_is_seen(
+    name: str, dtype: str, cols: int, choice: str, old: str, new: str
+) -> None:
+    source = render(select(Problem.of(name, dtype, cols), 64, ARCH, choice))
+    (verdicts,) = on_emulator([broken(source, old, new)])
+    assert any(verdict.objection for verdict in verdicts)
+
+
+@pytest.mark.parametrize("choice", ["warp", "safe"])
+@pytest.mark.parametrize("name", ["topk_softmax_k8", "topk_softmax_k8_g8of1"])
+def test_zeros_of_both_signs_nan_of_both_signs_and_groups_that_tie(name: str, choice: str) -> None:
+    problem = Problem.of(name, "float32", 256)
+    x = np.full((5, 256), -1, np.float32)
+    x[0, 100:110] = [0.0, -0.0] * 5
+    x[1, 99], x[1, 3] = np.uint32(0xFFC00001).view(np.float32), 9
+    x[2, [5, 40]], x[2, 41:60] = 7, 6  # two groups with the same largest
+    x[3, [250, 40]] = 7
+    x[4] = -np.inf
+    x[4, 200] = -0.0
+    source = render(select(problem, 64, ARCH, choice))
+    rest = other_inputs(x, problem)
+
+    def verdict(text: str, new: str) -> bool:
+        made = run_each(broken(source, text, new) if text else source, x, others=rest)
+        return check(made, (x, *rest), problem).ok
+
+    assert verdict("", "")
+    assert not verdict("__fadd_rn(number, 0)", "number")
+    if choice == "warp" and "_g" in name:
+        assert not verdict("(other == scores[p] && before)", "false")

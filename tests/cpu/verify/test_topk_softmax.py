@@ -1,0 +1,71 @@
+"""topk_softmax against float64: drawn widths, counts, groups and types, on the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from softgen.devices.emulator import Job, build
+from softgen.errors import EmulationError
+from softgen.source.render import render
+from softgen.spec.arch import arch_named
+from softgen.spec.dtypes import DType
+from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
+from softgen.spec.numerics import Storage, check, encode, other_inputs
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant, candidates
+
+WIDTHS = (64, 96, 128, 160, 256, 288, 384)
+CASES, BATCHES = 240, 8
+ROWS = 6
+
+
+def drawn(number: int) -> tuple[Problem, Storage]:
+    """Return a problem and rows for it, by the number of a case."""
+    random = np.random.default_rng(number)
+    cols = int(random.choice(WIDTHS) if number % 2 else random.integers(1, 1026))
+    dividing = [g for g in (1, 2, 4, 8, 16, 32) if cols % g == 0]
+    groups = dividing[random.integers(len(dividing))]
+    groups = groups if groups > 1 and random.integers(2) else 0
+    kept = int(random.integers(1, groups + 1)) if groups else 0
+    most = min(MOST_CHOSEN, cols // groups * kept if groups else cols)
+    k = min(8, most) if random.integers(2) else int(random.integers(1, most + 1))
+    sigmoid, bias, norm = (bool(random.integers(2)) for _ in range(3))
+    dtype = list(DType)[number % 4]
+    problem = Problem.of(TopkSoftmax(k, sigmoid, bias, groups, kept, norm), dtype, cols)
+    x = random.normal(size=(ROWS, cols)) * random.choice([0.1, 2, 20])
+    x[1] = np.round(x[1])  # ties
+    x[2] = 0
+    x[3, random.integers(cols, size=cols // 2)] = -np.inf
+    x[4, random.integers(cols)] = random.choice([np.nan, np.inf, -np.inf, -0.0])
+    return problem, encode(x, dtype)
+
+
+def settings(problem: Problem, number: int) -> list[Variant]:
+    """Return the best guess of each strategy, and another setting of each."""
+    arch = arch_named("sm_90")
+    found: list[Variant] = []
+    for strategy in ("warp", "block", "safe"):
+        some = list(candidates(problem, ROWS, arch, strategy))
+        found += dict.fromkeys((some[0], some[number % len(some)])) if some else ()
+    return found
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_drawn_cases(batch: int) -> None:
+    cases = [(*drawn(n), n) for n in range(batch, CASES, BATCHES)]
+    variants = [(variant, x) for problem, x, n in cases for variant in settings(problem, n)]
+    assert {variant.strategy.name for variant, _ in variants} == {"warp", "block", "safe"}
+    sources = [render(variant) for variant, _ in variants]
+    jobs = [
+        Job(source, x, other_inputs(x, variant.problem))
+        for source, (variant, x) in zip(sources, variants, strict=True)
+    ]
+    wrong = []
+    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
+        if isinstance(result, EmulationError):
+            wrong.append(str(result))
+            continue
+        accuracy = check(result[0], job.inputs, job.source.variant.problem)
+        wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
+    assert not wrong
