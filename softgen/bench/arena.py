@@ -18,7 +18,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Integer
 from softgen.spec.numerics import numpy_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
@@ -48,6 +48,11 @@ class Arena:
             raise InvalidValueError(
                 f"{shape.function.name} takes an array that is broadcast over rows, and bench has "
                 "none for it; `softgen tune` times its candidates"
+            )
+        if any(isinstance(each.dtype, Integer) for each in shape.problem.results):
+            raise InvalidValueError(
+                f"{shape.function.name} gives columns, of which near ones may change places, and "
+                "bench compares none; `softgen verify` checks it and `softgen tune` times it"
             )
         self.shape = shape
         self.arch: Arch = current_arch()

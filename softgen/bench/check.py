@@ -121,10 +121,11 @@ def _with_rows_first(
     moved = [np.moveaxis(array, axis, -1) if last else array for array, last in pairs]
     if exact is not None or not all(array.flags.c_contiguous for array in moved if array.ndim):
         return moved
+    outer = moved[0].ndim - 1  # axes of rows; behind them the columns, or some numbers of a row
     rows = math.prod(moved[0].shape[:-1])
     return [
-        array.reshape(rows, *array.shape[-1:] * last) if array.ndim else array
-        for array, last in zip(moved, wide, strict=True)
+        array.reshape(rows, *array.shape[outer:]) if array.ndim >= outer else array
+        for array in moved
     ]
 
 
