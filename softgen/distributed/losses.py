@@ -185,13 +185,7 @@ def start_in(offset: int | None, placed: Sharded) -> int:
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:
     """Return a number, or one a row as a tensor; of both one is None, or both for 1."""
     if isinstance(value, torch.Tensor):
-        try:
-            return None, temperature_of(value, x)[1].expand(x.shape[:-1])
-        except RuntimeError:
-            raise InvalidValueError(
-                f"temperature must broadcast to {tuple(x.shape[:-1])}, got shape "
-                f"{tuple(value.shape)}"
-            ) from None
+        return None, temperature_of(value, x)[1].expand(x.shape[:-1])
     if value is not None and (isinstance(value, bool) or not is_number(value)):
         raise InvalidTypeError(f"temperature must be a number or a tensor, got {value!r}")
     if value is not None and not value > 0:

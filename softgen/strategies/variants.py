@@ -13,7 +13,7 @@ from typing import cast
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.functions import all_functions
+from softgen.spec.functions import all_functions, function_named
 from softgen.spec.layouts import LABEL, Columns, Layout
 from softgen.spec.problem import Problem
 from softgen.strategies.base import (
@@ -262,10 +262,8 @@ def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) ->
 def _name_pattern() -> re.Pattern[str]:
     from softgen.spec.hooks.known import HOOKS  # 5 ms, and a call finds its kernel by no name
 
-    # The longest first: softmax_lse begins with softmax.
-    functions = sorted((function.name for function in all_functions()), key=len, reverse=True)
     return re.compile(
-        rf"(?P<function>(?:{'|'.join(functions)})(?:_k\d{{1,2}})?)"
+        r"(?P<function>[a-z][a-z\d_]*?)"
         r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64|e4m3|e5m2))?"
         rf"_(?P<cols>\d{{1,13}})(?:_(?P<layout>{LABEL}))?"
         r"(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
@@ -281,7 +279,7 @@ def parse_name(name: str) -> Variant:
     """
     example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
     match = _name_pattern().fullmatch(name)
-    if match:
+    if match and function_named(match["function"]) is not None:
         by_short = {dtype.short: dtype for dtype in DType}
         results: dict[str, FloatType] = {**by_short, **{dtype.short: dtype for dtype in Float8}}
         align, out = match["align"], match["out"]

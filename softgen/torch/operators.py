@@ -419,8 +419,7 @@ def temperature_of(given: Any, x: Any) -> tuple[float | None, Any]:
     fits = zip(reversed(given.shape), reversed(rows), strict=False)
     if given.dim() > len(rows) or any(size not in (1, of_x) for size, of_x in fits):
         raise InvalidValueError(
-            f"temperature must broadcast over rows of the shape {tuple(rows)}, got "
-            f"{tuple(given.shape)}"
+            f"temperature must broadcast to {tuple(rows)}, got shape {tuple(given.shape)}"
         )
     return None, given.to(wide(x))
 

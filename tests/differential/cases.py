@@ -125,12 +125,16 @@ class Case:
     random: Random
 
 
+# tests/cpu/spec/test_topk_softmax.py draws these: of near columns either is right.
+OWN_DRAWS = "topk_softmax"
+
+
 def functions() -> list[str]:
     """Return the names of softgen's functions, as often as they are drawn in a round.
 
     Raises AssertionError for one that the reference does not know.
     """
-    names = [function.name for function in all_functions()]
+    names = [each.name for each in all_functions() if not each.name.startswith(OWN_DRAWS)]
     unknown = [name for name in names if not is_known(name)]
     assert not unknown, f"tests/differential/functions.py has no {', '.join(unknown)}"
     new = {hook.name for hook in HOOKS} - {each for of in hooks.NAMES.values() for each in of}
@@ -326,7 +330,7 @@ def labels(drawn: Kernel) -> Mapping[str, list[str]]:
 def to_cover() -> Mapping[str, list[str]]:
     """Return what a run should cover: all functions, strategies, hooks, layouts and types."""
     return {
-        "function": [function.name for function in all_functions()],
+        "function": list(dict.fromkeys(functions())),
         "strategy": [kind.name for kind in all_strategies()],
         "hook": [hook.name for hook in HOOKS],
         "layout": [layout.__name__ for layout in (Rows, Strided, Columns, Shards)],

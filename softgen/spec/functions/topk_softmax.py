@@ -70,7 +70,7 @@ class TopkSoftmax(Function):
     @property
     def call(self) -> str:
         """How people call it on arrays."""
-        return f"softgen.topk_softmax(x, {self.k})"
+        return f"softgen.topk_softmax(x, k={self.k})"
 
     @property
     def like(self) -> str:

@@ -592,9 +592,9 @@ def test_a_module_refuses_what_its_call_would() -> None:
 def test_a_temperature_has_to_broadcast_over_rows(shape: tuple[int, ...]) -> None:
     x, head, target, _ = given((2, 3))
     of_rows = torch.ones(shape)
-    with pytest.raises(InvalidValueError, match="temperature must broadcast over rows"):
+    with pytest.raises(InvalidValueError, match="temperature must broadcast to"):
         mine.linear_token_log_probs(x, head, target.clip(0), temperature=of_rows)
-    with pytest.raises(InvalidValueError, match="temperature must broadcast over rows"):
+    with pytest.raises(InvalidValueError, match="temperature must broadcast to"):
         mine.token_log_probs(x, target.clip(0, 7), temperature=of_rows)
 
 
