@@ -54,8 +54,8 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
             "float32",
             300,
             "safe",
-            "!is_before(key, board.best[kChosen - 1])",
-            "false",
+            "board.best[kChosen - 1])) key",
+            "board.best[kChosen - 2])) key",
         ),
         (
             "topk_softmax_k8",
