@@ -14,7 +14,7 @@ from softgen.spec.dtypes import DType, FloatType, Integer, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -69,7 +69,7 @@ def cross_entropy(
     require_reduction(weight, reduction, label_smoothing, z_loss)
     if weight is not None:
         _require_weight(weight, x)
-    if are_probabilities(target):
+    if are_probabilities(target, x):
         require_no_index(weight, ignore_index)
         request = (x, target, label_smoothing, z_loss)
         loss, lse, _ = losses_of_probabilities(*request, options=options)
@@ -80,7 +80,7 @@ def cross_entropy(
         checked=checked,
         options=options,
     )
-    target = library_of(target)[1]
+    target = library_of(target, "target")[1]
     loss = reduced(loss, target, ignore_index, reduction, weight, int(x.shape[-1]))
     return (loss, lse) if return_lse else loss
 
@@ -95,10 +95,21 @@ def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_los
         )
 
 
-def are_probabilities(target: Any) -> bool:
+def are_probabilities(target: Any, x: Any) -> bool:
     """Whether a target has the probabilities of classes, and not their indices."""
-    library, target = library_of(target)
-    return isinstance(library.element_type(target), FloatType)
+    library, target = library_of(target, "target")
+    kind = library.element_type(target)
+    if isinstance(kind, FloatType) and len(target.shape) < len(x.shape):
+        raise no_indices(kind.value, target.shape)
+    return isinstance(kind, FloatType)
+
+
+def no_indices(dtype: Any, shape: Sequence[int]) -> InvalidTypeError:
+    """Return the error for a target of floats in the shape of class indices."""
+    return InvalidTypeError(
+        f"target is of {dtype} in the shape of class indices, {tuple(shape)}; convert it to int64, "
+        "or give the probability of each class, in the shape of the logits"
+    )
 
 
 def require_no_index(weight: Any, ignore_index: int) -> None:
@@ -211,7 +222,7 @@ def _weights_of_rows(weight: Any, x: Any, target: Any, ignored: int) -> Any:
     if weight is None:
         return None
     _require_weight(weight, x)
-    return weights_of(library_of(weight)[1], target, ignored, int(x.shape[-1]))
+    return weights_of(library_of(weight, "weight")[1], target, ignored, int(x.shape[-1]))
 
 
 def cross_entropy_grad(
@@ -252,7 +263,7 @@ def cross_entropy_grad(
         class. NaN in rows whose target is no class.
     """
     require_reduction(weight, "none", label_smoothing, z_loss)
-    if are_probabilities(target):
+    if are_probabilities(target, x):
         require_no_index(weight, ignore_index)
         loss, lse, mass = losses_of_probabilities(
             *(x, target, label_smoothing, z_loss), options=options
@@ -318,9 +329,9 @@ def cross_entropy_backward(
     in rows whose target is no class, or whose lse is not finite.
     """
     require_reduction(weight, "none", label_smoothing, z_loss)
-    if are_probabilities(target):
+    if are_probabilities(target, x):
         require_no_index(weight, ignore_index)
-        mass = library_of(target)[1].sum(-1, dtype=library_of(lse)[1].dtype)
+        mass = library_of(target)[1].sum(-1, dtype=library_of(lse, "lse")[1].dtype)
         return backward_of_probabilities(
             *(x, target, lse, mass, upstream, label_smoothing, z_loss),
             **{"dtype": dtype, "out": out, "options": options},
@@ -354,7 +365,7 @@ def backward_of_probabilities(
     """
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     library, array = library_of(x)
-    lse, mass = library_of(lse)[1], library_of(mass)[1]
+    lse, mass = library_of(lse, "lse")[1], library_of(mass)[1]
     up, *_ = _upstreams(upstream, array)
     rows = tuple(array.shape[:-1])
     one = math.prod(up.shape) == 1
@@ -381,7 +392,7 @@ def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, in
 
     With the weights of rows they are with respect to losses that are not times those.
     """
-    library, upstream = library_of(upstream)
+    library, upstream = library_of(upstream, "upstream")
     rows, given = tuple(x.shape[:-1]), math.prod(upstream.shape)
     if given != 1 and tuple(upstream.shape) != rows:
         raise InvalidValueError(
@@ -397,7 +408,7 @@ def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, in
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
     """Return the function for the type of `target`, x and target."""
     _, array = library_of(x)
-    library, target = library_of(target)
+    library, target = library_of(target, "target")
     if array.ndim == 0:
         raise InvalidValueError("x must have classes along its last axis, got no axis")
     kind = library.element_type(target)
@@ -410,7 +421,7 @@ def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
 
 def _require_weight(weight: Any, x: Any) -> None:
     """Raise InvalidValueError or InvalidTypeError unless `weight` has a number a class."""
-    library, weight = library_of(weight)
+    library, weight = library_of(weight, "weight")
     mine, x = library_of(x)
     if library is not mine or library.device(weight) != library.device(x):
         raise InvalidValueError("weight must be of x's library and on its device")

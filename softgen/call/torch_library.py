@@ -65,7 +65,7 @@ class TorchLibrary:
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
         found = self._dtypes.get(x.dtype)
-        return found if found is not None else DType.of(x.dtype)
+        return found if found is not None else DType.of(x.dtype, "x.to(torch.float32)")
 
     def element_type(self, x: Any) -> ElementType:
         """Return the element type, also of integers and booleans; InvalidTypeError for others."""

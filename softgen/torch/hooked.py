@@ -53,11 +53,15 @@ OPTIONAL = Optional[torch.Tensor]  # noqa: UP045, as schemas are read
 OF_RESULTS = ("softmax", "log_softmax")  # whose gradient comes from the result
 
 
-def asked(hooks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hooks that are not None; raise InvalidTypeError for what is none, or no tensor."""
+def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
+    """Return the hooks of a function that are not None.
+
+    Raises InvalidTypeError for what is no hook, or no tensor.
+    """
     for name, given in hooks.items():
         if name not in NAMES:
-            raise InvalidTypeError(unknown("argument", name, NAMES))
+            own = [each for each in inspect.signature(of).parameters if each[0] != "_"]
+            raise InvalidTypeError(unknown("argument", name, [*own[:-1], *NAMES]))
         if name in TENSORS and name not in EITHER and not isinstance(given, Tensor | None):
             raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
     return {name: given for name, given in hooks.items() if given is not None}

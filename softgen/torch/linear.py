@@ -175,9 +175,10 @@ def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
         if not isinstance(each, Tensor) and (each is not None or name != "linear_bias"):
             raise InvalidTypeError(f"{name} must be a tensor, got {type(each).__qualname__}")
     if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        turned = x.dim() and weight.dim() == 2 and x.shape[-1] == weight.shape[0]
         raise InvalidValueError(
             "input must be (..., hidden) and linear_weight (classes, hidden), got "
-            f"{tuple(x.shape)} and {tuple(weight.shape)}"
+            f"{tuple(x.shape)} and {tuple(weight.shape)}{'; pass linear_weight.T' * bool(turned)}"
         )
     if bias is not None and bias.shape != weight.shape[:1]:
         raise InvalidValueError(

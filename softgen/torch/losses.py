@@ -89,6 +89,8 @@ def cross_entropy(
         raise InvalidTypeError(
             f"target must be class indices of int32 or int64, or probabilities, got {target.dtype}"
         )
+    if are_probabilities and target.dim() < input.dim():
+        raise losses.no_indices(target.dtype, target.shape)
     if input.dim() == 0 or target.dim() != input.dim() - (not are_probabilities):
         raise InvalidValueError(
             "input must have one dimension more than class indices, and as many as probabilities, "
@@ -99,15 +101,20 @@ def cross_entropy(
         target = torch.movedim(target, 1, -1)
     wanted = x.shape if are_probabilities else x.shape[:-1]
     if wanted != target.shape:
+        last = input.dim() > 2 and target.shape == input.shape[:-1]
+        hint = (
+            "; classes are dimension 1, as in PyTorch; where they are the last pass "
+            "input.flatten(0, -2) and target.flatten()"
+        )
         raise InvalidValueError(
-            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}"
+            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}{hint * last}"
         )
     if weight is not None:
         weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     dtype = dtype_of_loss(dtype, input)
-    if hooks and (given := asked(hooks)):
+    if hooks and (given := asked(hooks, cross_entropy)):
         taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
         _refuse_beside_hooks(
             given, input, {**taken, "a target of probabilities": are_probabilities}

@@ -107,7 +107,7 @@ def test_a_request_that_only_equals_the_last_is_looked_at() -> None:
     mine.cross_entropy(x, target, ignore_index=np.int32(1), z_loss=np.float32(0.5))  # type: ignore[arg-type]
     with pytest.raises(InvalidValueError, match="target must have the shape"):
         mine.cross_entropy(x, target[1:])
-    with pytest.raises(InvalidValueError, match="as many as probabilities"):
+    with pytest.raises(InvalidTypeError, match="in the shape of class indices"):
         mine.cross_entropy(x, torch.rand(6))
     with pytest.raises(InvalidValueError, match="ignore_index is for class indices"):
         mine.cross_entropy(x, torch.rand(6, 5), ignore_index=1)
