@@ -123,8 +123,8 @@ def require_launchable(x: Any, name: str = "") -> None:
         _require_memory(x, of, name or "x")
     if x.numel() and not x.data_ptr():
         raise NotSupportedError(
-            f"got a tensor{of} whose memory was freed (its storage was resized to 0, as FSDP does); let "
-            "it be allocated again before the call"
+            f"got a tensor{of} whose memory was freed (its storage was resized to 0, as FSDP "
+            "does); let it be allocated again before the call"
         )
     if is_tracked((x,)):
         raise NotSupportedError(
@@ -143,8 +143,8 @@ def _require_memory(x: Any, of: str, name: str) -> None:
     keys = _keys_of(x)
     if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
         raise NotSupportedError(
-            f"got a {kind}{of}, whose memory no kernel can see; softgen.torch has functions for it, or "
-            f"pass the tensor inside (of a DTensor {name}.to_local())"
+            f"got a {kind}{of}, whose memory no kernel can see; softgen.torch has functions for "
+            f"it, or pass the tensor inside (of a DTensor {name}.to_local())"
         )
     if x.layout is not torch.strided:
         raise InvalidTypeError(f"got a tensor{of} of layout {x.layout}; pass {name}.to_dense()")
@@ -161,6 +161,6 @@ def _require_memory(x: Any, of: str, name: str) -> None:
         )
     if keys.raw_repr() & OTHERS:
         raise NotSupportedError(
-            f"got a tensor{of} that PyTorch has not computed yet (a lazy negation, or zeros with no "
-            f"memory); pass {name}.resolve_neg(), or {name}.clone()"
+            f"got a tensor{of} that PyTorch has not computed yet (a lazy negation, or zeros "
+            f"without memory); pass {name}.resolve_neg(), or {name}.clone()"
         )

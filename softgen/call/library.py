@@ -61,6 +61,9 @@ class Library(Protocol):
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
 
+    def columns(self, cols: int, like: Any) -> Any:
+        """Return the numbers 0 to cols - 1, on the device of an array."""
+
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""
 

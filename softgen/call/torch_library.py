@@ -102,6 +102,10 @@ class TorchLibrary:
         """Return a C-contiguous copy in memory of its own."""
         return x.clone(memory_format=torch.contiguous_format)
 
+    def columns(self, cols: int, like: Any) -> Any:
+        """Return the numbers 0 to cols - 1, on the device of an array."""
+        return torch.arange(cols, device=like.device)
+
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""
         return x.permute(*order)

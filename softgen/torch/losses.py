@@ -123,7 +123,7 @@ def cross_entropy(
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1])
     elif are_probabilities:
-        losses.require_no_index(None, ignored)
+        losses.require_no_index(ignored)
         rows, lse = rows_of_probabilities(*(x, target, weight), smoothing, z_loss, batch_invariant)
         loss = losses.reduced_by(rows, reduction, rows.numel)
     elif weight is not None and smoothing:

@@ -354,3 +354,43 @@ def test_probabilities_without_a_gradient_are_reduced_as_pytorch_does(
     q = torch.rand(x.shape)
     found = softgen.cross_entropy(x.detach(), q, reduction=reduction)
     torch.testing.assert_close(found, theirs(x.detach(), q, reduction=reduction))
+
+
+@pytest.mark.parametrize("shape", [(6, 5), (2, 3, 5), (5,)])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("of", ["classes", "probabilities"])
+def test_weights_with_smoothing_of_softgen_are_pytorchs(
+    shape: tuple[int, ...], dtype: Any, of: str
+) -> None:
+    """On arrays, of which PyTorch's tensors are one kind."""
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+    weight = torch.linspace(0, 2, 5, dtype=torch.float64)
+    target = torch.randint(1, 5, shape[:-1], generator=generator)
+    if of == "probabilities":
+        target = torch.rand(shape, generator=generator, dtype=torch.float64).to(dtype)
+    elif len(shape) > 1:
+        target.view(-1)[2] = -100
+    for smoothing in (0.0, 0.2, 1.0):
+        exact = x.double().clone().requires_grad_()
+        rows = exact.reshape(-1, 5) if len(shape) > 1 else exact
+        flat = target.reshape(rows.shape if of == "probabilities" else rows.shape[:-1])
+        flat = flat.double() if of == "probabilities" else flat
+        wanted = torch.nn.functional.cross_entropy(rows, flat, weight, label_smoothing=smoothing)
+        of_rows = torch.nn.functional.cross_entropy(
+            rows, flat, weight, label_smoothing=smoothing, reduction="none"
+        )
+        (dx,) = torch.autograd.grad(of_rows.sum(), exact)
+        options = {"weight": weight.to(torch.float64 if dtype is torch.float64 else torch.float32)}
+        options["label_smoothing"] = smoothing
+        near = 1e-12 if dtype is torch.float64 else 2e-6
+        found = softgen.cross_entropy(x, target, **options)
+        torch.testing.assert_close(found.double(), wanted.detach(), rtol=near, atol=near)
+        found, loss, lse = softgen.cross_entropy_grad(x, target, **options)
+        torch.testing.assert_close(
+            loss.double().reshape(of_rows.shape), of_rows.detach(), rtol=near, atol=near
+        )
+        near = 2**-8 if dtype is torch.bfloat16 else near
+        torch.testing.assert_close(found.double(), dx, rtol=near, atol=near)
+        again = softgen.cross_entropy_backward(x, target, lse, torch.ones_like(lse), **options)
+        torch.testing.assert_close(again.double(), dx, rtol=near, atol=near)
