@@ -111,8 +111,8 @@ def test_a_request_that_only_equals_the_last_is_looked_at() -> None:
         mine.cross_entropy(x, torch.rand(6))
     with pytest.raises(InvalidValueError, match="ignore_index is for class indices"):
         mine.cross_entropy(x, torch.rand(6, 5), ignore_index=1)
-    with pytest.raises(InvalidValueError, match="a target of probabilities takes no hooks"):
-        mine.cross_entropy(x, torch.rand(6, 5), softcap=2.0)
+    with pytest.raises(InvalidValueError, match="leave it out"):
+        mine.cross_entropy(x, torch.rand(6, 5), mask=x > 0)
 
 
 def test_what_has_more_to_give_takes_the_other_way(world: World) -> None:
@@ -199,6 +199,7 @@ def test_who_differentiates_decides_anew_at_each_call(world: World) -> None:
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("z_loss", [0.0, 0.02])
 def test_a_gradient_that_is_differentiated_again(reduction: str, z_loss: float) -> None:
+    torch.manual_seed(2)  # a third derivative may be the difference of large numbers
     x, target = draw()
     target[0] = -100
 
