@@ -27,7 +27,7 @@ def chosen(function: str, hook: str = "") -> list[Variant]:
             continue
         if hook and hook not in {each.name for each in problem.hooks}:
             continue
-        packed = strategy.knobs.get("packed", False)
+        packed = bool(strategy.knobs.get("packed", False))
         types = (problem.dtype, problem.out_dtype, type(problem.layout), problem.fixed_order)
         found[packed].setdefault((strategy.name, bool(problem.hooks), *types), variant)
     return [variant for each in found.values() for variant in cover([*each.values()])]

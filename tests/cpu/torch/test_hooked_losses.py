@@ -194,7 +194,8 @@ def test_what_goes_with_no_hooks() -> None:
     for target, smoothing in ((TARGET, 0.1), (x.softmax(-1), 0.0)):
         with pytest.raises(InvalidValueError, match=said):
             mine.cross_entropy(x, target, label_smoothing=smoothing, softcap=CAP, mask=x > 0)
-    for wrong in ({"softcap": 0.0}, {"scale": float("inf")}):
+    refused: list[dict[str, Any]] = [{"softcap": 0.0}, {"scale": float("inf")}]
+    for wrong in refused:
         with pytest.raises(InvalidValueError, match=next(iter(wrong))):
             mine.cross_entropy(x, TARGET, label_smoothing=0.1, **wrong)
     with pytest.raises(InvalidValueError, match=r"hooks take an input of .* reshape it"):

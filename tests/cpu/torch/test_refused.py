@@ -198,12 +198,12 @@ HELPFUL: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: mine.softmax(INT, -1), InvalidTypeError, r"for example x\.to\(torch\.float32\)"),
     (lambda: softgen.softmax(INT), InvalidTypeError, r"for example x\.to\(torch\.float32\)"),
     (
-        lambda: mine.cross_entropy(FLOAT, INT[:, 0], labelsmoothing=0.1),
+        lambda: mine.cross_entropy(FLOAT, INT[:, 0], **{"labelsmoothing": 0.1}),  # type: ignore[arg-type]
         InvalidTypeError,
         "unknown argument 'labelsmoothing'; did you mean 'label_smoothing'",
     ),
     (
-        lambda: mine.token_log_probs(FLOAT, INT[:, 0], temprature=1),
+        lambda: mine.token_log_probs(FLOAT, INT[:, 0], **{"temprature": 1}),  # type: ignore[arg-type]
         InvalidTypeError,
         r"did you mean 'temperature'.*softgen knows: input, ids, temperature.*scale, softcap",
     ),

@@ -259,13 +259,15 @@ def test_the_matrix_covers_what_it_should() -> None:
 
 def test_rows_of_several_ids_are_verified() -> None:
     """Of each function of them few, more than the threads of a warp hold of one, and the most."""
-    of_ids = [variant for variant in best_guesses() if isinstance(variant.problem.function, OfIds)]
     counts: dict[str, set[int]] = {}
-    for variant in of_ids:
-        counts.setdefault(variant.problem.function.stem, set()).add(variant.problem.function.count)
+    several = []
+    for variant in best_guesses():
+        function = variant.problem.function
+        if isinstance(function, OfIds):
+            counts.setdefault(function.stem, set()).add(function.count)
+            several += [variant] if function.count > 1 else []
     assert counts.keys() == {"token_log_probs", "token_log_probs_backward"}
     assert all(found == {1, 2, 17, 64} for found in counts.values())
-    several = [variant for variant in of_ids if variant.problem.function.count > 1]
     assert {variant.problem.dtype for variant in several} == set(DType)
     assert {variant.strategy.name for variant in several} >= {"warp", "block", "online", "safe"}
 
