@@ -15,7 +15,7 @@ from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, KNOWN, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess, candidates
-from softgen.verify.matrix import matrix
+from tests.helpers.chosen import best_guesses
 
 H200 = arch_named(DEFAULT_ARCH)
 COMPILE = re.compile(
@@ -51,7 +51,7 @@ def test_the_gallery_compiles_as_its_headers_say(name: str) -> None:
 @functools.cache
 def kinds_of_launch() -> list[Variant]:
     """A kernel of the verified ones for each strategy and way to end a row, drawn with a seed."""
-    every = matrix(all_variants=False)
+    every = best_guesses()
     drawn = random.Random(32).sample(every, len(every))
     kinds: dict[tuple[object, ...], Variant] = {}
     for variant in drawn:
@@ -79,7 +79,7 @@ FUSED = re.compile(rf"{ELEMENT} \* {ELEMENT} [-+] {ELEMENT};|-= ")
 def test_what_is_said_to_be_no_fma_is_none() -> None:
     """Where hooks are said to round before what follows, no product of theirs is bare."""
     variants = [source.variant for source in gallery()]
-    variants += [v for v in matrix(all_variants=False, choices=["online", "warp", "block"])]
+    variants += [v for v in best_guesses() if v.strategy.name in ("online", "warp", "block")]
     distinct = {  # as far as the struct of hooks goes
         (v.strategy.name, v.problem.modifiers, v.problem.dtype, type(v.problem.layout)): v
         for v in variants

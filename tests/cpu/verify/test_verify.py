@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Sequence
@@ -30,6 +29,7 @@ from softgen.verify.matrix import MOST_VARIANTS, covering, matrix
 from softgen.verify.problems import CHOICES, SEVERAL_IDS, WIDE_WIDTHS, drawn_sets, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
+from tests.helpers.chosen import best_guesses
 from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken, share_programs
 
@@ -39,12 +39,6 @@ README = Path(__file__).parents[3] / "README.md"
 @pytest.fixture(autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     share_programs(tmp_path_factory, monkeypatch)
-
-
-@functools.cache
-def best_guesses() -> list[Variant]:
-    """The candidates of thousands of problems take seconds."""
-    return matrix(all_variants=False)
 
 
 Inputs = Sequence[Storage]
