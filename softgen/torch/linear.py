@@ -119,6 +119,7 @@ def linear_token_log_probs(
     *,
     linear_bias: Any = None,
     temperature: Any = None,
+    return_lse: bool = False,
     return_entropy: bool = False,
     mode: str = "fast",
     chunk: int | None = None,
@@ -135,12 +136,15 @@ def linear_token_log_probs(
         linear_bias: (classes,), of input's dtype.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
+        return_lse: whether to return log(sum(exp(logits / temperature))) of each row too. It has
+            no gradient.
         return_entropy: whether to return the entropy of each row too.
         mode: as in `linear_cross_entropy`.
         chunk: as in `linear_cross_entropy`.
 
     Returns:
-        A tensor of ids' shape, float32 (float64 for float64), or a pair of it and the entropies.
+        A tensor of ids' shape, float32 (float64 for float64), or a tuple of it, lse and the
+        entropies, of what is asked for.
 
     The gradients are not differentiable again. Raises what `softgen.token_log_probs` raises.
     """
@@ -157,11 +161,12 @@ def linear_token_log_probs(
         of_rows = of_rows.expand(shape).reshape(-1)
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
     options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
-    log_probs, _, entropy, _ = LinearTokenLogProbs.call(
+    log_probs, lse, entropy, _ = LinearTokenLogProbs.call(
         x.reshape(shape.numel(), x.shape[-1]), head, flat, bias, of_rows, *options
     )
+    rows = [each for each, asked in ((lse, return_lse), (entropy, return_entropy)) if asked]
     log_probs = log_probs.reshape(ids.shape)
-    return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
+    return (log_probs, *(each.reshape(shape) for each in rows)) if rows else log_probs
 
 
 def flat_rows(x: Any, target: Any, ignored: int, valid_rows: int | None) -> tuple[Any, Any, Any]:
