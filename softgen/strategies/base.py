@@ -26,6 +26,8 @@ PACK_SIZES = (1, 2, 4, 8, 16)
 # float64's exp wants many for itself.
 OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
 
+RANK_BYTES = 4  # of how many elements a warp counted beside an id
+
 
 def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""

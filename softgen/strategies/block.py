@@ -16,7 +16,7 @@ from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.base import RANK_BYTES, Feature, Strategy, knob, most_blocks
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
@@ -102,7 +102,9 @@ class Block(Sliced):
         return Launch(
             self.block_size,
             rows,
-            static_shared_bytes=warps * problem.part_bytes + rows * self.exchange_bytes(problem),
+            static_shared_bytes=warps * problem.part_bytes
+            + warps * problem.function.ranked * RANK_BYTES
+            + rows * self.exchange_bytes(problem),
             strides=False,
         )
 

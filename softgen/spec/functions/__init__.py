@@ -30,7 +30,8 @@ SHIPPED = frozenset(
         *("cross_entropy", "cross_entropy_backward", "cross_entropy_probs"),
         *("entropy", "entropy_backward"),
         *("finish", "log_finish", "log_softmax", "logsumexp", "logsumexp_backward"),
-        *("merge", "merge_losses", "partial", "partial_target", "softmax", "softmax_backward"),
+        *("merge", "merge_losses", "partial", "partial_target", "ranked_log_probs"),
+        *("softmax", "softmax_backward"),
         *("token_log_probs", "token_log_probs_backward"),
         *("topk_softmax", "topk_softmax_backward"),
     )

@@ -156,7 +156,9 @@ class TopkSoftmax(Function):
         ids = np.where(bad[:, None], np.arange(x.shape[1]), ids)[:, : self.k]
         return self._shaped(self._weights(ids, bad, *inputs), ids.astype(np.int32))
 
-    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+    def settled(
+        self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any, off: Any = 0.0
+    ) -> Any:
         """Return the exact results, of the columns that were `found` where those are as right.
 
         They are where what is compared differs by no more than its error.
@@ -164,7 +166,7 @@ class TopkSoftmax(Function):
         import numpy as np
 
         x, bad = inputs[0], self._bad(*inputs)
-        compared, off = self._compared(*inputs), self._error(*inputs)
+        compared, off = self._compared(*inputs), self._error(*inputs) + off
         ids = np.array(exact[1]).reshape(len(x), self.k)
         others = np.asarray(found[1]).reshape(ids.shape)
         for row in np.flatnonzero((ids != others).any(axis=1) & ~bad):
