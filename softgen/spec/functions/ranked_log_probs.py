@@ -1,4 +1,4 @@
-"""ranked_log_probs: what serving returns of a token: log p and rank of it, and the best of the row."""
+"""ranked_log_probs: what serving returns of tokens: log p and rank of each, and the row's best."""
 
 from __future__ import annotations
 
@@ -186,6 +186,4 @@ def function_of(name: str) -> RankedLogProbs | None:
     return found if fits and found.name == name else None
 
 
-EXHIBITS = (
-    Exhibit("a server's 20 best tokens of 1024", RANKED_LOG_PROBS, "bfloat16", 4096, 1024),
-)
+EXHIBITS = (Exhibit("a server's 20 best tokens of 1024", RANKED_LOG_PROBS, "bfloat16", 4096, 1024),)

@@ -98,7 +98,8 @@ def test_a_temperature_is_a_scale_of_x_and_of_its_gradient(world: World) -> None
 
 
 @pytest.mark.parametrize(
-    ("shape", "kind", "suffix"), [((), "int64", ""), ((1,), "int32", "_i32"), ((3,), "int64", "_k3")]
+    ("shape", "kind", "suffix"),
+    [((), "int64", ""), ((1,), "int32", "_i32"), ((3,), "int64", "_k3")],
 )
 def test_the_best_come_with_their_columns_and_ids_with_their_ranks(
     shape: tuple[int, ...], kind: str, suffix: str, world: World
