@@ -79,8 +79,8 @@ _ORDER = ("l", "e", "i", "k")
 
 # Names that are too many to list.
 SUFFIXES = (
-    "those of targets or ids also end in _i32, for 32 bits, and token_log_probs and its gradient "
-    "in _k2 to _k64, for so many ids a row"
+    "those of targets or ids also end in _i32, for 32 bits, and ranked_log_probs, token_log_probs "
+    "and its gradient in _k2 to _k64, for so many ids a row"
 )
 
 

@@ -195,6 +195,14 @@ class Function(abc.ABC):
         """
         return exact
 
+    def compared(self, *inputs: Any) -> Any:
+        """Return what a choice is made of, an element a column."""
+        return inputs[0]
+
+    def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Return the results where `columns`, (rows, chosen), are those that are chosen."""
+        raise NotImplementedError(f"{self} chooses no columns")
+
     def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
         """Return for each result the size of what is added up in it, or None: see Measure.TERMS."""
         kind = DType.FLOAT64

@@ -142,6 +142,13 @@ class RankedLogProbs(OfIds):
         ranks = np.where((ranks != UNRANKED) & near, found[3], ranks)
         return log_probs, log_probs_of(x, top_ids), top_ids, ranks, lse
 
+    def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Return the results with those columns as the best."""
+        x, ids = inputs
+        log_probs, best, top_ids, ranks, lse = self.reference(x, ids)
+        best = log_probs_of(x, columns.reshape(top_ids.shape))
+        return log_probs, best, columns.reshape(top_ids.shape), ranks, lse
+
     def _above(self, x: Any, ids: Any, by: Any) -> Any:
         """Return how many elements of its row are larger than each id's by more than `by`."""
         import numpy as np

@@ -1142,8 +1142,3 @@ def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
     assert [record.rows for record in records] == [rows for rows, _ in sizes("online")]
     assert {record.status for record in records} == {Status.ABSENT}
     assert records[0].note == "128 rows do not fit"
-
-
-def test_choices_are_not_benched(on_the_host: Callable[..., Arena]) -> None:
-    with pytest.raises(InvalidValueError, match="near ones may change places"):
-        on_the_host("topk_softmax_k8")
