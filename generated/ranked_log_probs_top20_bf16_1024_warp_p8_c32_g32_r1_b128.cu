@@ -235,7 +235,7 @@ __device__ Col column_at(int i, int thread) {
   return (i / kPackSize * kThreadGroupWidth + thread) * kPackSize + i % kPackSize;
 }
 
-// The keys of a thread's elements.
+// The keys of a thread's elements. What is not there is -inf behind all columns.
 __device__ void make_keys(const Compute (&values)[kColsPerThread], int thread,
                           Key (&keys)[kColsPerThread]) {
 #pragma unroll

@@ -26,8 +26,6 @@ PACK_SIZES = (1, 2, 4, 8, 16)
 # float64's exp wants many for itself.
 OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
 
-RANK_BYTES = 4  # of how many elements a warp counted beside an id
-
 
 def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
     """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
@@ -128,6 +126,7 @@ class Strategy(abc.ABC):
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     # Whether its blocks take rows that share lines of a bias or of a mask at one time.
     turns: ClassVar[bool] = False
+    sorts: ClassVar[bool] = False  # whether its threads sort what a row's largest are chosen of
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
     # What all strategies have: by name only, and behind a strategy's own knobs in names.

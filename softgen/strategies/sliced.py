@@ -50,6 +50,15 @@ MOST_SORTED_OF_MANY = 8
 # Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
 PLACES_REGISTERS = 24
 
+# Elements of a thread whose block chooses. 64 in blocks of 512 threads spilled 1160 bytes, as the
+# places of all are known at once, and 80 of float32 1372.
+MOST_CHOSEN_OF = 40
+
+# What a choice takes beside them, and scores of elements: 32 of bfloat16 128256 spilled 48 bytes
+# without, and 24 sigmoids with a bias 80.
+CHOICE_REGISTERS = 16
+SCORE_REGISTERS = 40
+
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
@@ -266,7 +275,7 @@ class Sliced(Strategy):
         return mine and problem.shortens and problem.function.part is MAX_SUM
 
     def require_choice(self, problem: Problem) -> None:
-        """Raise IllegalVariantError if elements are chosen, and a thread cannot sort its own."""
+        """Raise IllegalVariantError if elements are chosen, and the template cannot."""
         if problem.function.part is not TOP:
             return
         self.require(
@@ -274,6 +283,20 @@ class Sliced(Strategy):
             "which column an element has is known of rows that start on packs: packs of "
             f"{problem.alignment} are such",
         )
+        self.require(not self.packed, "what is chosen is compared widened")
+        if not self.sorts:
+            function = problem.function
+            of_sum = function.chooses_scores and function.sums
+            one_exchange = not of_sum and not function.groups
+            self.require(
+                one_exchange, "groups, and scores that need a row's sum, take one exchange more"
+            )
+            self.require(
+                self.cols_per_thread <= MOST_CHOSEN_OF,
+                f"a thread holds at most {MOST_CHOSEN_OF} elements that a block chooses from, not "
+                f"{self.cols_per_thread}",
+            )
+            return
         most = MOST_SORTED[problem.compute_dtype]
         if problem.function.chosen > WARP_SIZE and not problem.column_bits:
             most = min(most, MOST_SORTED_OF_MANY)
@@ -302,7 +325,7 @@ class Sliced(Strategy):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
-        if problem.function.part is TOP:  # keys, and elements until they are summed
+        if problem.function.part is TOP and self.sorts:  # keys, and elements until they are summed
             key = problem.key_bytes // 4
             kept = problem.compute_dtype.itemsize // 4 * problem.function.sums
             return self.cols_per_thread * (key + kept)
@@ -335,7 +358,9 @@ class Sliced(Strategy):
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
             other += BELOW_REGISTERS
-        if problem.function.chosen > WARP_SIZE:
+        if problem.function.part is TOP and not self.sorts:
+            other += SCORE_REGISTERS if problem.function.chooses_scores else CHOICE_REGISTERS
+        elif problem.function.chosen > WARP_SIZE:
             other += PLACES_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]

@@ -1,6 +1,12 @@
-"""topk_softmax against float64: drawn widths, counts, groups and types, on the emulator."""
+"""topk_softmax against float64: drawn widths, counts, groups and types, on the emulator.
+
+More of them on request: `python -m tests.cpu.verify.test_topk_softmax 240`.
+"""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,9 +20,10 @@ from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
 from softgen.spec.numerics import Storage, check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
+from tests.helpers.emulator_helpers import share_programs
 
 WIDTHS = (64, 96, 128, 160, 256, 288, 384)
-CASES, BATCHES = 240, 8
+CASES, BATCH = 36, 18
 ROWS = 6
 
 
@@ -51,11 +58,10 @@ def settings(problem: Problem, number: int) -> list[Variant]:
     return found
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_drawn_cases(batch: int) -> None:
-    cases = [(*drawn(n), n) for n in range(batch, CASES, BATCHES)]
+def wrong_of(numbers: Sequence[int]) -> tuple[list[str], list[Variant]]:
+    """Return what is wrong in the cases of these numbers, and the variants that ran."""
+    cases = [(*drawn(n), n) for n in numbers]
     variants = [(variant, x) for problem, x, n in cases for variant in settings(problem, n)]
-    assert {variant.strategy.name for variant, _ in variants} == {"warp", "block", "safe"}
     sources = [render(variant) for variant, _ in variants]
     jobs = [
         Job(source, x, other_inputs(x, variant.problem))
@@ -68,4 +74,31 @@ def test_drawn_cases(batch: int) -> None:
             continue
         accuracy = check(result[0], job.inputs, job.source.variant.problem)
         wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
+    return wrong, [variant for variant, _ in variants]
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_drawn_cases(
+    first: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+    wrong, variants = wrong_of(range(first, first + BATCH))
     assert not wrong
+    assert {variant.strategy.name for variant in variants} == {"warp", "block", "safe"}
+    assert {variant.problem.dtype for variant in variants} == set(DType)
+    functions = [variant.problem.function for variant in variants]
+    for option in ("sigmoid", "bias", "groups", "renormalize"):
+        assert {bool(getattr(function, option)) for function in functions} == {False, True}
+
+
+def main(cases: int) -> None:
+    """Print what is wrong in so many cases."""
+    wrong = []
+    for first in range(0, cases, BATCH):
+        wrong += wrong_of(range(first, min(cases, first + BATCH)))[0]
+        print(f"{min(cases, first + BATCH)} of {cases} cases, {len(wrong)} wrong", flush=True)
+    sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
