@@ -52,9 +52,9 @@ class Deviation:
     bound: float
 
 
-def checked_rows(rows: int, cols: int, elements: int = MOST_ELEMENTS) -> npt.NDArray[np.int64]:
+def checked_rows(rows: int, cols: int, elements: int | None = None) -> npt.NDArray[np.int64]:
     """Return the rows to check: all, or an even spread that includes the first and the last."""
-    most = max(2, elements // cols)
+    most = max(2, (elements or MOST_ELEMENTS) // cols)
     if rows <= most:
         return np.arange(rows)
     return np.unique(np.arange(most) * (rows - 1) // (most - 1))
