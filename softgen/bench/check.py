@@ -127,7 +127,8 @@ def furthest_choice(
         arrays: its operands, of plain rows, all CuPy arrays (or all NumPy's).
         gives: the names of the results to look at; all by default.
     """
-    part = checked_rows(*arrays[0].shape, MOST_ON_HOST)
+    rows, cols = arrays[0].shape
+    part = checked_rows(rows, cols, MOST_ON_HOST)
     values = []
     for operand, array in zip(problem.operands, arrays, strict=True):
         found = array.astype("float64") if operand.shared else _in_float64(array, part)

@@ -41,12 +41,14 @@ def choosing_peers() -> list[Peer]:
 
 def sampling_peers() -> list[Peer]:
     """Return those that draw a sample of each row."""
-    every = {"cases": True, "samples": True}
     return [
-        Peer("torch.multinomial", _multinomial, ("torch",), **every),
-        Peer("torch.gumbel", _gumbel, ("torch",), **every),
-        Peer("flashinfer.sampling", _flashinfer_sample, ("torch", "flashinfer"), **every),
-        Peer("flashinfer.top_k_top_p", _flashinfer_fused, ("torch", "flashinfer"), **every),
+        Peer(name, prepare, packages, cases=True, samples=True)
+        for name, prepare, packages in (
+            ("torch.multinomial", _multinomial, ("torch",)),
+            ("torch.gumbel", _gumbel, ("torch",)),
+            ("flashinfer.sampling", _flashinfer_sample, ("torch", "flashinfer")),
+            ("flashinfer.top_k_top_p", _flashinfer_fused, ("torch", "flashinfer")),
+        )
     ]
 
 

@@ -131,7 +131,8 @@ class RankedLogProbs(Operator):
             tune=tuning(),
             batch_invariant=batch_invariant,
         )
-        return found  # type: ignore[return-value]
+        log_probs, best, columns, ranks, lse = found
+        return log_probs, best, columns, ranks, lse
 
     @staticmethod
     def fake(x: Any, ids: Any, temperatures: Any, temperature: Any, topk: Any, _: Any) -> Any:

@@ -41,8 +41,8 @@ def drawn(number: int, far: bool = False) -> tuple[Problem, Storage]:
     cols = int(random.integers(1, 1026))
     if far and number % 50 == 0:
         cols = VOCABULARIES[number // 50 % len(VOCABULARIES)]
-    k = int(random.choice([1, 20, random.integers(1, MOST_CHOSEN + 1)]))
-    count = int(random.choice([1, 1, 2, random.integers(1, MOST_IDS + 1)]))
+    k = (1, 20, int(random.integers(1, MOST_CHOSEN + 1)))[random.integers(3)]
+    count = (1, 1, 2, int(random.integers(1, MOST_IDS + 1)))[random.integers(4)]
     of = RankedLogProbs((Integer.INT64, Integer.INT32)[number % 2], count, min(k, cols))
     hooks = HOOKS[random.integers(len(HOOKS))] if number % 3 else ()
     dtype = list(DType)[number % 4]
