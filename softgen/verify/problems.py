@@ -239,8 +239,8 @@ def hooked_problems() -> list[Problem]:
         if "zeroempty" not in hooks:
             found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
     for i, hooks in enumerate((("scalerow",), ("softcap", "mask"), ("scale", "causal"))):
-        of = (types[i], HOOK_WIDTHS[i % 2])
-        found.append(Problem.of("ranked_log_probs_top20_k3", *of, hooks=hooks))
+        of = ("ranked_log_probs_top20", "ranked_log_probs_top1_k3")[i % 2]
+        found.append(Problem.of(of, types[i], HOOK_WIDTHS[i % 2], hooks=hooks))
     # Those to which the pair of a row is given, which is that of x as it is: no hook that would
     # make larger elements of it.
     for function in all_functions():

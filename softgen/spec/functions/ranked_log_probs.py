@@ -133,7 +133,7 @@ class RankedLogProbs(OfIds):
         """
         import numpy as np
 
-        x, ids = inputs
+        x, ids = inputs[0].astype(np.longdouble), inputs[1]  # what hooks left has the kernel's type
         log_probs, best, top_ids, ranks, lse = exact
         scores = (best, top_ids), (found[1], found[2])
         _, top_ids = TopkSoftmax(self.k).settled(*scores, x, np.float64(1), off=off)
