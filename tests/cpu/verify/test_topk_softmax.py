@@ -23,14 +23,18 @@ from softgen.strategies.variants import Variant, candidates
 from tests.helpers.emulator_helpers import share_programs
 
 WIDTHS = (64, 96, 128, 160, 256, 288, 384)
+LONG = (1500, 2047, 2048, 5000, 20000)  # also in blocks and clusters
 CASES, BATCH = 36, 18
-ROWS = 6
+ROWS = 7
+STRATEGIES = ("warp", "block", "cluster", "safe")
 
 
 def drawn(number: int) -> tuple[Problem, Storage]:
     """Return a problem and rows for it, by the number of a case."""
     random = np.random.default_rng(number)
     cols = int(random.choice(WIDTHS) if number % 2 else random.integers(1, 1026))
+    if number % 6 == 2:
+        cols = int(random.choice(LONG))
     dividing = [g for g in (1, 2, 4, 8, 16, 32) if cols % g == 0]
     groups = dividing[random.integers(len(dividing))]
     groups = groups if groups > 1 and random.integers(2) else 0
@@ -45,6 +49,9 @@ def drawn(number: int) -> tuple[Problem, Storage]:
     x[2] = 0
     x[3, random.integers(cols, size=cols // 2)] = -np.inf
     x[4, random.integers(cols)] = random.choice([np.nan, np.inf, -np.inf, -0.0])
+    x[5] = np.sort(x[5])  # the last threads, and the last blocks, have the largest
+    x[6] = -1
+    x[6, cols // 2 : cols // 2 + min(900, cols // 3)] = 2  # more ties than a board has places for
     return problem, encode(x, dtype)
 
 
@@ -52,7 +59,7 @@ def settings(problem: Problem, number: int) -> list[Variant]:
     """Return the best guess of each strategy, and another setting of each."""
     arch = arch_named("sm_90")
     found: list[Variant] = []
-    for strategy in ("warp", "block", "safe"):
+    for strategy in STRATEGIES:
         some = list(candidates(problem, ROWS, arch, strategy))
         found += dict.fromkeys((some[0], some[number % len(some)])) if some else ()
     return found
@@ -84,7 +91,7 @@ def test_drawn_cases(
     share_programs(tmp_path_factory, monkeypatch)
     wrong, variants = wrong_of(range(first, first + BATCH))
     assert not wrong
-    assert {variant.strategy.name for variant in variants} == {"warp", "block", "safe"}
+    assert {variant.strategy.name for variant in variants} == set(STRATEGIES)
     assert {variant.problem.dtype for variant in variants} == set(DType)
     functions = [variant.problem.function for variant in variants]
     for option in ("sigmoid", "bias", "groups", "renormalize"):

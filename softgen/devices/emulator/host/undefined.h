@@ -74,11 +74,11 @@ extern "C" inline __attribute__((used)) void simt_copy_does_not_fit(const char* 
 }
 
 extern "C" inline __attribute__((used)) void simt_atomic(const void* address, int size,
-                                                        const char* file, int line) {
+                                                        const void* pc, const char* file,
+                                                        int line) {
   simt_require_aligned(address, size, file, line);
   const auto at = reinterpret_cast<uintptr_t>(address);
   const auto bytes = static_cast<size_t>(size);
-  const void* pc = __builtin_return_address(0);
   if (workspace_array && workspace_array->near(at)) {
     on_access(at, bytes, false, pc);
     on_access(at, bytes, true, pc);

@@ -5,7 +5,7 @@
 #define SIMT_ATOMIC_ADD(type)                                                        \
   __attribute__((noinline, no_sanitize("thread"))) inline type atomicAdd(            \
       type* to, type value, SIMT_SITE) {                                             \
-    simt::simt_atomic(to, sizeof(type), file, line);                                 \
+    simt::simt_atomic(to, sizeof(type), __builtin_return_address(0), file, line);    \
     const type before = *to;                                                         \
     *to = before + value;                                                            \
     return before;                                                                   \
