@@ -129,7 +129,8 @@ class Cluster(Sliced):
             return PACKED_OTHER_REGISTERS + below * (12 if cut else 2)
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS
-        if self.packed or problem.compute_dtype is DType.FLOAT64:
+        chooses = problem.function.part is TOP
+        if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
             # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%

@@ -54,10 +54,8 @@ PLACES_REGISTERS = 24
 # places of all are known at once, and 80 of float32 1372.
 MOST_CHOSEN_OF = 40
 
-# What a choice takes beside them, and scores of elements: 32 of bfloat16 128256 spilled 48 bytes
-# without, and 24 sigmoids with a bias 80.
-CHOICE_REGISTERS = 16
-SCORE_REGISTERS = 40
+# What a thread needs beside its elements where its block chooses.
+CHOICE_REGISTERS = 32
 
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
@@ -84,6 +82,10 @@ def require_packable(
     # What is done on the way out is done to widened elements. On the way in the largest of two has
     # to stay the largest, and what is not there -inf.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
+    function = problem.function
+    as_loaded = function.sums and not function.chooses_scores and not problem.enters
+    if function.part is TOP and as_loaded:
+        own.add(Feature.TOPS)
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
@@ -283,7 +285,6 @@ class Sliced(Strategy):
             "which column an element has is known of rows that start on packs: packs of "
             f"{problem.alignment} are such",
         )
-        self.require(not self.packed, "what is chosen is compared widened")
         if not self.sorts:
             function = problem.function
             of_sum = function.chooses_scores and function.sums
@@ -292,7 +293,7 @@ class Sliced(Strategy):
                 one_exchange, "groups, and scores that need a row's sum, take one exchange more"
             )
             self.require(
-                self.cols_per_thread <= MOST_CHOSEN_OF,
+                self.packed or self.cols_per_thread <= MOST_CHOSEN_OF,
                 f"a thread holds at most {MOST_CHOSEN_OF} elements that a block chooses from, not "
                 f"{self.cols_per_thread}",
             )
@@ -353,14 +354,15 @@ class Sliced(Strategy):
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
+        if problem.function.part is TOP and not self.sorts:
+            choice = CHOICE_REGISTERS * problem.compute_dtype.itemsize // 4
+            return choice + self.hook_registers(problem)
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
         other += self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
             other += BELOW_REGISTERS
-        if problem.function.part is TOP and not self.sorts:
-            other += SCORE_REGISTERS if problem.function.chooses_scores else CHOICE_REGISTERS
-        elif problem.function.chosen > WARP_SIZE:
+        if problem.function.chosen > WARP_SIZE:
             other += PLACES_REGISTERS
         if self.realigns(problem):
             return other + REALIGNED_REGISTERS[problem.compute_dtype]

@@ -83,11 +83,12 @@ ODD[3, [250, 9]] = 1, 2
 TIES_IDS = np.random.default_rng(1).integers(0, 300, (6, 9))
 ODD_IDS = np.array([[7, 0], [7, 0], [7, 0], [250, 3], [-100, 0], [300, 299]]).repeat(5, 1)[:, 1:]
 K = 20
-KNOWN = Problem.of(RankedLogProbs(count=9, k=K), "float32", 300)
+KNOWN = RankedLogProbs(count=9, k=K)
 CHOICES = {
     "warp": "warp",
     "block": "block_p4_c4_g96_b96_m1",
     "cluster": "cluster_p4_c4_b64_k2_m1",
+    "packed": "cluster_p4_c4_b64_k2_m1_pk",
     "safe": "safe",
 }
 BREAKS = (
@@ -98,6 +99,7 @@ BREAKS = (
     ("block", "counts[part][k]", "counts[0][k]"),
     ("cluster", "larger_of_blocks[rank][k], &b", "larger_of_blocks[0][k], &b"),
     ("cluster", "add_larger(larger_of_blocks", "add_larger(larger_of_warps"),
+    ("packed", "at < kPackSize; ++at", "at < kPackSize - 1; ++at"),
     ("safe", "values[0] > logits[k]", "values[0] > logits[0]"),
     ("safe", "id = first + k < kIds ? first + k : 0", "id = k"),
 )
@@ -107,11 +109,15 @@ BREAKS = (
 def launches() -> dict[Any, tuple[Job, Any]]:
     """Return all launches by what they are of: built together, which takes half the time."""
     jobs: dict[Any, Job] = dict(enumerate(cases(range(CASES))))
-    sources = {name: render(select(KNOWN, 6, ARCH, CHOICES[name])) for name in CHOICES}
+    sources = {}
+    for name, choice in CHOICES.items():
+        problem = Problem.of(KNOWN, "bfloat16" if name == "packed" else "float32", 300)
+        sources[name] = render(select(problem, 6, ARCH, choice))
     named: dict[Any, Any] = {**sources, **{b: broken(sources[b[0]], *b[1:]) for b in BREAKS}}
-    for name, source in named.items():
-        jobs[name, "ties"] = Job(source, TIES.astype(np.float32), (TIES_IDS,))
-        jobs[name, "odd"] = Job(source, ODD.astype(np.float32), (ODD_IDS,))
+    for each, source in named.items():
+        dtype = source.variant.problem.dtype
+        jobs[each, "ties"] = Job(source, encode(TIES, dtype), (TIES_IDS,))
+        jobs[each, "odd"] = Job(source, encode(ODD, dtype), (ODD_IDS,))
     program = build([job.source for job in jobs.values()])
     results = program.run_counted(list(jobs.values()))
     return dict(zip(jobs, zip(jobs.values(), results, strict=True), strict=True))
