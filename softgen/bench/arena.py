@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softgen.bench.check import CHUNK
+from softgen.bench.check import CHUNK, chosen_columns
 from softgen.bench.hooked import HOOKED, Exact
 from softgen.bench.shape import Shape
 from softgen.bench.views import VIEWS
@@ -50,7 +50,7 @@ class Arena:
                 "none for it; `softgen tune` times its candidates"
             )
         integers = any(isinstance(each.dtype, Integer) for each in shape.problem.results)
-        if integers and not shape.function.chosen:
+        if integers and chosen_columns(shape.problem) is None:
             raise InvalidValueError(
                 f"{shape.function.name} gives integers that are no choice, and bench compares none "
                 "of them; `softgen verify` checks it and `softgen tune` times it"
@@ -198,7 +198,7 @@ class Arena:
 
         Where elements are chosen it is what a read reads: rows, and as much as what is written.
         """
-        if self.problem.function.chosen:
+        if chosen_columns(self.problem) is not None:
             return self.bytes + sum(map(self._size, self.problem.results))
         return self.bytes + self.given_bytes // 2
 

@@ -114,6 +114,13 @@ def furthest(
     return max(deviations, key=lambda each: each.error / each.bound)
 
 
+def chosen_columns(problem: Problem) -> Operand | None:
+    """Return the result that has the columns of a choice; None where nothing is chosen."""
+    chosen = problem.function.chosen
+    found = (o for o in problem.results if o.name in COLUMNS and o.width == chosen)
+    return next(found, None)
+
+
 def furthest_choice(
     problem: Problem, arrays: Sequence[Any], gives: Sequence[str] = ()
 ) -> Deviation:
@@ -127,18 +134,21 @@ def furthest_choice(
         arrays: its operands, of plain rows, all CuPy arrays (or all NumPy's).
         gives: the names of the results to look at; all by default.
     """
+    import cupy
+
     rows, cols = arrays[0].shape
     part = checked_rows(rows, cols, MOST_ON_HOST)
-    values = []
+    where, values = cupy.get_array_module(arrays[0]).asarray(part), []
     for operand, array in zip(problem.operands, arrays, strict=True):
-        found = array.astype("float64") if operand.shared else _in_float64(array, part)
+        found = array.astype("float64") if operand.shared else _in_float64(array, where)
         values.append(found.get() if hasattr(found, "get") else found)
     count, function, results = len(problem.inputs), problem.function, problem.results
     inputs, found = (
         values[:count],
         dict(zip([o.name for o in results], values[count:], strict=True)),
     )
-    which = next(o for o in results if o.name in COLUMNS and o.width == function.chosen)
+    which = chosen_columns(problem)
+    assert which is not None, problem
     exact = dict(zip(found, function.reference(*inputs), strict=True))
     columns = (len(part), function.chosen)
     mine, right = (each[which.name].reshape(columns).astype(np.int64) for each in (found, exact))

@@ -137,7 +137,7 @@ class Race:
             return Finding(name, Status.WRONG, note=wrong)
         if entrant.objection is not None or not entrant.computes:
             return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
-        if arena.problem.function.chosen:
+        if check.chosen_columns(arena.problem) is not None:
             found = check.furthest_choice(arena.problem, arena.sets[0], entrant.gives)
         else:
             found = check.furthest(
