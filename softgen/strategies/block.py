@@ -40,6 +40,7 @@ class Block(Sliced):
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
+            Feature.RANKS,
         }
     )
     cuts_sums = True

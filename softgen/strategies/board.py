@@ -10,6 +10,7 @@ from __future__ import annotations
 from softgen.spec.arch import WARP_SIZE
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
+from softgen.strategies.sliced import Sliced
 
 # Of 32 names a warp finds the k-th by itself: of random elements 31 are not behind the 20th. With
 # as many names as are chosen it would be five times the choice.
@@ -31,18 +32,23 @@ def names(chosen: int, threads: int) -> int:
 
 def most_found(strategy: Strategy) -> int:
     """Return how many keys a board has a place for: a row's, or those of what a block holds."""
-    return MOST_FOUND if hasattr(strategy, "cols_per_thread") else 2 * MOST_FOUND
+    return MOST_FOUND if isinstance(strategy, Sliced) else 2 * MOST_FOUND
 
 
-def chunk(cols_per_thread: int) -> int:
-    """Return how many of a thread's elements are compared with a bound by the largest of them."""
-    return max(n for n in range(1, MOST_OF_CHUNK + 1) if cols_per_thread % n == 0)
+def chunk(strategy: Sliced) -> int:
+    """Return how many of a thread's elements are compared with a bound by the largest of them.
+
+    They are adjacent, or of single loads.
+    """
+    if strategy.pack_size > 1:
+        return strategy.pack_size
+    return max(n for n in range(1, MOST_OF_CHUNK + 1) if strategy.cols_per_thread % n == 0)
 
 
 def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
     """Return the shared memory of a board."""
     function, number, key = problem.function, problem.compute_dtype.itemsize, problem.key_bytes
-    warps, held = threads // WARP_SIZE, hasattr(strategy, "cols_per_thread")
+    warps, held = threads // WARP_SIZE, isinstance(strategy, Sliced)
     many = names(function.chosen, threads)
     keys, numbers, words = most_found(strategy) + function.chosen, 0, threads + 1
     if many > WARP_SIZE:

@@ -47,6 +47,7 @@ class Cluster(Sliced):
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
+            Feature.RANKS,
         }
     )
     cuts_sums = True

@@ -85,7 +85,7 @@ def require_packable(
     function = problem.function
     as_loaded = function.sums and not function.chooses_scores and not problem.enters
     if function.part is TOP and as_loaded:
-        own.add(Feature.TOPS)
+        own |= {Feature.TOPS, Feature.RANKS}
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
