@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from softgen.bench.check import CHUNK
+from softgen.bench.check import CHUNK, chosen_columns
 from softgen.bench.hooked import HOOKED, Exact
 from softgen.bench.shape import Shape
 from softgen.bench.views import VIEWS
@@ -49,10 +49,11 @@ class Arena:
                 f"{shape.function.name} takes an array that is broadcast over rows, and bench has "
                 "none for it; `softgen tune` times its candidates"
             )
-        if any(isinstance(each.dtype, Integer) for each in shape.problem.results):
+        integers = any(isinstance(each.dtype, Integer) for each in shape.problem.results)
+        if integers and chosen_columns(shape.problem) is None:
             raise InvalidValueError(
-                f"{shape.function.name} gives columns, of which near ones may change places, and "
-                "bench compares none; `softgen verify` checks it and `softgen tune` times it"
+                f"{shape.function.name} gives integers that are no choice, and bench compares none "
+                "of them; `softgen verify` checks it and `softgen tune` times it"
             )
         self.shape = shape
         self.arch: Arch = current_arch()
@@ -122,6 +123,13 @@ class Arena:
         return [self._tensor(array) for array in self.y]
 
     @functools.cached_property
+    def torch_results(self) -> list[dict[str, Any]]:
+        """Each set's results as PyTorch tensors, by name."""
+        names = [operand.name for operand in self.problem.results]
+        found = [[self._tensor(arrays[i]) for i in self.buffers.results] for arrays in self.sets]
+        return [dict(zip(names, tensors, strict=True)) for tensors in found]
+
+    @functools.cached_property
     def contiguous_x(self) -> list[Any]:
         """Contiguous arrays of the shape of x, in the memory that x is a view of."""
         x, case = self.problem.operands[0], self.shape.case
@@ -163,10 +171,10 @@ class Arena:
     def swept(self) -> list[tuple[int, ...]]:
         """The device addresses that the limit goes over, a tuple a set: from, and to.
 
-        Those of the operands, unless what a hook takes has to be moved as well. It joins two
-        inputs that are as large as the result.
+        Those of the operands, unless more than those has to be moved. It joins two inputs that are
+        as large as the result.
         """
-        if not self.given_bytes:
+        if self.swept_bytes == self.bytes:
             second = (
                 (1,)
                 if self.problem.writes_elements and len(self.problem.element_inputs) == 2
@@ -186,7 +194,12 @@ class Arena:
 
     @property
     def swept_bytes(self) -> int:
-        """What a copy reads, and writes, that moves as much as the call has to."""
+        """What a copy reads, and writes, that moves as much as the call has to.
+
+        Where elements are chosen it is what a read reads: rows, and as much as what is written.
+        """
+        if chosen_columns(self.problem) is not None:
+            return self.bytes + sum(map(self._size, self.problem.results))
         return self.bytes + self.given_bytes // 2
 
     @functools.cached_property

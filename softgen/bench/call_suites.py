@@ -9,6 +9,9 @@ from softgen.bench.shape import Case, Shape
 from softgen.bench.views import VIEWS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
+from softgen.spec.functions.logsumexp import LogSumExp
+from softgen.spec.functions.ranked_log_probs import RANKED_LOG_PROBS
+from softgen.spec.functions.topk_softmax import TopkSoftmax
 
 F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 
@@ -99,3 +102,27 @@ def gradients() -> Iterator[Shape]:
     for name in ("softmax_backward", "log_softmax_backward"):
         function = Function.of(name)
         yield from (Shape("backward", *case, function=function) for case in GRADIENTS)
+
+
+ROUTED = tuple(
+    (rows, cols) for cols in (8, 64, 128, 160, 256, 384) for rows in (1, 64, 8192, 65536)
+)
+DEEPSEEK = TopkSoftmax(8, sigmoid=True, bias=True, groups=8, kept_groups=4, renormalize=True)
+SERVED = tuple((rows, cols) for cols in (128256, 151936) for rows in (1, 8, 64, 1024))
+
+
+def routing() -> Iterator[Shape]:
+    """Yield the best 8 of rows of experts, and DeepSeek-V3's router."""
+    yield from (Shape("routing", BF16, *size, function=TopkSoftmax(8)) for size in ROUTED)
+    yield Shape("routing", BF16, 8192, 256, function=DEEPSEEK)
+
+
+def topk() -> Iterator[Shape]:
+    """Yield the best tokens of rows of logits."""
+    return (Shape("topk", BF16, *size, function=RANKED_LOG_PROBS) for size in SERVED)
+
+
+def samples() -> Iterator[Shape]:
+    """Yield a sample of each row of the same; logsumexp reads as much."""
+    function = LogSumExp()
+    return (Shape.of("sample", BF16, Case(size, samples=True), function) for size in SERVED)

@@ -20,6 +20,11 @@ from softgen.tuning.gate import TINY
 # Elements at a time: 128 MB in float64, of which a reference makes some five arrays.
 CHUNK = 1 << 24
 MOST_ELEMENTS = 1 << 28  # of larger inputs evenly spread rows are checked
+MOST_ON_HOST = 1 << 22  # the same of choices, whose reference sorts rows by NumPy
+
+# Results that are columns, and how far apart what is compared may be: it is computed in float32.
+COLUMNS = ("ids", "top_ids")
+NEAR = 4e-6
 
 # What counts as wrong. softgen's own bounds are tighter; a fast exponential in float32 loses about
 # |x - max| * 2**-24 and a long sum some more, which is a choice and no mistake. In 16 bits: two
@@ -47,9 +52,9 @@ class Deviation:
     bound: float
 
 
-def checked_rows(rows: int, cols: int) -> npt.NDArray[np.int64]:
+def checked_rows(rows: int, cols: int, elements: int | None = None) -> npt.NDArray[np.int64]:
     """Return the rows to check: all, or an even spread that includes the first and the last."""
-    most = max(2, MOST_ELEMENTS // cols)
+    most = max(2, (elements or MOST_ELEMENTS) // cols)
     if rows <= most:
         return np.arange(rows)
     return np.unique(np.arange(most) * (rows - 1) // (most - 1))
@@ -106,6 +111,66 @@ def furthest(
         Deviation(operand.name, error, TOLERANCE[operand.float_type])
         for operand, error in zip(problem.results, worst, strict=True)
     ]
+    return max(deviations, key=lambda each: each.error / each.bound)
+
+
+def chosen_columns(problem: Problem) -> Operand | None:
+    """Return the result that has the columns of a choice; None where nothing is chosen."""
+    chosen = problem.function.chosen
+    found = (o for o in problem.results if o.name in COLUMNS and o.width == chosen)
+    return next(found, None)
+
+
+def furthest_choice(
+    problem: Problem, arrays: Sequence[Any], gives: Sequence[str] = ()
+) -> Deviation:
+    """Return the deviation of the furthest result of a choice, over some rows, on the host.
+
+    Columns are right where what is compared of them is that of the exact ones, one after another:
+    of equal ones any may be chosen. What belongs to columns is compared with that of those found.
+
+    Args:
+        problem: what was computed.
+        arrays: its operands, of plain rows, all CuPy arrays (or all NumPy's).
+        gives: the names of the results to look at; all by default.
+    """
+    import cupy
+
+    rows, cols = arrays[0].shape
+    part = checked_rows(rows, cols, MOST_ON_HOST)
+    where, values = cupy.get_array_module(arrays[0]).asarray(part), []
+    for operand, array in zip(problem.operands, arrays, strict=True):
+        found = array.astype("float64") if operand.shared else _in_float64(array, where)
+        values.append(found.get() if hasattr(found, "get") else found)
+    count, function, results = len(problem.inputs), problem.function, problem.results
+    inputs, found = (
+        values[:count],
+        dict(zip([o.name for o in results], values[count:], strict=True)),
+    )
+    which = chosen_columns(problem)
+    assert which is not None, problem
+    exact = dict(zip(found, function.reference(*inputs), strict=True))
+    columns = (len(part), function.chosen)
+    mine, right = (each[which.name].reshape(columns).astype(np.int64) for each in (found, exact))
+    there = ((mine >= 0) & (mine < problem.cols)).all(axis=1)
+    there &= (np.diff(np.sort(mine, axis=1), axis=1) > 0).all(axis=1)
+    mine = np.where(there[:, None], mine, right)
+    compared = function.compared(*inputs)
+    of_mine, of_right = (np.take_along_axis(compared, each, axis=1) for each in (mine, right))
+    wrong = ~there | (abs(of_mine - of_right) > NEAR * (1 + abs(of_right))).any(axis=1)
+    # Groups whose ranks are all but equal may change places, and with them all of a row.
+    allowed = len(part) // 1000 if function.groups else 0
+    error = np.inf if wrong.sum() > allowed else 0.0
+    deviations = [Deviation(which.name, error, 1.0)]
+    wanted = dict(zip(found, function.of_columns(mine, *inputs), strict=True))
+    for operand in results:
+        if operand is which or (gives and operand.name not in gives):
+            continue
+        error = _error(operand, found[operand.name], wanted[operand.name], None)
+        exactly = operand.measure is Measure.EXACT
+        deviations.append(
+            Deviation(operand.name, error, 1.0 if exactly else TOLERANCE[operand.float_type])
+        )
     return max(deviations, key=lambda each: each.error / each.bound)
 
 

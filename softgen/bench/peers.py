@@ -57,6 +57,9 @@ class Entrant:
         coarseness: times the usual bound that its error may be: more where it rounds to the type of
             x on the way to an exponential.
         first_alone: whether it gives the first result alone, where a kernel has others beside it.
+        gives: the names of the results that it gives, where those are chosen; () for all.
+        objection: returns what is wrong with the results of launch(0), or "", where they are no
+            function's of the inputs.
     """
 
     launch: Launch
@@ -67,6 +70,8 @@ class Entrant:
     computes: bool = True
     coarseness: float = 1.0
     first_alone: bool = False
+    gives: tuple[str, ...] = ()
+    objection: Callable[[], str] | None = None
 
 
 @dataclass(frozen=True)
@@ -101,6 +106,7 @@ class Peer:
         compiles: whether every shape costs seconds of compilation: only landmarks are timed.
         functions: names of those that it has; None for all.
         cases: whether it has other axes, hooks and views.
+        samples: whether it draws samples of rows, or is timed beside those.
     """
 
     name: str
@@ -109,6 +115,7 @@ class Peer:
     compiles: bool = False
     functions: tuple[str, ...] | None = None
     cases: bool = False
+    samples: bool = False
 
     def lacking(self, shape: Shape) -> str | None:
         """Return what it does not have of what a shape is about, in words, or None."""
@@ -117,6 +124,8 @@ class Peer:
             return f"has no {function}"
         if shape.case is not None and not self.cases:
             return "is called for rows of contiguous arrays alone"
+        if shape.case is not None and shape.case.samples and not self.samples:
+            return "draws no samples"
         return None
 
     def missing(self) -> str | None:
@@ -143,6 +152,10 @@ def softgen_entrant(
     from softgen.call.plan import plan
 
     shape = arena.shape
+    if shape.case is not None and shape.case.samples:
+        from softgen.bench.choosing import softgen_sample
+
+        return softgen_sample(arena)
     if shape.case is not None and shape.case.called:
         options = {"tune": tune, "variant": variant, "batch_invariant": batch_invariant or None}
         return called_entrant(arena, pdl=pdl, **options)

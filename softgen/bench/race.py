@@ -133,12 +133,17 @@ class Race:
             entrant.launch(0)
             entrant.collect()
         arena.player.stream.synchronize()
-        if not entrant.computes:
+        if entrant.objection is not None and (wrong := entrant.objection()):
+            return Finding(name, Status.WRONG, note=wrong)
+        if entrant.objection is not None or not entrant.computes:
             return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
-        found = check.furthest(
-            *(arena.problem, arena.sets[0], arena.shape.axis, arena.exact),
-            most=1 if entrant.first_alone else None,
-        )
+        if check.chosen_columns(arena.problem) is not None:
+            found = check.furthest_choice(arena.problem, arena.sets[0], entrant.gives)
+        else:
+            found = check.furthest(
+                *(arena.problem, arena.sets[0], arena.shape.axis, arena.exact),
+                most=1 if entrant.first_alone else None,
+            )
         if found.error <= found.bound * entrant.coarseness:
             return Finding(name, Status.TIMED, error=found.error, note=entrant.note)
         which = f"{found.result} is " if len(arena.problem.results) > 1 else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
+from softgen.bench.choosing import choosing_peers, sampling_peers, yardsticks
 from softgen.bench.host import numpy_peers
 from softgen.bench.libraries import autotuned_peers, lesson_peers, library_peers
 from softgen.bench.named import (
@@ -44,7 +45,7 @@ HOST_SUITE, HOST_ROWS, HOST_COLS = "online", 20000, 5000
 def own_peers() -> list[Peer]:
     """Return softgen's tuned call, its first guess, and its reproduction of OneFlow's choice."""
     return [
-        Peer("softgen", softgen_entrant, cases=True),
+        Peer("softgen", softgen_entrant, cases=True, samples=True),
         Peer("softgen-untuned", lambda arena: softgen_entrant(arena, tune="off"), cases=True),
         Peer("oneflow", lambda arena: softgen_entrant(arena, variant="oneflow")),
     ]
@@ -88,13 +89,18 @@ def peers_of_suites() -> dict[str, list[Peer]]:
         "compiled": autotuned_peers(),
         "short": [extra_peers()[name] for name in (PLAIN, DEPENDENT_COPY, AGAIN)],
         "drawn": [extra_peers()[AGAIN]],
+        "routing": [*yardsticks(), *choosing_peers()],
+        "sample": sampling_peers(),
     }
 
 
 @functools.cache
 def others() -> frozenset[str]:
     """Return the names of the peers that run nothing of softgen's, and of the limit."""
-    peers = (*library_peers(), *autotuned_peers(), *lesson_peers(), *numpy_peers())
+    peers = (
+        *(*library_peers(), *autotuned_peers(), *lesson_peers(), *numpy_peers()),
+        *(*choosing_peers(), *sampling_peers()),
+    )
     return frozenset({LIMIT, *(peer.name for peer in peers)})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 from softgen.bench.hooked import HOOKED
 from softgen.bench.views import VIEWS
@@ -13,6 +14,9 @@ from softgen.spec.functions.base import Function
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import Problem
+
+# The filters of a sample, by the names of softgen.sample's arguments.
+SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02}
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,15 @@ class Case:
         axis: which axis of x is reduced.
         hook: the arguments of the call beside x, by a name of `hooked.HOOKED`; "" for none.
         view: the part of the array that x is, by a name of `views.VIEWS`; "" for all of it.
+        samples: whether a column of each row is drawn, by the filters of `SAMPLED`. The function is
+            then what reads as much.
     """
 
     shape: tuple[int, ...]
     axis: int = -1
     hook: str = ""
     view: str = ""
+    samples: bool = False
 
     @functools.cached_property
     def x_shape(self) -> tuple[int, ...]:
@@ -76,6 +83,7 @@ class Case:
 
     def __str__(self) -> str:
         words = [self.hook] if self.hook else []
+        words += [f"a sample by {name} {value}" for name, value in SAMPLED.items() if self.samples]
         size = " x ".join(map(str, self.shape))
         if self.view:
             words += [f"{self.view} of {size}"]

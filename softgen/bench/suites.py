@@ -7,7 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
-from softgen.bench.call_suites import axes, gradients, hooks, losses, views
+from softgen.bench.call_suites import (
+    axes,
+    gradients,
+    hooks,
+    losses,
+    routing,
+    samples,
+    topk,
+    views,
+)
 from softgen.bench.shape import Shape
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
@@ -222,6 +231,34 @@ SUITES = {
             "logits of language models in training",
             calls=losses,
             peers=(*USUAL, "quack"),
+        ),
+        Suite(
+            "routing",
+            "routers of experts: the best 8 of each row, and DeepSeek-V3's",
+            calls=routing,
+            peers=(
+                *("softgen", "softgen-untuned", "softgen-softmax"),
+                *("torch.topk", "torch.compile-topk"),
+                *("flashinfer.topk", "sglang", "vllm", "quack.topk"),
+            ),
+        ),
+        Suite(
+            "topk",
+            "the 20 best log-probabilities of rows of logits, with the rank of a token",
+            calls=topk,
+            peers=(
+                *("softgen", "softgen-untuned", "softgen-logsumexp"),
+                *("torch.topk", "torch.compile-topk", "torch.topk-softgen", "flashinfer.topk"),
+            ),
+        ),
+        Suite(
+            "sample",
+            "a sample of each row of logits, by all filters",
+            calls=samples,
+            peers=(
+                *("softgen", "softgen-logsumexp", "torch.multinomial", "torch.gumbel"),
+                *("flashinfer.sampling", "flashinfer.top_k_top_p"),
+            ),
         ),
     )
 }

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.axes import axis_of, with_axes_kept
-from softgen.call.ids import ids_of, require_columns, scale_of
+from softgen.call.ids import Ids, ids_of, require_columns, scale_of
 from softgen.call.library import library_of
 from softgen.call.options import HookedAxisOptions, HookedOptions, call
 from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import compute_type
+from softgen.spec.functions.topk_softmax import MOST_CHOSEN
+from softgen.spec.problem import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -58,6 +60,7 @@ def token_log_probs(
     ids: Any,
     *,
     temperature: Any = None,
+    topk: int | None = None,
     dtype: object = None,
     out: Any = None,
     return_lse: bool = False,
@@ -72,6 +75,8 @@ def token_log_probs(
         ids: the columns, int32 or int64, of x's library and on its device: one a row, of x's shape
             without the last axis, or up to 64 a row, in one more axis.
         temperature: above 0: a number, or an array of numbers that broadcasts over the rows.
+        topk: 1 to 64: how many of the largest elements of each row to return too, and the rank of
+            each id. It takes no dtype and no return_entropy.
         dtype: dtype of log-probabilities and entropies; float32 (float64 for float64) by default.
         out: where to write the log-probabilities, an array of the shape, dtype and device of ids'.
         return_lse: whether to return log(sum(exp(x / temperature))) of each row too, as `softmax`
@@ -83,8 +88,12 @@ def token_log_probs(
 
     Returns:
         An array of ids' shape; with `return_lse` or `return_entropy` a tuple of it, lse and the
-        entropy, of what is asked for.
+        entropy, of what is asked for. With `topk` a tuple of it, the log-probabilities of the
+        largest elements and their columns (int32), largest first and of equal ones the lower
+        column, in one more axis of `topk`, the rank of each id (int32, of ids' shape), and lse if
+        it is asked for. A rank is how many elements of the row are larger than that of the id.
 
+    A rank is -1 where the log-probability is NaN. Columns are then 0 to topk - 1 if the row's are.
     NaN for a row with NaN or +inf, or of nothing but -inf, and -inf for a column of -inf or one
     that a hook hides. Raises what `softmax` raises.
     """
@@ -96,6 +105,11 @@ def token_log_probs(
         if asked.get("scale") is not None:
             raise InvalidValueError("scale is 1 / temperature; give one of them")
         asked["scale"] = scale_of(temperature)
+    if topk is not None:
+        taken = {"dtype": dtype is not None, "return_entropy": return_entropy}
+        if refused := [name for name, is_given in taken.items() if is_given]:
+            raise InvalidValueError(f"topk does not go with {refused[0]}; leave one of them out")
+        return _ranked(x, given, topk_of(topk, x.shape[-1]), out, asked)[: 4 + return_lse]
     beside = "_entropy" if return_entropy else "_lse" if return_lse else ""
     name = f"token_log_probs{beside}{given.suffix}"
     out = out if out is None else given.flat(out)
@@ -106,6 +120,27 @@ def token_log_probs(
     log_probs, *more = found  # the entropy, if any, then lse
     wanted = [more[-1]] * return_lse + [more[0]] * return_entropy
     return given.shaped(log_probs), *wanted
+
+
+def topk_of(topk: Any, cols: int) -> int:
+    """Return how many are chosen of rows of `cols` columns; raise for a number that cannot be."""
+    k = whole_number("topk", topk)
+    if not 1 <= k <= MOST_CHOSEN:
+        raise InvalidValueError(f"topk must be from 1 to {MOST_CHOSEN}, got {k}")
+    if k > cols:
+        raise InvalidValueError(f"topk must be at most the {cols} columns, got {k}")
+    return k
+
+
+def _ranked(x: Any, ids: Ids, k: int, out: Any, options: dict[str, Any]) -> tuple[Any, ...]:
+    """Return log-probabilities of ids, those of the `k` best, their columns, ranks and lse."""
+    name = f"ranked_log_probs_top{k}{ids.suffix}"
+    out = out if out is None else ids.flat(out)
+    found = call(name, x, options, HookedOptions, out=out, others=(ids.array,))
+    log_probs, best, columns, ranks, lse = found
+    if k == 1:
+        best, columns = best[..., None], columns[..., None]
+    return ids.shaped(log_probs), best, columns, ids.shaped(ranks), lse
 
 
 def arithmetic_of(x: Any) -> str:

@@ -33,7 +33,8 @@ def bench(
         typer.Option(
             "--suite",
             help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, compiled, "
-            "drawn, axes, hooks, views, backward or losses; may be repeated.",
+            "drawn, axes, hooks, views, backward, losses, routing, topk or sample; may be "
+            "repeated.",
         ),
     ] = None,
     shape: Annotated[

@@ -95,9 +95,9 @@ def _row_names(problem: Problem) -> dict[str, Any]:
         "choice_parameters": [
             array_of(o.name) if o.extent is Extent.ELEMENT else o.parameter for o in problem.given
         ],
-        "choice_arguments": ", ".join(
+        "choice_arguments": [
             array(o.name) if o.extent is Extent.ELEMENT else o.name for o in problem.given
-        ),
+        ],
         "more_arrays": [array_of(operand.name) for operand in problem.element_inputs[1:]],
         "more_rows_at": "".join(f", {row_of(o.name)}" for o in problem.element_inputs[1:]),
         "more_names": "".join(f", {array(o.name)}" for o in problem.element_inputs[1:]),
@@ -228,10 +228,20 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         written = ["hooks", *([] if reads else [rows["array"](first)]), *written]
         of_x = [] if reads else [rows["array_of"](first)]
         declared = ["const Hooks& hooks", *of_x, *declared]
+    choice = {name: rows[name] for name in ("choice_parameters", "choice_arguments")}
+    if problem.function.ranked:
+        choice["choice_parameters"] = ["const int (&larger)[kIdPlaces]", *declared]
+        choice["choice_arguments"] = ["larger", *written]
     # Beside widened float32 it spilled 24 bytes in threads of 64 elements.
     packed = variant.strategy.knobs.get("packed", False)
     patches = problem.picks and variant.strategy.patches and packed
     return {
+        **choice,
+        "write_choice": lambda indent, *of_row: call(
+            "write_choice", ["row", *of_row, *choice["choice_arguments"]], indent, ""
+        ),
+        # What counts elements takes of the row, where its id's element is not read before.
+        "of_ids": "hooks" if reads else f"hooks, {rows['array'](first)}",
         "patches": patches,
         # What all columns are less by is no target's alone.
         "leaves": problem.leaves and (not patches or problem.function.smooths),

@@ -213,15 +213,14 @@ def check(
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         got = (decode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
-        exact = problem.function.settled(exact, tuple(got), *exact_inputs)
+        off = slack(problem, exact_inputs[0])  # with the sink
+        exact = problem.function.settled(exact, tuple(got), *exact_inputs, off=off)
         sizes = problem.function.magnitudes(*exact_inputs)
     if problem.slopes:
         times = gain(problem, values)
         sizes = tuple(size if size is None else size * times for size in sizes)
-    x = exact_inputs[0]  # with the sink
-    off = slack(problem, x)
     found = [
-        _check(*each, x, off, problem, exponent_error)
+        _check(*each, exact_inputs[0], off, problem, exponent_error)
         for each in zip(_limited(problem, values), results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))

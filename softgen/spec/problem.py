@@ -210,11 +210,12 @@ class Problem:
     def column_bits(self) -> int:
         """The bits of a widened element that tell its column where elements are chosen, or 0.
 
-        A bfloat16 leaves 16 of 32, a float16 13. Threads may count up to twice the columns.
+        A bfloat16 leaves 16 of 32, a float16 13, unless hooks compute with them. Threads may count
+        up to twice the columns.
         """
         bits = {DType.BFLOAT16: 16, DType.FLOAT16: 13}.get(self.dtype, 0)
         fits = 2 * self.cols <= 2**bits and self.compute_dtype is DType.FLOAT32
-        return bits if fits and not self.function.chooses_scores else 0
+        return bits if fits and not self.function.chooses_scores and not self.computes else 0
 
     @property
     def mail_bytes(self) -> int:

@@ -72,6 +72,7 @@ class Feature(Enum):
     )
     FLOAT8 = "results have 8 bits"
     TOPS = "parts have the largest elements of a row, with their columns"
+    RANKS = "of elements of a row, by their columns, the larger ones are counted"
     PICKS = "an element is read by its column before any result is written"
 
 
@@ -85,6 +86,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
         (Feature.TOPS, problem.function.part is TOP),
+        (Feature.RANKS, problem.function.ranked > 0),
         (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),
         (Feature.ENDS, problem.shortens),

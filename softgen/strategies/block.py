@@ -18,7 +18,7 @@ from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes
+from softgen.strategies.board import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
@@ -40,6 +40,7 @@ class Block(Sliced):
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
+            Feature.RANKS,
         }
     )
     cuts_sums = True
@@ -100,6 +101,7 @@ class Block(Sliced):
         rows = self.block_size // self.thread_group_width
         if problem.function.part is TOP:
             parts = board_bytes(problem, self, self.block_size)
+            parts += rank_bytes(problem, self.block_size // WARP_SIZE)
         else:
             parts = self.block_size // WARP_SIZE * problem.part_bytes
         return Launch(

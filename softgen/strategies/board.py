@@ -60,3 +60,12 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
         keys += warps
         numbers += function.groups
     return -(-(keys * key + numbers * number + 4 * words) // key) * key
+
+
+def rank_bytes(problem: Problem, parts: int) -> int:
+    """Return the shared memory of what `parts` of a row count beside each id.
+
+    An even number of words each, as what is no whole 8 bytes would be padded somewhere.
+    """
+    ids = problem.function.ranked
+    return 4 * parts * (ids + ids % 2)

@@ -20,7 +20,7 @@ from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes
+from softgen.strategies.board import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
 
@@ -47,6 +47,7 @@ class Cluster(Sliced):
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
+            Feature.RANKS,
         }
     )
     cuts_sums = True
@@ -178,6 +179,8 @@ class Cluster(Sliced):
         if problem.function.part is TOP:  # one of each block, and what that is made of
             parts = board_bytes(problem, self, self.block_size)
             parts += self.cluster_size * problem.part_bytes
+            warps = self.block_size // WARP_SIZE
+            parts += rank_bytes(problem, warps) + rank_bytes(problem, self.cluster_size)
         else:
             parts = self.cluster_size * self.block_size // WARP_SIZE * problem.part_bytes
         return Launch(

@@ -20,7 +20,17 @@ COLUMNAR = frozenset(("bands", "columns", "spread", "strips"))
 # What strategies consist of, and what chooses among them.
 HELPERS = frozenset(
     (
-        *("base", "columnar", "faults", "ladder", "launch", "lessons", "occupancy", "oneflow"),
+        *(
+            "base",
+            "board",
+            "columnar",
+            "faults",
+            "ladder",
+            "launch",
+            "lessons",
+            "occupancy",
+            "oneflow",
+        ),
         *("registry", "select", "sliced", "slips", "spreading", "variants", "walk", "winners"),
     )
 )

@@ -14,7 +14,7 @@ from softgen.spec.layouts import Columns, Rows, Strided
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.board import board_bytes
+from softgen.strategies.board import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
@@ -54,6 +54,7 @@ class Safe(Strategy):
         shared = warps * number
         if function.part is TOP:
             shared = shared * function.sums + board_bytes(problem, self, self.block_size)
+            shared += rank_bytes(problem, self.block_size // WARP_SIZE)
         return Launch(self.block_size, 1, static_shared_bytes=shared)
 
     @classmethod

@@ -83,8 +83,9 @@ def require_packable(
     # to stay the largest, and what is not there -inf.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
-    if function.part is TOP and function.sums and not function.chooses_scores:
-        own.add(Feature.TOPS)
+    as_loaded = function.sums and not function.chooses_scores and not problem.enters
+    if function.part is TOP and as_loaded:
+        own |= {Feature.TOPS, Feature.RANKS}
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
@@ -354,7 +355,8 @@ class Sliced(Strategy):
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         if problem.function.part is TOP and not self.sorts:
-            return CHOICE_REGISTERS * problem.compute_dtype.itemsize // 4
+            choice = CHOICE_REGISTERS * problem.compute_dtype.itemsize // 4
+            return choice + self.hook_registers(problem)
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
         other += self.hook_registers(problem)

@@ -1,4 +1,4 @@
-"""The best experts of each row, with the gradient of their weights."""
+"""The best of each row: experts with the gradient of their weights, and tokens with ranks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from typing import Any
 
 import torch
 
-from softgen.call import choosing
+from softgen.call import choosing, tokens
 from softgen.torch.dtypes import wide
+from softgen.torch.operators import TokenLogProbsBackward
 from softgen.torch.registry import Operator, like_x, plain, registered, tuning
 
 
@@ -104,6 +105,61 @@ class TopkSoftmax(Operator):
             return cls.call(x, bias[0], *rest)
         found = [cls.call(*each, *rest) for each in zip(x, bias, strict=True)]
         return tuple(map(torch.stack, zip(*found, strict=True)))
+
+
+@registered("ranked_log_probs")
+class RankedLogProbs(Operator):
+    """Log-probabilities of ids, those of the largest elements, their columns, ranks of ids, lse."""
+
+    of = "token_log_probs"
+
+    @staticmethod
+    def launch(
+        x: torch.Tensor,
+        ids: torch.Tensor,
+        temperatures: torch.Tensor | None,
+        temperature: float | None,
+        topk: int,
+        batch_invariant: bool | None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return them, float32 (float64 for float64) and int32."""
+        found: tuple[Any, ...] = tokens.token_log_probs(
+            *(plain(x), ids),
+            temperature=temperature if temperatures is None else temperatures,
+            topk=topk,
+            return_lse=True,
+            tune=tuning(),
+            batch_invariant=batch_invariant,
+        )
+        log_probs, best, columns, ranks, lse = found
+        return log_probs, best, columns, ranks, lse
+
+    @staticmethod
+    def fake(x: Any, ids: Any, temperatures: Any, temperature: Any, topk: Any, _: Any) -> Any:
+        """Return tensors like them."""
+        rows, kind = x.shape[:-1], wide(x)
+        shapes = (ids.shape, (*rows, topk), (*rows, topk), ids.shape, rows)
+        kinds = (kind, kind, torch.int32, torch.int32, kind)
+        pairs = zip(shapes, kinds, strict=True)
+        return tuple(torch.empty(shape, dtype=d, device=x.device) for shape, d in pairs)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save x, ids and lse: log-probabilities of the largest have no gradient."""
+        x, ids, temperatures, ctx.temperature, _, ctx.invariant = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(x, ids, output[-1], temperatures)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Any, *_: Any) -> tuple[Any, ...]:
+        """Return dx, as that of `token_log_probs`."""
+        nones = (None,) * 5
+        if upstream is None:
+            return None, *nones
+        x, ids, lse, temperatures = ctx.saved_tensors
+        request = (x, ids, lse, upstream, None, None, temperatures, ctx.temperature, ctx.invariant)
+        return TokenLogProbsBackward.call(*request), *nones
 
 
 def topk_softmax(

@@ -13,6 +13,7 @@ from softgen.call.axes import axes_of, with_axes_kept
 from softgen.call.dispatch import calls_of
 from softgen.call.ids import require_columns, scale_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.torch.choosing import RankedLogProbs
 from softgen.torch.dtypes import FLOAT8S, HALVES
 from softgen.torch.hooked import asked, hooked
 from softgen.torch.operators import (
@@ -162,6 +163,7 @@ def token_log_probs(
     ids: Any,
     *,
     temperature: Any = None,
+    topk: int | None = None,
     return_lse: bool = False,
     return_entropy: bool = False,
     checked: bool = False,
@@ -178,6 +180,8 @@ def token_log_probs(
         ids: the columns, int32 or int64: one a row, or up to 64, in one more dimension.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
+        topk: 1 to 64: how many of the largest elements of each row to return too, and the rank of
+            each id, as `softgen.token_log_probs` does. It takes no return_entropy and no hooks.
         return_lse: whether to return log(sum(exp(input / temperature))) too. It has no gradient.
         return_entropy: whether to return the entropy of each row too.
         checked: whether an id that is no column raises InvalidValueError, for which the host waits
@@ -187,7 +191,10 @@ def token_log_probs(
             `softmax`.
 
     Returns:
-        A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for.
+        A tensor of ids' shape, or a tuple of it, lse and the entropy, of what is asked for. With
+        `topk` a tuple of it, the largest log-probabilities (..., topk), their columns (int32), the
+        rank of each id (int32), and lse if it is asked for. Of these the log-probabilities of ids
+        alone have a gradient.
 
     The gradient is one read and one write for log-probabilities and entropies together. It is not
     differentiable again. Raises what `softgen.token_log_probs` raises.
@@ -195,7 +202,19 @@ def token_log_probs(
     number, of_rows = temperature_of(temperature, input)
     if checked:
         require_columns(ids, input.shape[-1])
-    if hooks and (given := asked(hooks, token_log_probs)):
+    given = asked(hooks, token_log_probs) if hooks else {}
+    if topk is not None:
+        if given or return_entropy:
+            name = next(iter(given), "return_entropy")
+            raise InvalidValueError(
+                f"topk does not go with {name} here; leave one of them out, or call "
+                "softgen.token_log_probs, which takes hooks and has no gradient"
+            )
+        of_rows = of_rows if of_rows is None else of_rows.expand(input.shape[:-1])
+        request = (input, ids, of_rows, number, topk, batch_invariant)
+        found: tuple[Any, ...] = RankedLogProbs.call(*request)
+        return found[: 4 + return_lse]
+    if given:
         if temperature is not None:
             if "scale" in given:
                 raise InvalidValueError("scale is 1 / temperature; give one of them")

@@ -142,6 +142,8 @@ CHOICES = (
     ("topk_softmax_k3_g3of2", DType.FLOAT64, 33),
     ("topk_softmax_k64_g32of31_norm", DType.FLOAT32, 384),
     ("topk_softmax_k33", DType.BFLOAT16, 1000),
+    ("ranked_log_probs_top64_k64", DType.BFLOAT16, 1000),
+    ("ranked_log_probs_top1_i32", DType.FLOAT64, 33),
 )
 
 # Rows of several ids, of 32 and 64 bits: two, more than a thread of a warp holds, and the most.
@@ -246,6 +248,9 @@ def hooked_problems() -> list[Problem]:
         found.append(Problem.of("log_softmax_lse", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
         if "zeroempty" not in hooks:
             found.append(Problem.of("logsumexp", dtype, HOOK_WIDTHS[i % 2], hooks=hooks))
+    for i, hooks in enumerate((("scalerow",), ("softcap", "mask"), ("scale", "causal"))):
+        of = ("ranked_log_probs_top20", "ranked_log_probs_top1_k3")[i % 2]
+        found.append(Problem.of(of, types[i], HOOK_WIDTHS[i % 2], hooks=hooks))
     # Those to which the pair of a row is given, which is that of x as it is: no hook that would
     # make larger elements of it.
     for function in all_functions():

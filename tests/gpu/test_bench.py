@@ -19,8 +19,15 @@ from softgen.bench.peers import (
 )
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Regime, Status, read_csv
-from softgen.bench.roster import all_peers, extra_peers, named_peers, peers_of_suites
+from softgen.bench.roster import (
+    all_peers,
+    extra_peers,
+    named_peers,
+    peers_for,
+    peers_of_suites,
+)
 from softgen.bench.shape import Shape
+from softgen.bench.suites import shapes_of
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.tuning.measure import COLD_BYTES
@@ -319,3 +326,15 @@ def test_the_command_measures_and_writes(tmp_path: Path) -> None:
     assert by_peer["softgen"]["max_relative_error"] <= 2.0**-7
     assert by_peer["limit"]["ratio_to_limit"] == 1
     assert by_peer["softgen"]["driver"]
+
+
+@pytest.mark.parametrize("name", ["routing", "topk", "sample"])
+def test_choices_and_samples_are_verified_and_timed(name: str) -> None:
+    shapes = [shape for shape in shapes_of([name]) if shape.rows <= 64]
+    for shape in (shapes[0], shapes[-1], shapes_of(["routing"])[-1]):
+        found = race_of(shape, *peers_for(shape, None))
+        for peer, finding in found.items():
+            print(shape.label, finding)
+            assert finding.status is not Status.WRONG, (peer, finding)
+            if peer in ("limit", "softgen", "softgen-softmax", "softgen-logsumexp"):
+                assert finding.status is Status.TIMED

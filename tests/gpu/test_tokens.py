@@ -57,6 +57,32 @@ def test_every_regime(cols: int, dtype: DType) -> None:
         assert on_host(mine)[0].tobytes() == on_host(dx)[0].tobytes()
 
 
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)
+@pytest.mark.parametrize("cols", [33, 1000, 4097, 151936])
+def test_the_best_and_ranks_in_every_regime(cols: int, dtype: DType) -> None:
+    import cupy
+
+    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
+    x = np.concatenate([regime.array(1, cols, dtype) for regime in applying])
+    given = cupy.asarray(x.view(numpy_dtype(dtype)))
+    for k, ids in ((20, ""), (1, "_i32_k3"), (33, "_k64")):
+        problem = Problem.of(f"ranked_log_probs_top{k}{ids}", dtype, cols)
+        others = other_inputs(x, problem)
+        found = softgen.token_log_probs(
+            given, cupy.asarray(others[0]), topk=k, return_lse=True, tune="off"
+        )
+        results = zip(on_host(*found), problem.results, strict=True)
+        shaped = [each.reshape(operand.shape(len(x), cols)) for each, operand in results]
+        assert check(shaped, (x, *others), problem).message == ""
+
+
+def test_the_page_of_serving() -> None:
+    pytest.importorskip("torch")
+    page = PAGE.with_name("serving.md")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    exec(compile(block, str(page), "exec"), {})
+
+
 @pytest.mark.parametrize("temperature", [None, 0.7, "rows"])
 @pytest.mark.parametrize("shape", [(4,), (4, 3)])
 def test_the_gradient_is_pytorchs(shape: tuple[int, ...], temperature: Any) -> None:

@@ -30,7 +30,8 @@ SHIPPED = frozenset(
         *("cross_entropy", "cross_entropy_backward", "cross_entropy_probs"),
         *("entropy", "entropy_backward"),
         *("finish", "log_finish", "log_softmax", "logsumexp", "logsumexp_backward"),
-        *("merge", "merge_losses", "partial", "partial_target", "softmax", "softmax_backward"),
+        *("merge", "merge_losses", "partial", "partial_target", "ranked_log_probs"),
+        *("softmax", "softmax_backward"),
         *("token_log_probs", "token_log_probs_backward"),
         *("topk_softmax", "topk_softmax_backward"),
     )
@@ -78,8 +79,8 @@ _ORDER = ("l", "e", "i", "k")
 
 # Names that are too many to list.
 SUFFIXES = (
-    "those of targets or ids also end in _i32, for 32 bits, and token_log_probs and its gradient "
-    "in _k2 to _k64, for so many ids a row"
+    "those of targets or ids also end in _i32, for 32 bits, and ranked_log_probs, token_log_probs "
+    "and its gradient in _k2 to _k64, for so many ids a row"
 )
 
 

@@ -112,6 +112,11 @@ class Function(abc.ABC):
         return 0
 
     @property
+    def ranked(self) -> int:
+        """Of how many elements of a row, its ids', the larger ones are counted."""
+        return 0
+
+    @property
     def groups(self) -> int:
         """Into how many groups of columns a row is cut before they are, or 0."""
         return 0
@@ -177,15 +182,26 @@ class Function(abc.ABC):
         By torch's rules for NaN and infinity.
         """
 
-    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+    def settled(
+        self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any, off: Any = 0.0
+    ) -> Any:
         """Return the results that `found` is compared with, where several are right.
 
         Args:
             exact: what `reference` gives for `inputs`.
             found: what was computed, as exact values.
             inputs: as `reference` takes them.
+            off: by how much hooks leave the elements of each row off, as a column.
         """
         return exact
+
+    def compared(self, *inputs: Any) -> Any:
+        """Return what a choice is made of, an element a column."""
+        return inputs[0]
+
+    def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Return the results where `columns`, (rows, chosen), are those that are chosen."""
+        raise NotImplementedError(f"{self} chooses no columns")
 
     def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:
         """Return for each result the size of what is added up in it, or None: see Measure.TERMS."""

@@ -145,7 +145,7 @@ class TopkSoftmax(Function):
         """Return weights and ids: of a row with NaN, NaN and the first columns."""
         import numpy as np
 
-        x, compared, bad = inputs[0], self._compared(*inputs), self._bad(*inputs)
+        x, compared, bad = inputs[0], self.compared(*inputs), self._bad(*inputs)
         if self.groups:
             kept = self._ranks(compared) < self.kept_groups
             compared = np.where(self._of_columns(kept, x), compared, -np.inf)
@@ -156,7 +156,9 @@ class TopkSoftmax(Function):
         ids = np.where(bad[:, None], np.arange(x.shape[1]), ids)[:, : self.k]
         return self._shaped(self._weights(ids, bad, *inputs), ids.astype(np.int32))
 
-    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+    def settled(
+        self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any, off: Any = 0.0
+    ) -> Any:
         """Return the exact results, of the columns that were `found` where those are as right.
 
         They are where what is compared differs by no more than its error.
@@ -164,7 +166,7 @@ class TopkSoftmax(Function):
         import numpy as np
 
         x, bad = inputs[0], self._bad(*inputs)
-        compared, off = self._compared(*inputs), self._error(*inputs)
+        compared, off = self.compared(*inputs), self._error(*inputs) + off
         ids = np.array(exact[1]).reshape(len(x), self.k)
         others = np.asarray(found[1]).reshape(ids.shape)
         for row in np.flatnonzero((ids != others).any(axis=1) & ~bad):
@@ -211,6 +213,16 @@ class TopkSoftmax(Function):
             for id in found
         )
 
+    def compared(self, *inputs: Any) -> Any:
+        """Return what the choice is made of: of scores alone, x, which has their order."""
+        x = inputs[0]
+        return self._scores(x) + inputs[1] if self.bias else x
+
+    def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
+        """Return the weights of those columns, and them."""
+        weights = self._weights(columns, self._bad(*inputs), *inputs)
+        return self._shaped(weights, columns)
+
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
         """Return a bias of all signs, two columns alike, and a scale that is no power of two."""
         import numpy as np
@@ -219,10 +231,10 @@ class TopkSoftmax(Function):
         return (*((bias,) if self.bias else ()), np.float64(2.5))
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
-        """Return a bias of a number a column, and a scale."""
+        """Return a bias of a number a column, which 16 bits hold, and a scale."""
         import numpy as np
 
-        bias = {"choice_bias": np.sin(np.arange(cols)) / 4} if self.bias else {}
+        bias = {"choice_bias": np.round(np.sin(np.arange(cols)) * 64) / 256} if self.bias else {}
         return {**bias, "scale": np.float64(1.0)}
 
     def _scores(self, x: Any) -> Any:
@@ -233,11 +245,6 @@ class TopkSoftmax(Function):
             return np.exp(np.minimum(x, 0)) / (1 + np.exp(-abs(x)))
         terms = np.exp(x - x.max(axis=1, keepdims=True))
         return terms / terms.sum(axis=1, keepdims=True)
-
-    def _compared(self, *inputs: Any) -> Any:
-        """Return what the choice is made of: of scores alone, x, which has their order."""
-        x = inputs[0]
-        return self._scores(x) + inputs[1] if self.bias else x
 
     def _error(self, *inputs: Any) -> Any:
         """Return by how much what is compared may be off: of x, subnormal numbers are 0."""
@@ -256,7 +263,7 @@ class TopkSoftmax(Function):
         import numpy as np
 
         x = inputs[0]
-        compared = self._compared(*inputs) if self.chooses_scores else x
+        compared = self.compared(*inputs) if self.chooses_scores else x
         bad = np.isnan(compared).any(axis=1) | np.isnan(x).any(axis=1)
         if not self.sigmoid:
             bad |= ~np.isfinite(x.max(axis=1))

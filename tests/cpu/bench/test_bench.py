@@ -105,6 +105,9 @@ def test_the_suites_are_those_that_others_published() -> None:
         "views",
         "backward",
         "losses",
+        "routing",
+        "topk",
+        "sample",
     }
     assert {*SUITES} == {*types, "packs", *ours}
 
@@ -118,9 +121,8 @@ def test_the_suite_of_logsumexp_has_its_function_and_others_softmax() -> None:
         "logsumexp logsumexp float32 128x4194304",
         "logsumexp logsumexp bfloat16 8x128256",
     ]
-    rest = shapes_of(
-        [name for name in SUITES if name not in ("logsumexp", "axes", "backward", "losses")]
-    )
+    others = ("logsumexp", "axes", "backward", "losses", "routing", "topk", "sample")
+    rest = shapes_of([name for name in SUITES if name not in others])
     assert {shape.function.name for shape in rest} == {"softmax"}
     asked = shapes_of([*SUITES], function=Function.of("partial"))
     assert {shape.function.name for shape in asked} == {"partial"}
@@ -1142,8 +1144,3 @@ def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
     assert [record.rows for record in records] == [rows for rows, _ in sizes("online")]
     assert {record.status for record in records} == {Status.ABSENT}
     assert records[0].note == "128 rows do not fit"
-
-
-def test_choices_are_not_benched(on_the_host: Callable[..., Arena]) -> None:
-    with pytest.raises(InvalidValueError, match="near ones may change places"):
-        on_the_host("topk_softmax_k8")

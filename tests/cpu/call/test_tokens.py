@@ -97,6 +97,72 @@ def test_a_temperature_is_a_scale_of_x_and_of_its_gradient(world: World) -> None
     assert [each.problem.hooks[0].name for each in world.variants] == ["scale", "scale"]
 
 
+@pytest.mark.parametrize(
+    ("shape", "kind", "suffix"),
+    [((), "int64", ""), ((1,), "int32", "_i32"), ((3,), "int64", "_k3")],
+)
+def test_the_best_come_with_their_columns_and_ids_with_their_ranks(
+    shape: tuple[int, ...], kind: str, suffix: str, world: World
+) -> None:
+    x, chosen = drawn(2, ROWS, COLS), ids_of(2, ROWS, *shape, kind=kind)
+    log_p = log_softmax(x, 0.5)
+    columns = chosen.reshape(2, ROWS, -1)
+    picked = np.take_along_axis(log_p, columns, axis=-1)
+    ranks = (log_p[..., None, :] > picked[..., None]).sum(axis=-1)
+    lse = np.log(np.exp(x.astype(np.float64) * 2).sum(axis=-1))
+    for k in (1, 4):
+        best = np.argsort(-log_p, axis=-1, kind="stable")[..., :k]
+        top = np.take_along_axis(log_p, best, axis=-1)
+        of_ids = (each.reshape(chosen.shape) for each in (picked, ranks))
+        wanted = [next(of_ids), top, best, next(of_ids), lse]
+        for _again in range(2):  # by dispatch, then by an entry
+            found = tokens.token_log_probs(x, chosen, topk=k, temperature=0.5, return_lse=True)
+            for mine, right in zip(found, wanted, strict=True):
+                assert mine.shape == right.shape
+                np.testing.assert_allclose(mine, right, rtol=1e-5, atol=1e-6)
+        assert [each.dtype.name for each in found[2:4]] == ["int32", "int32"]
+        assert world.driver.names[-1] == f"ranked_log_probs_top{k}{suffix}"
+    assert len(tokens.token_log_probs(x, chosen, topk=2)) == 4
+
+
+def test_the_best_of_what_hooks_leave(world: World) -> None:
+    x, chosen = drawn(ROWS, COLS), cupy_array(np.full(ROWS, 3))
+    mask = cupy_array(np.arange(COLS) % 2 == 0)
+    out = full(ROWS, 0)
+    found = tokens.token_log_probs(x, chosen, topk=8, mask=mask, out=out)
+    log_probs, best, columns, ranks = found
+    assert log_probs is out
+    assert np.isneginf(out).all()  # column 3 is hidden
+    assert (ranks == COLS // 2).all()
+    shown = np.where(mask, np.asarray(x), -np.inf)
+    np.testing.assert_array_equal(columns, np.argsort(-shown, kind="stable")[:, :8])
+    assert (np.isneginf(best).sum(axis=1) == 2).all()
+    wide = tokens.token_log_probs(x.astype("f8"), chosen, topk=2)
+    assert wide[1].dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "given"),
+    [
+        (InvalidValueError, "topk must be from 1 to 64, got 0", {"topk": 0}),
+        (InvalidValueError, "topk must be from 1 to 64, got 65", {"topk": 65}),
+        (InvalidValueError, "topk must be at most the 12 columns, got 13", {"topk": 13}),
+        (InvalidTypeError, "topk must be an int, got 2.0", {"topk": 2.0}),
+        (InvalidValueError, "topk does not go with dtype", {"dtype": "float32"}),
+        (InvalidValueError, "topk does not go with return_entropy", {"return_entropy": True}),
+        (InvalidValueError, "temperature must be above 0", {"temperature": 0}),
+        (InvalidValueError, "ids must be from 0 to 11, got 12", {"checked": True}),
+    ],
+)
+def test_what_no_kernel_gives_beside_the_best_is_refused(
+    error: type[Exception], said: str, given: dict[str, Any], world: World
+) -> None:
+    chosen = cupy_array(np.full(ROWS, COLS))
+    with pytest.raises(error, match=said):
+        tokens.token_log_probs(drawn(ROWS, COLS), chosen, **{"topk": 2, **given})
+    assert world.driver.launches == []
+
+
 def test_ids_that_are_none_are_refused(world: World) -> None:
     x = drawn(ROWS, COLS)
     for chosen, error, message in (

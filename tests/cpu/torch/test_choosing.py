@@ -90,6 +90,70 @@ def test_compiled_it_is_one_operator() -> None:
     assert torch.equal(*gradients)
 
 
+@pytest.mark.parametrize("temperature", [None, 0.5, torch.rand(2, 1) + 0.5])
+@pytest.mark.parametrize("count", [(), (2,)])
+def test_tokens_come_with_the_best_and_their_ranks(count: Any, temperature: Any) -> None:
+    x = drawn(2, ROWS, COLS).requires_grad_()
+    ids = torch.randint(COLS, (2, ROWS, *count), generator=torch.Generator().manual_seed(3))
+    given: dict[str, Any] = {"temperature": temperature, "return_lse": True}
+    log_p, best, columns, ranks, lse = st.token_log_probs(x, ids, topk=K, **given)
+    scale = 1.0 if temperature is None else temperature
+    scale = scale[..., None] if isinstance(scale, torch.Tensor) else scale
+    whole = torch.log_softmax(x / scale, -1)
+    wanted, wanted_columns = torch.topk(whole, K)
+    picked = whole.gather(-1, ids.view(2, ROWS, -1))
+    torch.testing.assert_close(log_p, picked.view(ids.shape))
+    torch.testing.assert_close(best, wanted.detach())
+    torch.testing.assert_close(lse, torch.logsumexp(x / scale, -1).detach())
+    assert torch.equal(columns.long(), wanted_columns)
+    larger = (whole[..., None, :] > picked[..., None]).sum(-1)
+    assert torch.equal(ranks.long(), larger.view(ids.shape))
+    assert (columns.dtype, ranks.dtype) == (torch.int32, torch.int32)
+    assert log_p.requires_grad
+    assert not any(each.requires_grad for each in (best, columns, ranks, lse))
+    upstream = drawn(*log_p.shape, seed=2)
+    found, right = (
+        torch.autograd.grad(each, x, up)[0]
+        for each, up in ((log_p, upstream), (picked, upstream.view(picked.shape)))
+    )
+    torch.testing.assert_close(found, right)
+
+
+def test_the_best_of_a_batch_and_of_a_compiled_call() -> None:
+    x, ids = drawn(4, ROWS, COLS), torch.randint(COLS, (4, ROWS))
+    temperature = torch.rand(4, ROWS, dtype=torch.float64) + 0.5
+
+    def one(z: Any, of: Any, t: Any) -> Any:
+        return st.token_log_probs(z, of, temperature=t, topk=K)
+
+    mapped = torch.vmap(one)(x, ids, temperature)
+    for together, right in zip(mapped, one(x, ids, temperature), strict=True):
+        assert torch.equal(together, right)
+    compiled = torch.compile(one, fullgraph=True, backend="aot_eager")
+    z = x[0].clone().requires_grad_()
+    for found, right in zip(compiled(z, ids[0], 0.7), one(z, ids[0], 0.7), strict=True):
+        assert torch.equal(found, right)
+    grads = [torch.autograd.grad(f(z, ids[0], 0.7)[0].sum(), z)[0] for f in (compiled, one)]
+    assert torch.equal(*grads)
+
+
+def test_what_does_not_go_with_the_best_says_so() -> None:
+    x, ids = drawn(ROWS, COLS), torch.zeros(ROWS, dtype=torch.int64)
+    mask = torch.ones(COLS, dtype=torch.bool)
+    for given, said in (
+        ({"mask": mask}, "topk does not go with mask here.*softgen.token_log_probs"),
+        ({"return_entropy": True}, "topk does not go with return_entropy"),
+        ({"topk": 65}, "topk must be from 1 to 64, got 65"),
+        ({"topk": 17}, "topk must be at most the 16 columns"),
+    ):
+        with pytest.raises(InvalidValueError, match=said):
+            st.token_log_probs(x, ids, **{"topk": 2, **given})
+    z = x.requires_grad_()
+    (dx,) = torch.autograd.grad(st.token_log_probs(z, ids, topk=2)[0].sum(), z, create_graph=True)
+    with pytest.raises(NotSupportedError, match="not differentiable again"):
+        torch.autograd.grad(dx.sum(), z)
+
+
 def test_what_is_not_served_says_so() -> None:
     x = drawn(ROWS, COLS).requires_grad_()
     with pytest.raises(InvalidValueError, match="k must be from 1 to 64"):

@@ -84,6 +84,7 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *(0.5, 2.0, True, None, None, None, None, None, None),
         *("softmax", 0, 0.0, -1, x.dtype, True, None),
     ),
+    "ranked_log_probs": lambda x: (x, IDS, None, 0.7, 2, None),
     "topk_softmax": lambda x: (x, None, 2, "softmax", None, None, False, 2.5, None),
     "topk_softmax_backward": lambda x: (
         *(x, *mine.topk_softmax(x.detach(), 1, scores="sigmoid"), rows_of(x)[:, None]),
@@ -146,7 +147,7 @@ def test_every_row_of_the_table_is_checked() -> None:
 
 
 def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
-    refused = {name for name in TABLE if name.startswith(("hooked", "linear", "topk"))}
+    refused = {name for name in TABLE if name.startswith(("hooked", "linear", "topk", "ranked"))}
     assert set(TABLE) - set(RULES) == refused
 
 
