@@ -21,7 +21,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
-from softgen.spec.parts import TOP
+from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
@@ -170,6 +170,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "noun": part.noun,
         "arguments": part.arguments,
         "tops": part is TOP,
+        "draws": part is DRAW,
         "slot": "Slot" if part is TOP else part.cuda,
         "of_sink": "part_of_sink(hooks.sink)",
     }

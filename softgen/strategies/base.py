@@ -16,7 +16,7 @@ from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch,
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
+from softgen.spec.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -64,6 +64,7 @@ class Feature(Enum):
     SUMS = "parts are sums, without a maximum"
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
+    DRAWS = "parts have the largest noisy element of a row beside (max, sum)"
     SLOPES = "results are times the derivative of what hooks do to elements"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
@@ -84,6 +85,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.SUMS, problem.function.part is SUM),
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
+        (Feature.DRAWS, problem.function.part is DRAW),
         (Feature.TOPS, problem.function.part is TOP),
         (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.layouts import Columns, Rows, Strided
-from softgen.spec.parts import TOP
+from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -51,6 +51,8 @@ class Safe(Strategy):
         warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
+        if function.part is DRAW:
+            shared += warps * problem.part_bytes
         if function.part is TOP:  # a key a warp and one for each that is chosen
             keys = (warps + function.chosen) * problem.key_bytes
             groups = -(-function.groups * number // problem.key_bytes) * problem.key_bytes

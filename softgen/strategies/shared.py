@@ -39,6 +39,7 @@ class Shared(Strategy):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.SLOPES),
+            *(Feature.DRAWS,),
             *(Feature.HOOKS, Feature.PICKS, Feature.FLOAT8),
         }
     )

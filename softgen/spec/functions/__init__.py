@@ -32,7 +32,7 @@ SHIPPED = frozenset(
         *("finish", "log_finish", "log_softmax", "logsumexp", "logsumexp_backward"),
         *("merge", "merge_losses", "partial", "partial_target", "softmax", "softmax_backward"),
         *("token_log_probs", "token_log_probs_backward"),
-        *("topk_softmax", "topk_softmax_backward"),
+        *("sample", "topk_softmax", "topk_softmax_backward"),
     )
 )
 

@@ -1,0 +1,191 @@
+"""sample: a column of each row, drawn by softmax(x / temperature), with its log-probability."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType, FloatType, Integer
+from softgen.spec.functions.base import (
+    Function,
+    element,
+    number_input,
+    row_ids,
+    row_input,
+    row_result,
+)
+from softgen.spec.functions.exhibit import Exhibit
+from softgen.spec.functions.softmax import log_sum_exp
+from softgen.spec.hooks.base import Hook
+from softgen.spec.hooks.draw import Draw, noise
+from softgen.spec.operands import Extent, Limit, Measure, Operand
+from softgen.spec.parts import DRAW, Part
+
+# How far a key may be from the exact one: of what logarithms round, and of sums relative to them.
+_KEY_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
+_SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
+
+MOST_COLS = 2**31 - 2**22  # a thread keeps a column in 32 bits
+
+
+@dataclass(frozen=True)
+class Sample(Function):
+    """The column with the largest x / temperature - log(E), of independent exponential E.
+
+    Attributes:
+        rows: whether each row has a temperature of its own.
+        seeds: whether each row has a seed of its own, so that its number makes no difference.
+    """
+
+    rows: bool = False
+    seeds: bool = False
+
+    @property
+    def name(self) -> str:
+        """As in names of kernels."""
+        return "sample" + "_rows" * self.rows + "_seeds" * self.seeds
+
+    @property
+    def template(self) -> str:
+        """The stem of its template."""
+        return "sample"
+
+    @property
+    def formula(self) -> str:
+        """What the kernel computes."""
+        return "id = a sample of softmax(x / temperature); log_probs = log of its probability"
+
+    @property
+    def call(self) -> str:
+        """How people call it on arrays."""
+        return "softgen.sample(x, seed=s)"
+
+    @property
+    def like(self) -> str:
+        """logsumexp, which reads the same."""
+        return "logsumexp"
+
+    @property
+    def non_finite(self) -> str:
+        """What a row with NaN or an infinity gives, for the header of an emitted file."""
+        return "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        """The temperature and the noise."""
+        return (Draw(self.rows, self.seeds),)
+
+    @property
+    def barred(self) -> frozenset[str]:
+        """A sink, which is no column that could be drawn."""
+        return frozenset({"sink"})
+
+    @property
+    def part(self) -> Part:
+        """What a piece of a row reduces to."""
+        return DRAW
+
+    def objection(self, cols: int) -> str:
+        """Return why a row of `cols` columns cannot be, or ""."""
+        return "" if cols <= MOST_COLS else f"cols must be at most {MOST_COLS}, got {cols}"
+
+    def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
+        """Return x, the temperature, the seed, the offset, the log-probability and the column."""
+        kind = Integer.INT64
+        warm, seed = "0 or more; 0 takes the largest", "any 64 bits: the key of Philox4x32-7"
+        offset = "any 64 bits: the upper half of its counter"
+        return (
+            element("x", dtype, "X"),
+            row_input("temperature", compute, "Compute")
+            if self.rows
+            else number_input("temperature", compute, "Compute", warm, 1.0),
+            row_ids("seed", kind)
+            if self.seeds
+            else number_input("seed", kind, kind.cuda, seed, 0),
+            number_input("offset", kind, kind.cuda, offset, 0),
+            row_result(
+                *("log_probs", compute, "Compute", Measure.LOGARITHM), limit=Limit.AT_MOST_ZERO
+            ),
+            Operand("ids", kind, Extent.ROW, True, kind.cuda, measure=Measure.EXACT),
+        )
+
+    def reference(self, *inputs: Any) -> tuple[Any, ...]:
+        """Return log p and the column, of x over the temperature: NaN and 0 where there is none."""
+        import numpy as np
+
+        z = inputs[0]
+        ids = self._keys(*inputs).argmax(axis=1)
+        return self._results(z, np.where(self._bad(z), 0, ids))
+
+    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+        """Return the exact results, of the columns that were `found` where those are as right.
+
+        They are where keys differ by no more than their error. Without noise they have none.
+        """
+        import numpy as np
+
+        z, warm = inputs[0], np.broadcast_to(inputs[1], len(inputs[0]))
+        keys, off = self._keys(*inputs), self._error(*inputs)
+        ids, others = np.array(exact[1]).astype(np.int64), np.asarray(found[1]).astype(np.int64)
+        inside = (others >= 0) & (others < z.shape[1]) & ~self._bad(z) & (warm != 0)
+        for row in np.flatnonzero((ids != others) & inside):
+            if keys[row, others[row]] >= keys[row, ids[row]] - 2 * off[row]:
+                ids[row] = others[row]
+        return self._results(z, ids)
+
+    def _error(self, z: Any, *_: Any) -> Any:
+        """Return how far keys of each row may be from the exact ones."""
+        import numpy as np
+
+        finite = np.where(np.isfinite(z), z, 0)
+        wide = bool((finite.astype(np.float32) != finite).any())
+        kind = DType.FLOAT64 if wide else DType.FLOAT32
+        return _KEY_ERROR[kind] + _SUM_ERROR[kind] * abs(finite).max(axis=1)
+
+    def _keys(self, z: Any, temperature: Any, seed: Any, offset: Any) -> Any:
+        """Return what the choice is made of, exactly."""
+        import numpy as np
+
+        noisy = np.broadcast_to(temperature, len(z)) != 0
+        return z - np.where(noisy[:, None], noise(*z.shape, seed, int(offset)), 0)
+
+    @staticmethod
+    def _bad(z: Any) -> Any:
+        """Return which rows have no sample."""
+        import numpy as np
+
+        return ~np.isfinite(z.max(axis=1))
+
+    def _results(self, z: Any, ids: Any) -> tuple[Any, ...]:
+        """Return log p of columns, and the columns."""
+        import numpy as np
+
+        picked = np.take_along_axis(z, ids[:, None], axis=1)[:, 0]
+        log_probs = picked - log_sum_exp(z)
+        return np.where(self._bad(z), np.nan, log_probs), ids
+
+    def other_inputs(self, x: Any) -> tuple[Any, ...]:
+        """Return temperatures, 0 and odd ones among them, seeds that rows share, and an offset."""
+        import numpy as np
+
+        rows = np.arange(len(x))
+        warm = np.array([0.7, 1.0, 0.0, 2.5, 30.0])[rows % 5] if self.rows else np.float64(0.7)
+        seeds = np.array([5, -(2**62) - 3, 2**40 + 12345])[rows % 3]
+        return (warm, seeds if self.seeds else np.int64(2**40 + 12345), np.int64(2**33 + 7))
+
+    def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
+        """Return a temperature and seeds."""
+        import numpy as np
+
+        found: dict[str, Any] = {"offset": np.int64(0)}
+        found["temperature"] = np.full(rows, 0.7) if self.rows else np.float64(0.7)
+        found["seed"] = np.arange(rows) if self.seeds else np.int64(1)
+        return found
+
+
+SAMPLE = Sample()
+FUNCTIONS = (SAMPLE, Sample(rows=True), Sample(seeds=True), Sample(True, True))
+
+EXHIBITS = (
+    Exhibit("a token of each sequence, Llama 3 vocabulary", SAMPLE, "bfloat16", 64, 128256),
+)

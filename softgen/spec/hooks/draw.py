@@ -1,0 +1,95 @@
+"""The noise that draws an element of each row: by a counter-based generator, column by column.
+
+Column c takes word c % 4 of Philox4x32-7 (see dropout) of the counter (c // 4, row, offset) under
+the key `seed`; where each row has a seed of its own the row's number is 0. With v the middle of
+what 32 bits leave of it, E = -log(1 - v) is exponential, and the largest x / temperature - log(E)
+is a sample of softmax(x / temperature).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from softgen.spec.dtypes import DType
+from softgen.spec.hooks.base import OfFunction
+from softgen.spec.hooks.dropout import philox
+
+
+@dataclass(frozen=True)
+class Draw(OfFunction):
+    """Elements over their row's temperature, and of those seen the one with the largest key.
+
+    Attributes:
+        temperatures: whether each row has a temperature of its own.
+        seeds: whether each row has a seed of its own.
+        gradient: never.
+    """
+
+    temperatures: bool = False
+    seeds: bool = False
+    gradient: bool = False
+
+    @property
+    def name(self) -> str:
+        """As the others have one; it is in no kernel's name."""
+        return "draw"
+
+    def enter(self, x: Any, *values: Any) -> Any:
+        """Return x over the temperature of its row, by the reciprocal; NaN where that is none."""
+        import numpy as np
+
+        warm = np.asarray(values[0]).astype(x.dtype).reshape(-1, 1)
+        warm = np.where(abs(warm) < np.finfo(np.float32).tiny, 0, warm) if x.itemsize == 4 else warm
+        with np.errstate(all="ignore"):
+            inverse = 1 / warm
+        least = np.finfo(np.float32).tiny if x.itemsize == 4 else 0
+        inverse = np.where(inverse > least, inverse, np.nan)
+        return x * np.where(warm == 0, 1, inverse).astype(x.dtype)
+
+    @property
+    def placed(self) -> bool:
+        """The column tells which bits make the noise."""
+        return True
+
+    @property
+    def enters(self) -> bool:
+        """Elements are divided by the temperature."""
+        return True
+
+    @property
+    def by_row(self) -> bool:
+        """One seed makes other noise in each row."""
+        return not self.seeds
+
+    def registers(self, compute: DType) -> int:
+        """Return what the generator takes, and what is known of the row."""
+        return 32 + 4 * compute.itemsize // 4
+
+
+def noise(rows: int, cols: int, seed: Any, offset: int) -> Any:
+    """Return log(E) of each element, exactly, as float64.
+
+    Args:
+        rows: how many.
+        cols: how many of each.
+        seed: an integer, or an array of one a row.
+        offset: 64 bits, of either sign.
+    """
+    import numpy as np
+
+    return np.log(-np.log1p(-(words_of(rows, cols, seed, offset) + 0.5) * 2.0**-32))
+
+
+def words_of(rows: int, cols: int, seed: Any, offset: int) -> Any:
+    """Return the random word of each element, as an array of uint64; see `noise`."""
+    import numpy as np
+
+    each = np.ndim(seed) > 0
+    count = -(-cols // 4)
+    counter = np.broadcast_to(np.arange(count, dtype=np.uint64), (rows, count))
+    row = np.zeros(rows) if each else np.arange(rows)
+    second = np.broadcast_to(row.astype(np.uint64)[:, None], (rows, count))
+    keys = np.asarray(seed).astype(np.int64).astype(np.uint64)[:, None] if each else int(seed)
+    words = philox(counter, second, int(offset), keys)
+    return np.stack(words, axis=2).reshape(rows, 4 * count)[:, :cols]
