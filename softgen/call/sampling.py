@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import Library, library_of
-from softgen.call.options import HookedOptions, call
+from softgen.call.options import Options, call
 from softgen.call.scalars import bits, finite, is_number
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
@@ -15,13 +15,25 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+class SampleOptions(Options, total=False):
+    """What `sample` takes by name beside its own arguments; docs/hooks.md says what hooks do."""
+
+    scale: Any
+    softcap: float | None
+    bias: Any
+    mask: Any
+    lengths: Any
+    causal: bool
+    causal_offset: int | None
+
+
 def sample(
     x: Any,
     *,
     temperature: Any = 1.0,
     seed: Any,
     offset: int = 0,
-    **options: Unpack[HookedOptions],
+    **options: Unpack[SampleOptions],
 ) -> tuple[Any, Any]:
     """Return a column of each row, drawn by softmax(x / temperature), and log of its probability.
 
@@ -35,7 +47,9 @@ def sample(
             one a row, for noise by the row's seed, column and offset: a row draws the same in any
             batch.
         offset: 64 bits. Another offset makes other noise: count the calls of one seed with it.
-        options: as in `softmax`, but for dim, empty_rows, sink, out_scale, dropout and its seed.
+        options: tune, variant, batch_invariant and pdl, as in `softmax`, and of its hooks, which
+            come before the temperature, scale, softcap, bias, mask, lengths, causal and
+            causal_offset.
 
     Returns:
         The columns, int64, and the logarithms of their softmax(x / temperature), where the
@@ -57,7 +71,7 @@ def sample(
         else bits("seed", seed),
         bits("offset", offset),
     )
-    log_probs, ids = call(function.name, x, options, HookedOptions, others=others)
+    log_probs, ids = call(function.name, x, options, SampleOptions, others=others)
     return ids, log_probs
 
 

@@ -168,7 +168,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "mail": "Mail" if problem.posts else part.cuda,
         "long_part": part.long_cuda,
         "noun": part.noun,
-        "arguments": part.arguments,
+        "arguments": str if part is DRAW else part.arguments,  # a struct, of which most is used
         "tops": part is TOP,
         "draws": part is DRAW,
         "slot": "Slot" if part is TOP else part.cuda,

@@ -42,7 +42,7 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
 def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
     """Return the function's inputs from the kernel's: x as the hooks leave it, each rounding once.
 
-    What the function does itself on the way in comes last. Where there is a sink it is a column more.
+    What the function does itself on the way in comes last. A sink is a column more.
 
     Args:
         problem: names the hooks.

@@ -15,7 +15,6 @@ from softgen.spec.functions.base import (
     row_result,
 )
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.draw import Draw, noise
 from softgen.spec.operands import Extent, Limit, Measure, Operand
@@ -53,7 +52,7 @@ class Sample(Function):
     @property
     def formula(self) -> str:
         """What the kernel computes."""
-        return "id = a sample of softmax(x / temperature); log_probs = log of its probability"
+        return "ids, drawn by softmax(x / temperature), and log p of them"
 
     @property
     def call(self) -> str:
@@ -99,9 +98,7 @@ class Sample(Function):
             row_input("temperature", compute, "Compute")
             if self.rows
             else number_input("temperature", compute, "Compute", warm, 1.0),
-            row_ids("seed", kind)
-            if self.seeds
-            else number_input("seed", kind, kind.cuda, seed, 0),
+            row_ids("seed", kind) if self.seeds else number_input("seed", kind, kind.cuda, seed, 0),
             number_input("offset", kind, kind.cuda, offset, 0),
             row_result(
                 *("log_probs", compute, "Compute", Measure.LOGARITHM), limit=Limit.AT_MOST_ZERO
@@ -147,7 +144,7 @@ class Sample(Function):
         import numpy as np
 
         noisy = np.broadcast_to(temperature, len(z)) != 0
-        return z - np.where(noisy[:, None], noise(*z.shape, seed, int(offset)), 0)
+        return z - np.where(noisy[:, None], noise(len(z), z.shape[1], seed, int(offset)), 0)
 
     @staticmethod
     def _bad(z: Any) -> Any:
@@ -160,8 +157,11 @@ class Sample(Function):
         """Return log p of columns, and the columns."""
         import numpy as np
 
+        z = z.astype(np.result_type(z, np.float64))
         picked = np.take_along_axis(z, ids[:, None], axis=1)[:, 0]
-        log_probs = picked - log_sum_exp(z)
+        top = z.max(axis=1)
+        with np.errstate(invalid="ignore"):
+            log_probs = (picked - top) - np.log(np.exp(z - top[:, None]).sum(axis=1))
         return np.where(self._bad(z), np.nan, log_probs), ids
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:

@@ -18,7 +18,9 @@ ROWS, COLS = 5, 16
 def chosen(z: Any, seed: Any, offset: int = 0) -> Any:
     """Return the ids of rows, of any shape."""
     flat = np.asarray(z, np.float64).reshape(-1, z.shape[-1])
-    keys = flat - noise(*flat.shape, np.asarray(seed).reshape(-1) if np.ndim(seed) else seed, offset)
+    keys = flat - noise(
+        *flat.shape, np.asarray(seed).reshape(-1) if np.ndim(seed) else seed, offset
+    )
     return keys.argmax(axis=1).reshape(z.shape[:-1])
 
 
@@ -79,7 +81,7 @@ def test_hooks_come_first(world: World) -> None:
     assert (ids % 2 == 1).all()
     hidden = np.where(mask, np.asarray(x) * 4, -np.inf)
     np.testing.assert_array_equal(ids, chosen(hidden, 1))
-    np.testing.assert_allclose(log_probs, log_probs_of(hidden, ids), rtol=1e-5)
+    np.testing.assert_allclose(log_probs, log_probs_of(hidden, ids), rtol=1e-5, atol=1e-6)
 
 
 def test_no_rows(world: World) -> None:
@@ -94,14 +96,18 @@ def test_no_rows(world: World) -> None:
         (InvalidValueError, "temperature must be finite, got nan", {"temperature": float("nan")}),
         (InvalidTypeError, "temperature must be a number, or an array", {"temperature": "1"}),
         (InvalidTypeError, "temperature must be of floats", {"temperature": np.ones(ROWS, int)}),
-        (InvalidValueError, r"temperature must have .* \(5,\), got \(4,\)", {"temperature": np.ones(4)}),
+        (
+            InvalidValueError,
+            r"temperature must have .* \(5,\), got \(4,\)",
+            {"temperature": np.ones(4)},
+        ),
         (InvalidTypeError, "seed must be an int, got 1.5", {"seed": 1.5}),
         (InvalidTypeError, "seed must be an int, got None", {"seed": None}),
         (InvalidValueError, "seed must fit 64 bits", {"seed": 2**64}),
         (InvalidTypeError, "seed must be of integers, got float64", {"seed": np.ones(ROWS)}),
         (InvalidValueError, "offset must fit 64 bits", {"offset": 2**64}),
         (InvalidTypeError, "top_q", {"top_q": 1}),
-        (InvalidValueError, "means nothing to sample", {"sink": np.ones(ROWS, np.float32)}),
+        (InvalidTypeError, "sink", {"sink": np.ones(ROWS, np.float32)}),
     ],
 )
 def test_bad_arguments(world: World, error: type[Exception], said: str, given: Any) -> None:
