@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.call.library import Library, library_of
 from softgen.call.options import Options, call
-from softgen.call.scalars import bits, finite, is_number
+from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
 from softgen.spec.functions.sample import Sample
@@ -31,18 +31,27 @@ def sample(
     x: Any,
     *,
     temperature: Any = 1.0,
+    top_k: Any = None,
+    top_p: Any = None,
+    min_p: Any = None,
     seed: Any,
     offset: int = 0,
     **options: Unpack[SampleOptions],
 ) -> tuple[Any, Any]:
     """Return a column of each row, drawn by softmax(x / temperature), and log of its probability.
 
-    x is read once. The noise is that of a counter: a call with the same arguments draws the same.
+    The noise is that of a counter: a call with the same arguments draws the same. Without filters x
+    is read once. Filters come after the temperature, in the order min_p, top_k, top_p: each keeps
+    the largest elements, of equal ones those of lower columns, and at least one. Each is a number
+    or an array of one a row; without one, nothing is left out.
 
     Args:
         x: as in `softmax`; rows are those of its last axis.
         temperature: 0 or more: a number, or an array of floats, one a row. 0 takes the largest
             element, of equal ones the lower column.
+        top_k: how many are kept, integers; 0 for all.
+        top_p: from 0 to 1: the fewest are kept that have this share of what is left. 1 for all.
+        min_p: from 0 to 1: those are kept that have this share of the largest. 0 for all.
         seed: 64 bits: an integer, for noise by seed, row, column and offset; or an array of int64,
             one a row, for noise by the row's seed, column and offset: a row draws the same in any
             batch.
@@ -52,27 +61,58 @@ def sample(
             causal_offset.
 
     Returns:
-        The columns, int64, and the logarithms of their softmax(x / temperature), where the
-        temperature is 0 of their softmax(x): float32 (float64 if x is). Arrays of x's library, of
-        x's shape without the last axis.
+        The columns, int64, and the logarithms of their softmax(x / temperature) before filters,
+        where the temperature is 0 of their softmax(x): float32 (float64 if x is). Arrays of x's
+        library, of x's shape without the last axis.
 
     A row with NaN or +inf, of nothing but -inf, or with a temperature that is below 0 or no finite
     number, gives column 0 and NaN. Raises what `softmax` raises.
     """
     library, array = library_of(x)
-    rows, kind = tuple(array.shape[:-1]), compute_type(library.dtype(array))
-    function = Sample(rows=not is_number(temperature), seeds=not _is_integer(seed))
+    filters = filters_of(top_k, top_p, min_p, array.shape[-1] if array.ndim else 1)
+    rows = not all(map(is_number, (temperature, *filters.values())))
+    function = Sample(bool(filters), rows, seeds=not _is_integer(seed))
+
+    def taken(name: str, given: Any, of_rows: bool) -> Any:
+        return _of_rows(library, array, name, given) if of_rows else number_of(name, given)
+
     others = (
-        _of_rows(library, array, "temperature", temperature, kind, rows)
-        if function.rows
-        else temperature_of(temperature),
-        _of_rows(library, array, "seed", seed, Integer.INT64, rows)
-        if function.seeds
-        else bits("seed", seed),
-        bits("offset", offset),
+        *(taken("temperature", temperature, rows), taken("seed", seed, function.seeds)),
+        *(bits("offset", offset), *(taken(*each, rows) for each in filters.items())),
     )
     log_probs, ids = call(function.name, x, options, SampleOptions, others=others)
     return ids, log_probs
+
+
+def filters_of(top_k: Any, top_p: Any, min_p: Any, cols: int) -> dict[str, Any]:
+    """Return the filters of a call by name, all three, or none where they leave nothing out."""
+    given = {"top_k": top_k, "top_p": top_p, "min_p": min_p}
+    all_kept: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}
+    found = {name: all_kept[name] if v is None else v for name, v in given.items()}
+    for name, v in found.items():
+        if is_number(v):
+            found[name] = number_of(name, v)
+    if is_number(found["top_k"]) and found["top_k"] >= cols:
+        found["top_k"] = 0
+    some = any(not is_number(v) or v != all_kept[name] for name, v in found.items())
+    return found if some else {}
+
+
+def number_of(name: str, value: Any) -> Any:
+    """Return an argument that is one number, as a kernel takes it."""
+    if name == "seed":
+        return bits(name, value)
+    if name == "top_k":
+        count = whole(name, value)
+        if count < 0:
+            raise InvalidValueError(f"top_k must be at least 1, or 0 for all, got {value!r}")
+        return count
+    number = finite(name, value)
+    if name == "temperature" and number < 0:
+        raise InvalidValueError(f"temperature must be 0 or more, got {value!r}")
+    if name != "temperature" and not 0 <= number <= 1:
+        raise InvalidValueError(f"{name} must be from 0 to 1, got {value!r}")
+    return number
 
 
 def _is_integer(value: Any) -> bool:
@@ -80,27 +120,23 @@ def _is_integer(value: Any) -> bool:
     return is_number(value) or not hasattr(value, "shape")
 
 
-def temperature_of(value: Any) -> float:
-    """Return the argument, a number that is a temperature."""
-    number = finite("temperature", value)
-    if number < 0:
-        raise InvalidValueError(f"temperature must be 0 or more, got {value!r}")
-    return number
-
-
-def _of_rows(
-    library: Library, x: Any, name: str, given: Any, kind: ElementType, rows: tuple[int, ...]
-) -> Any:
-    """Return an argument of one number a row as a kernel takes it, converted to its type."""
+def _of_rows(library: Library, x: Any, name: str, given: Any) -> Any:
+    """Return an argument as a kernel takes one of a number a row, of its type."""
+    rows, device = tuple(x.shape[:-1]), library.device(x)
+    of_integers = name in ("seed", "top_k")
+    kind: ElementType = Integer.INT64 if of_integers else compute_type(library.dtype(x))
+    if is_number(given):
+        same = library.empty(rows, kind, device)
+        library.fill(same, number_of(name, given))
+        return same
     if not hasattr(given, "shape"):
         raise InvalidTypeError(f"{name} must be a number, or an array of one a row, got {given!r}")
     of, array = library_of(given)
-    if of is not library or library.device(array) != library.device(x):
+    if of is not library or library.device(array) != device:
         raise InvalidValueError(f"{name} must be of x's library and on its device")
     found = library.element_type(array)
-    floats = isinstance(kind, DType)
-    if not isinstance(found, DType if floats else Integer) or found is Integer.BOOL:
-        wanted = "floats" if floats else "integers"
+    if not isinstance(found, Integer if of_integers else DType) or found is Integer.BOOL:
+        wanted = "integers" if of_integers else "floats"
         raise InvalidTypeError(f"{name} must be of {wanted}, got {found.value}")
     if tuple(array.shape) != rows:
         raise InvalidValueError(
@@ -108,6 +144,6 @@ def _of_rows(
         )
     if found is kind:
         return library.contiguous(array)
-    converted = library.empty(rows, kind, library.device(array))
+    converted = library.empty(rows, kind, device)
     library.assign(converted, array)
     return converted

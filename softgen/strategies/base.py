@@ -65,6 +65,7 @@ class Feature(Enum):
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
     DRAWS = "parts have the largest noisy element of a row beside (max, sum)"
+    FILTERS = "the choice is among the largest elements of a row, however many"
     SLOPES = "results are times the derivative of what hooks do to elements"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
@@ -86,6 +87,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
         (Feature.DRAWS, problem.function.part is DRAW),
+        (Feature.FILTERS, problem.function.filtered),
         (Feature.TOPS, problem.function.part is TOP),
         (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),

@@ -54,7 +54,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset(Feature) - {Feature.TOPS}
+    takes = frozenset(Feature) - {Feature.TOPS, Feature.FILTERS}
     cuts_sums = True
     layouts = (Rows, Strided)
 

@@ -19,6 +19,8 @@ from softgen.strategies.launch import Launch
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
 MOST_OWN_REGISTERS = 32
 
+FILTER_DIGITS = 15  # that a warp counts where elements are filtered
+
 
 @dataclass(frozen=True)
 class Safe(Strategy):
@@ -52,7 +54,8 @@ class Safe(Strategy):
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
         if function.part is DRAW:
-            shared += warps * problem.part_bytes
+            board = function.filtered * 4 * FILTER_DIGITS * (warps + 1)
+            shared += warps * problem.part_bytes + board
         if function.part is TOP:  # a key a warp and one for each that is chosen
             keys = (warps + function.chosen) * problem.key_bytes
             groups = -(-function.groups * number // problem.key_bytes) * problem.key_bytes

@@ -46,7 +46,7 @@ class Warp(Sliced):
     triggers = True
     turns = True
     past_rows = True
-    takes = frozenset(Feature) - {Feature.SLOPES}
+    takes = frozenset(Feature) - {Feature.SLOPES, Feature.FILTERS}
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")

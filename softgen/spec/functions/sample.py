@@ -24,6 +24,9 @@ from softgen.spec.parts import DRAW, Part
 _KEY_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
 _SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
 
+# How far the sums and logarithms may be off that filters compare, relative to them.
+_EDGE = 1e-5
+
 MOST_COLS = 2**31 - 2**22  # a thread keeps a column in 32 bits
 
 
@@ -31,18 +34,23 @@ MOST_COLS = 2**31 - 2**22  # a thread keeps a column in 32 bits
 class Sample(Function):
     """The column with the largest x / temperature - log(E), of independent exponential E.
 
+    Filters keep the first of a row in one order: larger elements, of equal ones the lower column.
+
     Attributes:
-        rows: whether each row has a temperature of its own.
+        filtered: whether only the largest elements are drawn, by min_p, top_k and top_p.
+        rows: whether each row has a temperature of its own, and filters of its own.
         seeds: whether each row has a seed of its own, so that its number makes no difference.
     """
 
+    filtered: bool = False
     rows: bool = False
     seeds: bool = False
 
     @property
     def name(self) -> str:
         """As in names of kernels."""
-        return "sample" + "_rows" * self.rows + "_seeds" * self.seeds
+        words = ["sample"] + ["filtered"] * self.filtered
+        return "_".join(words + ["rows"] * self.rows + ["seeds"] * self.seeds)
 
     @property
     def template(self) -> str:
@@ -72,7 +80,7 @@ class Sample(Function):
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The temperature and the noise."""
-        return (Draw(self.rows, self.seeds),)
+        return (Draw(self.rows, self.seeds, self.filtered),)
 
     @property
     def barred(self) -> frozenset[str]:
@@ -89,17 +97,30 @@ class Sample(Function):
         return "" if cols <= MOST_COLS else f"cols must be at most {MOST_COLS}, got {cols}"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
-        """Return x, the temperature, the seed, the offset, the log-probability and the column."""
+        """Return x, the numbers, or arrays of one a row, the log-probability and the column."""
         kind = Integer.INT64
-        warm, seed = "0 or more; 0 takes the largest", "any 64 bits: the key of Philox4x32-7"
+        seed = "any 64 bits: the key of Philox4x32-7"
         offset = "any 64 bits: the upper half of its counter"
+
+        def of_row(name: str, accepts: str, default: float) -> Operand:
+            if self.rows:
+                return row_input(name, compute, "Compute")
+            return number_input(name, compute, "Compute", accepts, default)
+
+        top_k = "how many of the largest may be drawn, 0 or less for all"
+        filters = (
+            row_ids("top_k", kind)
+            if self.rows
+            else number_input("top_k", kind, kind.cuda, top_k, 0),
+            of_row("top_p", "the share of what is left that may be drawn, 1 for all", 1.0),
+            of_row("min_p", "what may be drawn has this share of the largest, 0 for all", 0.0),
+        )
         return (
             element("x", dtype, "X"),
-            row_input("temperature", compute, "Compute")
-            if self.rows
-            else number_input("temperature", compute, "Compute", warm, 1.0),
+            of_row("temperature", "0 or more; 0 takes the largest", 1.0),
             row_ids("seed", kind) if self.seeds else number_input("seed", kind, kind.cuda, seed, 0),
             number_input("offset", kind, kind.cuda, offset, 0),
+            *(filters if self.filtered else ()),
             row_result(
                 *("log_probs", compute, "Compute", Measure.LOGARITHM), limit=Limit.AT_MOST_ZERO
             ),
@@ -110,14 +131,16 @@ class Sample(Function):
         """Return log p and the column, of x over the temperature: NaN and 0 where there is none."""
         import numpy as np
 
-        z = inputs[0]
-        ids = self._keys(*inputs).argmax(axis=1)
-        return self._results(z, np.where(self._bad(z), 0, ids))
+        z, keys = inputs[0], self._keys(*inputs)
+        if self.filtered:
+            keys = np.where(self._ranks(z) < self._kept(*inputs)[:, None], keys, -np.inf)
+        return self._results(z, np.where(self._bad(z), 0, keys.argmax(axis=1)))
 
     def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
         """Return the exact results, of the columns that were `found` where those are as right.
 
-        They are where keys differ by no more than their error. Without noise they have none.
+        They are where keys differ by no more than their error, without noise none, and where they
+        are at the edge of what filters keep.
         """
         import numpy as np
 
@@ -125,8 +148,15 @@ class Sample(Function):
         keys, off = self._keys(*inputs), self._error(*inputs)
         ids, others = np.array(exact[1]).astype(np.int64), np.asarray(found[1]).astype(np.int64)
         inside = (others >= 0) & (others < z.shape[1]) & ~self._bad(z) & (warm != 0)
+        if self.filtered:
+            ranks, most = self._ranks(z), self._kept(*inputs, slack=_EDGE)
+            inside &= np.take_along_axis(ranks, others[:, None] * inside[:, None], 1)[:, 0] < most
+            surely = ranks < self._kept(*inputs, slack=-_EDGE)[:, None]
+            best = np.where(surely, keys, -np.inf).max(axis=1)
+        else:
+            best = keys.max(axis=1)
         for row in np.flatnonzero((ids != others) & inside):
-            if keys[row, others[row]] >= keys[row, ids[row]] - 2 * off[row]:
+            if keys[row, others[row]] >= best[row] - 2 * off[row]:
                 ids[row] = others[row]
         return self._results(z, ids)
 
@@ -139,7 +169,32 @@ class Sample(Function):
         kind = DType.FLOAT64 if wide else DType.FLOAT32
         return _KEY_ERROR[kind] + _SUM_ERROR[kind] * abs(finite).max(axis=1)
 
-    def _keys(self, z: Any, temperature: Any, seed: Any, offset: Any) -> Any:
+    @staticmethod
+    def _ranks(z: Any) -> Any:
+        """Return how many elements of its row come before each: larger ones, and lower columns."""
+        import numpy as np
+
+        order = np.argsort(-z, axis=1, kind="stable")
+        return np.argsort(order, axis=1, kind="stable")
+
+    @staticmethod
+    def _kept(z: Any, *inputs: Any, slack: float = 0.0) -> Any:
+        """Return how many of each row the filters keep, with `slack` of their numbers."""
+        import numpy as np
+
+        top_k, top_p, min_p = (np.broadcast_to(each, len(z)) for each in inputs[3:])
+        with np.errstate(all="ignore"):
+            low = np.log(min_p.astype(np.float64)) - slack
+            below = np.sort(z, axis=1)[:, ::-1] - z.max(axis=1, keepdims=True)
+            count = (below >= low[:, None]).sum(axis=1)
+            count = np.where(top_k > 0, np.minimum(count, top_k), count)
+            terms = np.where(np.arange(z.shape[1]) < count[:, None], np.exp(below), 0)
+            total = terms.cumsum(axis=1)
+            most = top_p * total[:, -1] * (1 + slack)
+            by_mass = (total - terms < most[:, None]).sum(axis=1)
+        return np.maximum(1, np.where(top_p < 1, np.minimum(count, by_mass), count))
+
+    def _keys(self, z: Any, temperature: Any, seed: Any, offset: Any, *_: Any) -> Any:
         """Return what the choice is made of, exactly."""
         import numpy as np
 
@@ -171,7 +226,14 @@ class Sample(Function):
         rows = np.arange(len(x))
         warm = np.array([0.7, 1.0, 0.0, 2.5, 30.0])[rows % 5] if self.rows else np.float64(0.7)
         seeds = np.array([5, -(2**62) - 3, 2**40 + 12345])[rows % 3]
-        return (warm, seeds if self.seeds else np.int64(2**40 + 12345), np.int64(2**33 + 7))
+        found = (warm, seeds if self.seeds else np.int64(2**40 + 12345), np.int64(2**33 + 7))
+        if not self.filtered:
+            return found
+        if not self.rows:
+            return (*found, np.int64(20), np.float64(0.75), np.float64(0.015625))
+        top_k = np.array([0, 1, 7, 1000, 40, 0, -1])[rows % 7]
+        top_p = np.array([0.9, 0.75, 1.0, 0.125, 0.0, 0.5, 2.0])[rows % 7]
+        return (*found, top_k, top_p, np.array([0.0, 0.0625, 0.5])[rows % 3])
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
         """Return a temperature and seeds."""
@@ -180,11 +242,19 @@ class Sample(Function):
         found: dict[str, Any] = {"offset": np.int64(0)}
         found["temperature"] = np.full(rows, 0.7) if self.rows else np.float64(0.7)
         found["seed"] = np.arange(rows) if self.seeds else np.int64(1)
+        if self.filtered:
+            one = np.ones(rows) if self.rows else np.float64(1)
+            found |= {"top_k": (50 * one).astype(np.int64), "top_p": 0.9 * one, "min_p": 0.01 * one}
         return found
 
 
 SAMPLE = Sample()
-FUNCTIONS = (SAMPLE, Sample(rows=True), Sample(seeds=True), Sample(True, True))
+FUNCTIONS = tuple(
+    Sample(filtered, rows, seeds)
+    for filtered in (False, True)
+    for rows in (False, True)
+    for seeds in (False, True)
+)
 
 EXHIBITS = (
     Exhibit("a token of each sequence, Llama 3 vocabulary", SAMPLE, "bfloat16", 64, 128256),

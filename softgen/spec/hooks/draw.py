@@ -23,11 +23,13 @@ class Draw(OfFunction):
     Attributes:
         temperatures: whether each row has a temperature of its own.
         seeds: whether each row has a seed of its own.
+        filtered: whether only the largest of a row are drawn, so that it is not done as they come.
         gradient: never.
     """
 
     temperatures: bool = False
     seeds: bool = False
+    filtered: bool = False
     gradient: bool = False
 
     @property

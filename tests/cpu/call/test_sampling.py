@@ -84,6 +84,39 @@ def test_hooks_come_first(world: World) -> None:
     np.testing.assert_allclose(log_probs, log_probs_of(hidden, ids), rtol=1e-5, atol=1e-6)
 
 
+def test_filters_keep_the_largest(world: World) -> None:
+    x = drawn(2, ROWS, COLS)
+    z = np.asarray(x) * np.float32(2)
+    p = np.exp(z) / np.exp(z).sum(axis=-1, keepdims=True)
+    ranks = np.argsort(np.argsort(-z, axis=-1), axis=-1)
+    before = np.where(z[..., None, :] > z[..., None], p[..., None, :], 0).sum(axis=-1)
+    cases: list[tuple[dict[str, Any], Any]] = [
+        ({"top_k": 3}, ranks < 3),
+        ({"top_p": 0.6}, before < 0.6),
+        ({"min_p": 0.25}, p >= 0.25 * p.max(axis=-1, keepdims=True)),
+        ({"top_p": 0.0}, ranks < 1),
+        ({"top_k": 5, "min_p": 0.125}, (ranks < 5) & (p >= p.max(axis=-1, keepdims=True) / 8)),
+    ]
+    for filters, kept in cases:
+        ids, log_probs = sample(x, temperature=0.5, seed=7, **filters)
+        assert world.last().function.name == "sample_filtered"
+        np.testing.assert_array_equal(ids, chosen(np.where(kept, z, -np.inf), 7))
+        np.testing.assert_allclose(log_probs, log_probs_of(z, ids), rtol=1e-5, atol=1e-6)
+    sample(x, seed=7, top_k=COLS, top_p=1, min_p=0)  # all are kept
+    assert world.last().function.name == "sample"
+
+
+def test_filters_of_rows_go_with_numbers(world: World) -> None:
+    x, counts = drawn(ROWS, COLS), np.array([1, 3, 0, 2, 16], np.int32)
+    ids, _ = sample(x, top_k=cupy_array(counts), min_p=0.0625, seed=cupy_array(np.arange(ROWS)))
+    assert world.last().function.name == "sample_filtered_rows_seeds"
+    z = np.asarray(x, np.float64)
+    ranks = np.argsort(np.argsort(-z, axis=-1), axis=-1)
+    kept = ranks < np.where(counts > 0, counts, COLS)[:, None]
+    kept &= z - z.max(axis=-1, keepdims=True) >= np.log(0.0625)
+    np.testing.assert_array_equal(ids, chosen(np.where(kept, z, -np.inf), np.arange(ROWS)))
+
+
 def test_no_rows(world: World) -> None:
     ids, log_probs = sample(drawn(0, COLS), seed=1)
     assert ids.shape == log_probs.shape == (0,)
@@ -107,6 +140,12 @@ def test_no_rows(world: World) -> None:
         (InvalidTypeError, "seed must be of integers, got float64", {"seed": np.ones(ROWS)}),
         (InvalidValueError, "offset must fit 64 bits", {"offset": 2**64}),
         (InvalidTypeError, "top_q", {"top_q": 1}),
+        (InvalidValueError, "top_k must be at least 1, or 0 for all, got -1", {"top_k": -1}),
+        (InvalidTypeError, "top_k must be an int, got 1.5", {"top_k": 1.5}),
+        (InvalidTypeError, "top_k must be of integers", {"top_k": np.ones(ROWS)}),
+        (InvalidValueError, "top_p must be from 0 to 1, got 1.5", {"top_p": 1.5}),
+        (InvalidValueError, "min_p must be from 0 to 1, got -0.1", {"min_p": -0.1}),
+        (InvalidTypeError, "min_p must be a number, or an array", {"min_p": "1"}),
         (InvalidTypeError, "sink", {"sink": np.ones(ROWS, np.float32)}),
     ],
 )

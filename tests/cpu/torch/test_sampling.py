@@ -45,6 +45,20 @@ def test_rows_with_seeds_of_their_own_draw_the_same_in_any_batch() -> None:
     assert torch.equal(torch.vmap(lambda z: st.sample(z, seed=1)[0])(x), st.sample(x, seed=1)[0])
 
 
+def test_filters_are_numbers_or_tensors() -> None:
+    x = drawn(2, ROWS, COLS)
+    best = x.topk(3, -1)
+    ids, log_probs = st.sample(x, top_k=3, seed=3)
+    assert (ids[..., None] == best.indices).any(-1).all()
+    every = torch.full((2, ROWS), 3)
+    found = st.sample(x, top_k=every, min_p=torch.zeros(2, ROWS), top_p=1.0, seed=3)
+    assert torch.equal(found[0], ids)
+    assert torch.equal(found[1], log_probs)
+    mapped = torch.vmap(lambda z, k: st.sample(z, top_k=k, seed=torch.arange(ROWS))[0])(x, every)
+    for of, z in zip(mapped, x, strict=True):
+        assert torch.equal(of, st.sample(z, top_k=3, seed=torch.arange(ROWS))[0])
+
+
 def test_compiled_it_is_one_operator_and_has_no_gradient() -> None:
     x, seeds = drawn(ROWS, COLS).requires_grad_(), torch.arange(ROWS)
 

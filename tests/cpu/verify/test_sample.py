@@ -74,7 +74,7 @@ def test_every_strategy_draws_the_same(batch: int) -> None:
         random = np.random.default_rng(number)
         dtype = list(DType)[number % 3 if number % 4 else 3]
         cols = WIDTHS[number % len(WIDTHS)]
-        function = Sample(bool(random.integers(2)), bool(random.integers(2)))
+        function = Sample(False, *(bool(random.integers(2)) for _ in range(2)))
         problem = Problem.of(function, dtype, cols, alignment=1 if number % 5 == 0 else None)
         x = rows_of(problem, number)
         others = other_inputs(x, problem)
@@ -136,6 +136,54 @@ def test_a_row_with_a_seed_draws_the_same_in_any_batch() -> None:
     whole, *others = (results[1] for results in ran(jobs))
     for order, ids in zip(orders[1:], others, strict=True):
         np.testing.assert_array_equal(ids, whole[order])
+
+
+@pytest.mark.parametrize("batch", range(2))
+def test_filters_keep_the_largest(batch: int) -> None:
+    """For ties, constant rows and rows of -inf too, of numbers and of arrays of one a row."""
+    jobs = []
+    for number in range(batch, 16, 2):
+        random = np.random.default_rng(number)
+        function = Sample(True, number % 3 > 0, bool(random.integers(2)))
+        problem = Problem.of(function, list(DType)[number % 4], WIDTHS[number % 6])
+        x = rows_of(problem, number)
+        warm, seed, offset, top_k, top_p, min_p = other_inputs(x, problem)
+        turn = number % ROWS
+        if function.rows:  # filters go with other rows each time
+            warm = np.where(warm == 0, 1, warm).astype(warm.dtype) if number % 4 else warm
+            top_k, top_p = np.roll(top_k, turn), np.roll(top_p, 2 * turn)
+            min_p = np.roll(min_p, turn // 2)
+        others = (warm, seed, offset, top_k, top_p, min_p)
+        jobs += [Job(source, x, others) for source in sources_of(problem, number)]
+    wrong = []
+    for job, results in zip(jobs, ran(jobs), strict=True):
+        accuracy = check(results, job.inputs, job.source.variant.problem)
+        wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
+    assert not wrong
+
+
+def test_what_filters_keep_is_drawn_as_often_as_it_should() -> None:
+    rows, cols = 4000, 30
+    problem = Problem.of(Sample(True), "float32", cols)
+    x = np.random.default_rng(0).normal(size=cols).astype(np.float32)
+    p = np.exp(x.astype(np.float64))
+    order = np.argsort(-x)
+    filters = (np.array(12), np.float32(0.8), np.float32(0.2))
+    left = [id for id in order[:12] if p[id] >= 0.2 * p.max()]
+    before = np.cumsum(p[left]) - p[left]
+    kept = [id for id, mass in zip(left, before, strict=True) if mass < 0.8 * p[left].sum()]
+    assert 2 < len(kept) < len(left) == 12
+    variant = next(iter(candidates(problem, rows, arch_named("sm_90"), "safe")))
+    given = (*numbers(1, 1, 0), *filters)
+    ((log_probs, ids),) = ran(
+        [Job(render(variant), np.broadcast_to(x, (rows, cols)).copy(), given)]
+    )
+    assert {*ids.tolist()} == {*kept}
+    statistic, bound = chi_squared(
+        np.searchsorted(np.sort(kept), ids), p[np.sort(kept)] / p[kept].sum()
+    )
+    assert statistic < bound
+    np.testing.assert_allclose(log_probs, np.log(p / p.sum())[ids], rtol=1e-5)
 
 
 def chi_squared(ids: Any, p: Any) -> tuple[float, float]:
