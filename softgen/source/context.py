@@ -23,6 +23,7 @@ from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
+from softgen.strategies.board import MOST_FOUND, chunk, names
 from softgen.strategies.variants import Variant
 
 
@@ -171,7 +172,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "arguments": str if part is DRAW else part.arguments,  # a struct, of which most is used
         "tops": part is TOP,
         "draws": part is DRAW,
-        "slot": "Slot" if part is TOP else part.cuda,
+        "names": names,
+        "chunk": chunk,
+        "most_found": MOST_FOUND,
         "of_sink": "part_of_sink(hooks.sink)",
     }
 

@@ -46,6 +46,7 @@ class Warp(Sliced):
     triggers = True
     turns = True
     past_rows = True
+    sorts = True
     takes = frozenset(Feature) - {Feature.SLOPES, Feature.FILTERS}
     layouts = (Rows, Strided)
 
