@@ -204,33 +204,34 @@ __device__ Compute log_of_exponential(unsigned int bits) {
   return __logf(v < 0.0625f ? fmaf(v * v, of_v, v) : -__logf(rest));
 }
 
+// Philox4x32-7 (Salmon et al., SC 2011): four random words of a counter, under a key.
+__device__ void philox(unsigned int a, unsigned int b, unsigned long long offset,
+                       unsigned long long seed, unsigned int* words) {
+  unsigned int c = static_cast<unsigned int>(offset), d = static_cast<unsigned int>(offset >> 32);
+  unsigned int k = static_cast<unsigned int>(seed), l = static_cast<unsigned int>(seed >> 32);
+#pragma unroll
+  for (int round = 0; round < 7; ++round) {
+    const unsigned long long first = product(a, 0xd2511f53u), second = product(c, 0xcd9e8d57u);
+    a = static_cast<unsigned int>(second >> 32) ^ b ^ k;
+    b = static_cast<unsigned int>(second);
+    c = static_cast<unsigned int>(first >> 32) ^ d ^ l;
+    d = static_cast<unsigned int>(first);
+    k += 0x9e3779b9u;
+    l += 0xbb67ae85u;
+  }
+  words[0] = a, words[1] = b, words[2] = c, words[3] = d;
+}
+
 // What is taken of a row, and what is done with it.
 struct Hooks {
-  Compute inverse;  // of the temperature
-  bool noisy;       // not where the temperature is 0
+  // 1 / temperature, and NaN for what is no temperature.
+  Compute inverse;
+  bool noisy;
   unsigned int noisy_row;
   unsigned long long seed, offset;
   // What is drawn of the elements seen so far, and below what nothing can be it.
   mutable Compute key, z, cut;
   mutable Place column;
-
-  // Philox4x32-7 (Salmon et al., SC 2011): four random words of a counter, under a key.
-  __device__ void philox(unsigned int a, unsigned int* words) const {
-    unsigned int b = noisy_row;
-    unsigned int c = static_cast<unsigned int>(offset), d = static_cast<unsigned int>(offset >> 32);
-    unsigned int k = static_cast<unsigned int>(seed), l = static_cast<unsigned int>(seed >> 32);
-#pragma unroll
-    for (int round = 0; round < 7; ++round) {
-      const unsigned long long first = product(a, 0xd2511f53u), second = product(c, 0xcd9e8d57u);
-      a = static_cast<unsigned int>(second >> 32) ^ b ^ k;
-      b = static_cast<unsigned int>(second);
-      c = static_cast<unsigned int>(first >> 32) ^ d ^ l;
-      d = static_cast<unsigned int>(first);
-      k += 0x9e3779b9u;
-      l += 0xbb67ae85u;
-    }
-    words[0] = a, words[1] = b, words[2] = c, words[3] = d;
-  }
 
   // Whether an element may have the largest key, which is at most z - log(v): 23 bits of v are
   // compared with exp(z - cut).
@@ -269,14 +270,12 @@ struct Hooks {
     part.column = column;
   }
 
-  // N neighbouring elements as they come in, from column `col` on.
+  // Draws among elements that have come in, from column `col` on.
   template <int N>
-  __device__ void enter(Compute* values, Col col) const {
-#pragma unroll
-    for (int i = 0; i < N; ++i) values[i] = __fmul_rn(values[i], inverse);
+  __device__ void draw(const Compute* values, Col col) const {
     unsigned int words[N];
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) philox(col / 4u + i, words + 4 * i);
+    for (int i = 0; i < N / 4; ++i) philox(col / 4u + i, noisy_row, offset, seed, words + 4 * i);
     bool may = false;
 #pragma unroll
     for (int i = 0; i < N; ++i) may |= may_win(values[i], words[i]);
@@ -290,6 +289,14 @@ struct Hooks {
       raise_cut(highest_key(lanes));
     }
   }
+
+  // N neighbouring elements as they come in, from column `col` on.
+  template <int N>
+  __device__ void enter(Compute* values, Col col) const {
+#pragma unroll
+    for (int i = 0; i < N; ++i) values[i] = __fmul_rn(values[i], inverse);
+    draw<N>(values, col);
+  }
 };
 
 __device__ Hooks hooks_of(long long row, long long rows, Compute temperature, long long seed,
@@ -298,9 +305,9 @@ __device__ Hooks hooks_of(long long row, long long rows, Compute temperature, lo
   const unsigned int number = static_cast<unsigned int>(row);
   const Compute warmth = temperature;
   const Compute inverse = __frcp_rn(warmth);
-  hooks.noisy = warmth != 0;
   hooks.inverse = inverse > 0 ? inverse : __int_as_float(0x7fc00000);
   if (warmth == 0) hooks.inverse = 1;
+  hooks.noisy = temperature != 0;
   hooks.noisy_row = number;
   hooks.seed = static_cast<unsigned long long>(seed);
   hooks.offset = static_cast<unsigned long long>(offset);

@@ -9,7 +9,7 @@ from softgen.call.options import Options, call
 from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
-from softgen.spec.functions.sample import Sample
+from softgen.spec.functions.sample import CAPACITIES, Sample
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -71,7 +71,9 @@ def sample(
     library, array = library_of(x)
     filters = filters_of(top_k, top_p, min_p, array.shape[-1] if array.ndim else 1)
     rows = not all(map(is_number, (temperature, *filters.values())))
-    function = Sample(bool(filters), rows, seeds=not _is_integer(seed))
+    most = 0 if options.keys() - Options.__annotations__ else _capacity(top_k, array)
+    seeds = not _is_integer(seed)
+    function = Sample(bool(filters) and not most, rows, seeds, most if filters else 0)
 
     def taken(name: str, given: Any, of_rows: bool) -> Any:
         return _of_rows(library, array, name, given) if of_rows else number_of(name, given)
@@ -82,6 +84,17 @@ def sample(
     )
     log_probs, ids = call(function.name, x, options, SampleOptions, others=others)
     return ids, log_probs
+
+
+def _capacity(top_k: Any, x: Any) -> int:
+    """Return how many elements of a row are chosen before one is drawn of them; 0 for any number.
+
+    Without hooks, by kernels that read the row once.
+    """
+    if not is_number(top_k) or not top_k > 0:
+        return 0
+    some = [each for each in CAPACITIES if top_k <= each <= (x.shape[-1] if x.ndim else 1)]
+    return min(some, default=0)
 
 
 def filters_of(top_k: Any, top_p: Any, min_p: Any, cols: int) -> dict[str, Any]:

@@ -57,7 +57,7 @@ def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
             else:
                 x = hook.enter(x, *values)
         for own in problem.function.modifiers:
-            if own.enters:
+            if own.computes:
                 x = _flushed(problem, x.astype(problem.compute_dtype.value))
                 x = _flushed(problem, own.enter(x, *others))
         for hook, values in given:

@@ -83,7 +83,8 @@ def require_packable(
     # to stay the largest, and what is not there -inf.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
-    if function.part is TOP and function.sums and not function.chooses_scores:
+    own_order = function.sums and not function.chooses_scores and not problem.enters
+    if function.part is TOP and own_order:
         own.add(Feature.TOPS)
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)

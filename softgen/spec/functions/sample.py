@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import (
@@ -17,8 +18,9 @@ from softgen.spec.functions.base import (
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.draw import Draw, noise
+from softgen.spec.hooks.temperature import Temperature
 from softgen.spec.operands import Extent, Limit, Measure, Operand
-from softgen.spec.parts import DRAW, Part
+from softgen.spec.parts import DRAW, TOP, Part
 
 # How far a key may be from the exact one: of what logarithms round, and of sums relative to them.
 _KEY_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
@@ -26,6 +28,8 @@ _SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
 
 # How far the sums and logarithms may be off that filters compare, relative to them.
 _EDGE = 1e-5
+
+CAPACITIES = (8, 16, 32, 64)  # of kernels that choose the top_k largest first
 
 MOST_COLS = 2**31 - 2**22  # a thread keeps a column in 32 bits
 
@@ -38,19 +42,30 @@ class Sample(Function):
 
     Attributes:
         filtered: whether only the largest elements are drawn, by min_p, top_k and top_p.
+        k: if not 0, what top_k is at most, whose elements are chosen first.
         rows: whether each row has a temperature of its own, and filters of its own.
         seeds: whether each row has a seed of its own, so that its number makes no difference.
     """
 
+    # What templates of a choice ask for.
+    bias: ClassVar[bool] = False
+    kept_groups: ClassVar[int] = 0
+
     filtered: bool = False
     rows: bool = False
     seeds: bool = False
+    k: int = 0
 
     @property
     def name(self) -> str:
         """As in names of kernels."""
-        words = ["sample"] + ["filtered"] * self.filtered
+        words = ["sample"] + [f"k{self.k}" if self.k else "filtered"] * self.filters
         return "_".join(words + ["rows"] * self.rows + ["seeds"] * self.seeds)
+
+    @property
+    def filters(self) -> bool:
+        """Whether min_p, top_k and top_p are operands."""
+        return self.filtered or self.k > 0
 
     @property
     def template(self) -> str:
@@ -80,7 +95,8 @@ class Sample(Function):
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The temperature and the noise."""
-        return (Draw(self.rows, self.seeds, self.filtered),)
+        warm = Temperature(self.rows)
+        return (warm,) if self.k else (warm, Draw(self.rows, self.seeds, self.filtered))
 
     @property
     def barred(self) -> frozenset[str]:
@@ -88,12 +104,29 @@ class Sample(Function):
         return frozenset({"sink"})
 
     @property
+    def hookable(self) -> bool:
+        """Not where elements are chosen first, of which a row that ends has too few."""
+        return not self.k
+
+    @property
     def part(self) -> Part:
         """What a piece of a row reduces to."""
-        return DRAW
+        return TOP if self.k else DRAW
+
+    @property
+    def chosen(self) -> int:
+        """How many elements of a row are chosen before one is drawn of them, or 0."""
+        return self.k
+
+    @property
+    def least_cols(self) -> int:
+        """As many as are chosen."""
+        return max(1, self.k)
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
+        if cols < self.least_cols:
+            return f"{self.k} of a row are chosen, of at least as many columns, got {cols}"
         return "" if cols <= MOST_COLS else f"cols must be at most {MOST_COLS}, got {cols}"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
@@ -120,7 +153,7 @@ class Sample(Function):
             of_row("temperature", "0 or more; 0 takes the largest", 1.0),
             row_ids("seed", kind) if self.seeds else number_input("seed", kind, kind.cuda, seed, 0),
             number_input("offset", kind, kind.cuda, offset, 0),
-            *(filters if self.filtered else ()),
+            *(filters if self.filters else ()),
             row_result(
                 *("log_probs", compute, "Compute", Measure.LOGARITHM), limit=Limit.AT_MOST_ZERO
             ),
@@ -132,7 +165,7 @@ class Sample(Function):
         import numpy as np
 
         z, keys = inputs[0], self._keys(*inputs)
-        if self.filtered:
+        if self.filters:
             keys = np.where(self._ranks(z) < self._kept(*inputs)[:, None], keys, -np.inf)
         return self._results(z, np.where(self._bad(z), 0, keys.argmax(axis=1)))
 
@@ -148,7 +181,7 @@ class Sample(Function):
         keys, off = self._keys(*inputs), self._error(*inputs)
         ids, others = np.array(exact[1]).astype(np.int64), np.asarray(found[1]).astype(np.int64)
         inside = (others >= 0) & (others < z.shape[1]) & ~self._bad(z) & (warm != 0)
-        if self.filtered:
+        if self.filters:
             ranks, most = self._ranks(z), self._kept(*inputs, slack=_EDGE)
             inside &= np.take_along_axis(ranks, others[:, None] * inside[:, None], 1)[:, 0] < most
             surely = ranks < self._kept(*inputs, slack=-_EDGE)[:, None]
@@ -177,8 +210,7 @@ class Sample(Function):
         order = np.argsort(-z, axis=1, kind="stable")
         return np.argsort(order, axis=1, kind="stable")
 
-    @staticmethod
-    def _kept(z: Any, *inputs: Any, slack: float = 0.0) -> Any:
+    def _kept(self, z: Any, *inputs: Any, slack: float = 0.0) -> Any:
         """Return how many of each row the filters keep, with `slack` of their numbers."""
         import numpy as np
 
@@ -187,11 +219,12 @@ class Sample(Function):
             low = np.log(min_p.astype(np.float64)) - slack
             below = np.sort(z, axis=1)[:, ::-1] - z.max(axis=1, keepdims=True)
             count = (below >= low[:, None]).sum(axis=1)
-            count = np.where(top_k > 0, np.minimum(count, top_k), count)
+            most = self.k or z.shape[1]
+            count = np.minimum(count, np.where(top_k > 0, np.minimum(top_k, most), most))
             terms = np.where(np.arange(z.shape[1]) < count[:, None], np.exp(below), 0)
             total = terms.cumsum(axis=1)
-            most = top_p * total[:, -1] * (1 + slack)
-            by_mass = (total - terms < most[:, None]).sum(axis=1)
+            share = top_p * total[:, -1] * (1 + slack)
+            by_mass = (total - terms < share[:, None]).sum(axis=1)
         return np.maximum(1, np.where(top_p < 1, np.minimum(count, by_mass), count))
 
     def _keys(self, z: Any, temperature: Any, seed: Any, offset: Any, *_: Any) -> Any:
@@ -227,7 +260,7 @@ class Sample(Function):
         warm = np.array([0.7, 1.0, 0.0, 2.5, 30.0])[rows % 5] if self.rows else np.float64(0.7)
         seeds = np.array([5, -(2**62) - 3, 2**40 + 12345])[rows % 3]
         found = (warm, seeds if self.seeds else np.int64(2**40 + 12345), np.int64(2**33 + 7))
-        if not self.filtered:
+        if not self.filters:
             return found
         if not self.rows:
             return (*found, np.int64(20), np.float64(0.75), np.float64(0.015625))
@@ -242,19 +275,30 @@ class Sample(Function):
         found: dict[str, Any] = {"offset": np.int64(0)}
         found["temperature"] = np.full(rows, 0.7) if self.rows else np.float64(0.7)
         found["seed"] = np.arange(rows) if self.seeds else np.int64(1)
-        if self.filtered:
+        if self.filters:
             one = np.ones(rows) if self.rows else np.float64(1)
             found |= {"top_k": (50 * one).astype(np.int64), "top_p": 0.9 * one, "min_p": 0.01 * one}
         return found
 
 
 SAMPLE = Sample()
-FUNCTIONS = tuple(
-    Sample(filtered, rows, seeds)
-    for filtered in (False, True)
-    for rows in (False, True)
-    for seeds in (False, True)
+_FLAGS = tuple((rows, seeds) for rows in (False, True) for seeds in (False, True))
+FUNCTIONS = (
+    *(Sample(filtered, *flags) for filtered in (False, True) for flags in _FLAGS),
+    *(Sample(k=k) for k in CAPACITIES),
+    Sample(rows=True, seeds=True, k=64),
 )
+
+_NAME = re.compile(r"sample_k(\d+)(_rows)?(_seeds)?")
+
+
+def function_of(name: str) -> Function | None:
+    """Return the function called `name`, or None."""
+    match = _NAME.fullmatch(name)
+    if not match or int(match[1]) not in CAPACITIES:
+        return None
+    return Sample(rows=bool(match[2]), seeds=bool(match[3]), k=int(match[1]))
+
 
 EXHIBITS = (
     Exhibit("a token of each sequence, Llama 3 vocabulary", SAMPLE, "bfloat16", 64, 128256),

@@ -18,7 +18,7 @@ from softgen.spec.hooks.dropout import philox
 
 @dataclass(frozen=True)
 class Draw(OfFunction):
-    """Elements over their row's temperature, and of those seen the one with the largest key.
+    """Of the elements that a thread has seen the one with the largest key.
 
     Attributes:
         temperatures: whether each row has a temperature of its own.
@@ -37,18 +37,6 @@ class Draw(OfFunction):
         """As the others have one; it is in no kernel's name."""
         return "draw"
 
-    def enter(self, x: Any, *values: Any) -> Any:
-        """Return x over the temperature of its row, by the reciprocal; NaN where that is none."""
-        import numpy as np
-
-        warm = np.asarray(values[0]).astype(x.dtype).reshape(-1, 1)
-        warm = np.where(abs(warm) < np.finfo(np.float32).tiny, 0, warm) if x.itemsize == 4 else warm
-        with np.errstate(all="ignore"):
-            inverse = 1 / warm
-        least = np.finfo(np.float32).tiny if x.itemsize == 4 else 0
-        inverse = np.where(inverse > least, inverse, np.nan)
-        return x * np.where(warm == 0, 1, inverse).astype(x.dtype)
-
     @property
     def placed(self) -> bool:
         """The column tells which bits make the noise."""
@@ -56,8 +44,13 @@ class Draw(OfFunction):
 
     @property
     def enters(self) -> bool:
-        """Elements are divided by the temperature."""
+        """They are seen there, and stay what they are."""
         return True
+
+    @property
+    def computes(self) -> bool:
+        """Elements stay what they are."""
+        return False
 
     @property
     def by_row(self) -> bool:

@@ -15,7 +15,7 @@ from softgen.source.render import Source, render
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.exact import hooked
-from softgen.spec.functions.sample import Sample
+from softgen.spec.functions.sample import CAPACITIES, Sample
 from softgen.spec.numerics import Storage, check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
@@ -139,14 +139,16 @@ def test_a_row_with_a_seed_draws_the_same_in_any_batch() -> None:
         np.testing.assert_array_equal(ids, whole[order])
 
 
-@pytest.mark.parametrize("batch", range(2))
+@pytest.mark.parametrize("batch", range(3))
 def test_filters_keep_the_largest(batch: int) -> None:
     """For ties, constant rows and rows of -inf too, of numbers and of arrays of one a row."""
     jobs = []
-    for number in range(batch, 16, 2):
-        random = np.random.default_rng(number)
-        function = Sample(True, number % 3 > 0, bool(random.integers(2)))
-        problem = Problem.of(function, list(DType)[number % 4], WIDTHS[number % 6])
+    for number in range(batch, 24, 3):
+        random, cols = np.random.default_rng(number), WIDTHS[number % 6]
+        fitting = [each for each in (0, *CAPACITIES) if each <= cols]
+        k = fitting[number % len(fitting)]
+        function = Sample(not k, number % 3 > 0, bool(random.integers(2)), k)
+        problem = Problem.of(function, list(DType)[number % 4], cols)
         x = rows_of(problem, number)
         warm, seed, offset, top_k, top_p, min_p = other_inputs(x, problem)
         turn = number % ROWS
@@ -161,6 +163,24 @@ def test_filters_keep_the_largest(batch: int) -> None:
         accuracy = check(results, job.inputs, job.source.variant.problem)
         wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
     assert not wrong
+    assert len({job.source.variant.strategy.name for job in jobs}) > 2
+
+
+@pytest.mark.parametrize(("dtype", "cols"), [("bfloat16", 256), ("float32", 4096)])
+def test_the_largest_are_chosen_first_or_one_after_another(dtype: str, cols: int) -> None:
+    """Kernels that choose top_k first draw what those draw that read a row again and again."""
+    first, others = (Problem.of(f, dtype, cols) for f in (Sample(k=32), Sample(True)))
+    x = rows_of(others, 1)
+    drawn = []
+    for top_k, top_p, min_p in ((32, 1, 0), (20, 0.9, 0), (5, 1, 0.0625), (1, 0, 1), (32, 0.5, 0)):
+        filters = (np.array(top_k), np.array(top_p, "f4"), np.array(min_p, "f4"))
+        sources = [*sources_of(others, 0), *sources_of(first, 0)]
+        found = ran([Job(each, x, (*numbers(0.9, 3, 4), *filters)) for each in sources])
+        for results in found[1:]:
+            np.testing.assert_array_equal(results[1], found[0][1])
+            np.testing.assert_allclose(results[0], found[0][0], rtol=1e-5, atol=1e-6)
+        drawn.append(found[0][1].tobytes())
+    assert len({*drawn}) > 2
 
 
 def test_what_filters_keep_is_drawn_as_often_as_it_should() -> None:
@@ -169,7 +189,7 @@ def test_what_filters_keep_is_drawn_as_often_as_it_should() -> None:
     x = np.random.default_rng(0).normal(size=cols).astype(np.float32)
     p = np.exp(x.astype(np.float64))
     order = np.argsort(-x)
-    filters = (np.array(12), np.float32(0.8), np.float32(0.2))
+    filters = (np.array(12), np.array(0.8, "f4"), np.array(0.2, "f4"))
     left = [id for id in order[:12] if p[id] >= 0.2 * p.max()]
     before = np.cumsum(p[left]) - p[left]
     kept = [id for id, mass in zip(left, before, strict=True) if mass < 0.8 * p[left].sum()]
