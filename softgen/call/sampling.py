@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-class SampleOptions(Options, total=False):
+class HookedSampleOptions(Options, total=False):
     """What `sample` takes by name beside its own arguments; docs/hooks.md says what hooks do."""
 
     scale: Any
@@ -36,7 +36,7 @@ def sample(
     min_p: Any = None,
     seed: Any,
     offset: int = 0,
-    **options: Unpack[SampleOptions],
+    **options: Unpack[HookedSampleOptions],
 ) -> tuple[Any, Any]:
     """Return a column of each row, drawn by softmax(x / temperature), and log of its probability.
 
@@ -82,7 +82,7 @@ def sample(
         *(taken("temperature", temperature, rows), taken("seed", seed, function.seeds)),
         *(bits("offset", offset), *(taken(*each, rows) for each in filters.items())),
     )
-    log_probs, ids = call(function.name, x, options, SampleOptions, others=others)
+    log_probs, ids = call(function.name, x, options, HookedSampleOptions, others=others)
     return ids, log_probs
 
 

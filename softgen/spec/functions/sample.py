@@ -282,22 +282,25 @@ class Sample(Function):
 
 
 SAMPLE = Sample()
-_FLAGS = tuple((rows, seeds) for rows in (False, True) for seeds in (False, True))
 FUNCTIONS = (
-    *(Sample(filtered, *flags) for filtered in (False, True) for flags in _FLAGS),
-    *(Sample(k=k) for k in CAPACITIES),
-    Sample(rows=True, seeds=True, k=64),
+    SAMPLE,
+    Sample(rows=True, seeds=True),
+    Sample(filtered=True),
+    Sample(filtered=True, rows=True, seeds=True),
+    Sample(k=8),
+    Sample(k=64, rows=True, seeds=True),
 )
 
-_NAME = re.compile(r"sample_k(\d+)(_rows)?(_seeds)?")
+_NAME = re.compile(r"sample(_filtered)?(?:_k(\d+))?(_rows)?(_seeds)?")
 
 
 def function_of(name: str) -> Function | None:
     """Return the function called `name`, or None."""
-    match = _NAME.fullmatch(name)
-    if not match or int(match[1]) not in CAPACITIES:
+    if not (match := _NAME.fullmatch(name)):
         return None
-    return Sample(rows=bool(match[2]), seeds=bool(match[3]), k=int(match[1]))
+    k = int(match[2] or 0)
+    found = Sample(bool(match[1]), bool(match[3]), bool(match[4]), k)
+    return found if k in (0, *CAPACITIES) and found.name == name else None
 
 
 EXHIBITS = (

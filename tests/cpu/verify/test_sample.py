@@ -163,7 +163,6 @@ def test_filters_keep_the_largest(batch: int) -> None:
         accuracy = check(results, job.inputs, job.source.variant.problem)
         wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
     assert not wrong
-    assert len({job.source.variant.strategy.name for job in jobs}) > 2
 
 
 @pytest.mark.parametrize(("dtype", "cols"), [("bfloat16", 256), ("float32", 4096)])
@@ -175,6 +174,8 @@ def test_the_largest_are_chosen_first_or_one_after_another(dtype: str, cols: int
     for top_k, top_p, min_p in ((32, 1, 0), (20, 0.9, 0), (5, 1, 0.0625), (1, 0, 1), (32, 0.5, 0)):
         filters = (np.array(top_k), np.array(top_p, "f4"), np.array(min_p, "f4"))
         sources = [*sources_of(others, 0), *sources_of(first, 0)]
+        kinds = {source.variant.strategy.name for source in sources}
+        assert kinds == {"safe", "block", "warp" if cols == 256 else "cluster"}
         found = ran([Job(each, x, (*numbers(0.9, 3, 4), *filters)) for each in sources])
         for results in found[1:]:
             np.testing.assert_array_equal(results[1], found[0][1])
