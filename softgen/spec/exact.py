@@ -30,11 +30,12 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
             up to |x - max| 2^-53, as a kernel's are.
     """
     if inputs[0].shape[0] == 0:  # of which there is no maximum
-        one_row = (np.zeros((1, *each.shape[1:])) for each in inputs)
+        one_row = (np.zeros((1, *i.shape[1:])) if np.ndim(i) else i for i in inputs)
         return tuple(each[:0] for each in reference(function, *one_row, wide=wide))
     kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
-        exact = (each if each.dtype.kind in "iu" else each.astype(kind) for each in inputs)
+        given = (np.asarray(each) for each in inputs)
+        exact = (each if each.dtype.kind in "iu" else each.astype(kind) for each in given)
         results = function.reference(*exact)
         return tuple(np.asarray(each, np.float64) for each in results)
 

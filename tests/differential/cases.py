@@ -125,8 +125,8 @@ class Case:
     random: Random
 
 
-# tests/cpu/spec/test_topk_softmax.py draws these: of near columns either is right.
-OWN_DRAWS = "topk_softmax"
+# test_topk_softmax.py and test_sample.py draw these: of near columns either is right.
+OWN_DRAWS = ("topk_softmax", "sample")
 
 
 def functions() -> list[str]:
