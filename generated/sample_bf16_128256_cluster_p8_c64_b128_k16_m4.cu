@@ -195,15 +195,6 @@ __device__ unsigned long long product(unsigned int a, unsigned int b) {
 }
 #endif
 
-// The logarithm of E = -log(1 - v), for the v that 32 random bits tell: the middle of 2^-32.
-__device__ Compute log_of_exponential(unsigned int bits) {
-  const Compute v = fmaf(static_cast<Compute>(bits), 2.32830644e-10f, 1.16415322e-10f);
-  const Compute rest = fmaf(static_cast<Compute>(~bits), 2.32830644e-10f, 1.16415322e-10f);
-  // Near 0 the logarithm of 1 - v would lose v's digits.
-  const Compute of_v = fmaf(v, fmaf(v, fmaf(v, 0.2f, 0.25f), 0.333333333f), 0.5f);
-  return __logf(v < 0.0625f ? fmaf(v * v, of_v, v) : -__logf(rest));
-}
-
 // Philox4x32-7 (Salmon et al., SC 2011): four random words of a counter, under a key.
 __device__ void philox(unsigned int a, unsigned int b, unsigned long long offset,
                        unsigned long long seed, unsigned int* words) {
@@ -222,6 +213,21 @@ __device__ void philox(unsigned int a, unsigned int b, unsigned long long offset
   words[0] = a, words[1] = b, words[2] = c, words[3] = d;
 }
 
+// The logarithm of E = -log(1 - v), for the v of a column that 48 random bits tell, 16 of which are
+// known: the middle of 2^-48.
+__device__ Compute noise_of(unsigned int high, Place column, unsigned int row,
+                            unsigned long long offset, unsigned long long seed) {
+  unsigned int words[4];
+  philox(static_cast<unsigned int>(column) | 0x80000000u, row, offset, seed, words);
+  const Compute low = fmaf(static_cast<Compute>(words[0]), 3.55271368e-15f, 1.77635684e-15f);
+  const Compute v = fmaf(static_cast<Compute>(high), 1.52587891e-5f, low);
+  const Compute others = static_cast<Compute>(65535 - high);
+  const Compute rest = fmaf(others, 1.52587891e-5f, 1.52587891e-5f - low);
+  // Near 0 the logarithm of 1 - v would lose v's digits.
+  const Compute of_v = fmaf(v, fmaf(v, fmaf(v, 0.2f, 0.25f), 0.333333333f), 0.5f);
+  return __logf(v < 0.0625f ? fmaf(v * v, of_v, v) : -__logf(rest));
+}
+
 // What is taken of a row, and what is done with it.
 struct Hooks {
   // 1 / temperature, and NaN for what is no temperature.
@@ -233,16 +239,16 @@ struct Hooks {
   mutable Compute key, z, cut;
   mutable Place column;
 
-  // Whether an element may have the largest key, which is at most z - log(v): 23 bits of v are
-  // compared with exp(z - cut).
-  __device__ bool may_win(Compute element, unsigned int bits) const {
-    const float least = __uint_as_float(bits >> 9 | 0x3f800000u) - 1.0f;
-    return !(least > exp2f((element - cut) * 1.44269504f));
+  // Whether an element may have the largest key, which is at most z - log(v). The last 16 bits of a
+  // number in [1, 2) are the first of v: v 2^-7 is compared with exp(z - cut) 2^-7.
+  __device__ bool may_win(Compute element, float above_one) const {
+    return above_one - 1.0f <= exp2f(fmaf(element, 1.44269504f, -cut));
   }
 
   // Draws the element if none before it is to be drawn.
-  __device__ void consider(Compute element, unsigned int bits, Place col) const {
-    const Compute noise = noisy ? log_of_exponential(bits) : 0;
+  __device__ void consider(Compute element, float above_one, Place col) const {
+    const unsigned int high = __float_as_uint(above_one) & 0xffff;
+    const Compute noise = noisy ? noise_of(high, col, noisy_row, offset, seed) : 0;
     const Compute its_key = __fadd_rn(element, -noise);
     if (is_before(its_key, col, key, column)) {
       key = its_key;
@@ -253,7 +259,10 @@ struct Hooks {
 
   // Nothing below the cut is drawn. It is a little below the key, as what is compared with it is
   // rounded, and of equal keys that of the lower column counts.
-  __device__ void raise_cut(Compute to) const { cut = to - fmaf(fabsf(to), 2.4e-7f, 1e-4f); }
+  __device__ void raise_cut(Compute to) const {
+    const Compute slack = fmaf(fabsf(to), 2.4e-7f, 1e-4f);
+    cut = fmaf(to - slack, 1.44269504f, 7.0f);
+  }
 
   // The largest key of some lanes, as far as one knows.
   __device__ Compute highest_key([[maybe_unused]] unsigned int lanes) const {
@@ -273,18 +282,35 @@ struct Hooks {
   // Draws among elements that have come in, from column `col` on.
   template <int N>
   __device__ void draw(const Compute* values, Col col) const {
-    unsigned int words[N];
+    unsigned int words[N / 2];  // 16 bits an element
 #pragma unroll
-    for (int i = 0; i < N / 4; ++i) philox(col / 4u + i, noisy_row, offset, seed, words + 4 * i);
+    for (int i = 0; i < N / 8; ++i) philox(col / 8u + i, noisy_row, offset, seed, words + 4 * i);
+    float above_one[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      const unsigned int half = i % 2 ? words[i / 2] >> 16 : words[i / 2] & 0xffff;
+      above_one[i] = __uint_as_float(half | 0x3f800000);
+    }
     bool may = false;
 #pragma unroll
-    for (int i = 0; i < N; ++i) may |= may_win(values[i], words[i]);
+    for (int i = 0; i < N; ++i) may |= may_win(values[i], above_one[i]);
     const unsigned int lanes = __activemask();  // what they draw is told to each of them
     may = __any_sync(lanes, may);
     if (may) {
+      // One text for all of them.
+      unsigned int some = 0;
 #pragma unroll
-      for (int i = 0; i < N; ++i) {
-        if (may_win(values[i], words[i])) consider(values[i], words[i], col + i);
+      for (int i = 0; i < N; ++i) some |= may_win(values[i], above_one[i]) ? 1u << i : 0;
+      for (; some; some &= some - 1) {
+        const int at = __ffs(static_cast<int>(some)) - 1;
+        Compute element = values[0];
+        float its_bits = above_one[0];
+#pragma unroll
+        for (int i = 1; i < N; ++i) {
+          element = i == at ? values[i] : element;
+          its_bits = i == at ? above_one[i] : its_bits;
+        }
+        consider(element, its_bits, col + at);
       }
       raise_cut(highest_key(lanes));
     }
@@ -311,7 +337,8 @@ __device__ Hooks hooks_of(long long row, long long rows, Compute temperature, lo
   hooks.noisy_row = number;
   hooks.seed = static_cast<unsigned long long>(seed);
   hooks.offset = static_cast<unsigned long long>(offset);
-  hooks.key = hooks.cut = kLeastKey;
+  hooks.key = kLeastKey;
+  hooks.cut = negative_infinity();
   hooks.z = 0;
   hooks.column = kNoColumn;
   return hooks;

@@ -1,9 +1,10 @@
 """The noise that draws an element of each row: by a counter-based generator, column by column.
 
-Column c takes word c % 4 of Philox4x32-7 (see dropout) of the counter (c // 4, row, offset) under
-the key `seed`; where each row has a seed of its own the row's number is 0. With v the middle of
-what 32 bits leave of it, E = -log(1 - v) is exponential, and the largest x / temperature - log(E)
-is a sample of softmax(x / temperature).
+Column c takes 16 bits of Philox4x32-7 as dropout takes them, of the counter (c // 8, row, offset)
+under the key `seed`, and 32 more, word 0 of the counter (c + 2^31, row, offset); where each row has
+a seed of its own the row's number is 0. With v the middle of what 48 bits leave of it,
+E = -log(1 - v) is exponential, and the largest x / temperature - log(E) is a sample of
+softmax(x / temperature). The first bits tell of most elements that they are no sample.
 """
 
 from __future__ import annotations
@@ -76,18 +77,18 @@ def noise(rows: int, cols: int, seed: Any, offset: int) -> Any:
     """
     import numpy as np
 
-    return np.log(-np.log1p(-(words_of(rows, cols, seed, offset) + 0.5) * 2.0**-32))
-
-
-def words_of(rows: int, cols: int, seed: Any, offset: int) -> Any:
-    """Return the random word of each element, as an array of uint64; see `noise`."""
-    import numpy as np
-
     each = np.ndim(seed) > 0
-    count = -(-cols // 4)
-    counter = np.broadcast_to(np.arange(count, dtype=np.uint64), (rows, count))
-    row = np.zeros(rows) if each else np.arange(rows)
-    second = np.broadcast_to(row.astype(np.uint64)[:, None], (rows, count))
+    row = np.arange(rows) * (not each)
     keys = np.asarray(seed).astype(np.int64).astype(np.uint64)[:, None] if each else int(seed)
-    words = philox(counter, second, int(offset), keys)
-    return np.stack(words, axis=2).reshape(rows, 4 * count)[:, :cols]
+
+    def words(first: Any) -> list[Any]:
+        shape = (rows, len(first))
+        counter = np.broadcast_to(first.astype(np.uint64), shape)
+        second = np.broadcast_to(row.astype(np.uint64)[:, None], shape)
+        return philox(counter, second, int(offset), keys)
+
+    count, half, mask = -(-cols // 8), np.uint64(16), np.uint64(2**16 - 1)
+    halves = [part for word in words(np.arange(count)) for part in (word & mask, word >> half)]
+    high = np.stack(halves, axis=2).reshape(rows, 8 * count)[:, :cols].astype(np.float64)
+    low = words(np.arange(cols) + 2**31)[0].astype(np.float64)
+    return np.log(-np.log1p(-(high * 2.0**32 + low + 0.5) * 2.0**-48))
