@@ -23,7 +23,7 @@ class Broadcast:
         cols: elements in a row.
     """
 
-    def __init__(self, x: Any, library_of: Callable[[Any], tuple[Library, Any]], axis: int) -> None:
+    def __init__(self, x: Any, library_of: Callable[..., tuple[Library, Any]], axis: int) -> None:
         self.library, array = library_of(x)
         self.library_of = library_of
         self.device = self.library.device(array)
@@ -39,7 +39,7 @@ class Broadcast:
 
         `words` are what an error says before the types.
         """
-        library, array = self.library_of(given)
+        library, array = self.library_of(given, name)
         if library is not self.library or library.device(array) != self.device:
             raise InvalidValueError(f"{name} must be of x's library and on its device")
         if library.element_type(array) not in kinds:

@@ -105,7 +105,7 @@ def _function(
 
 def _bias(library: Library, x: Any, choice_bias: Any, cols: int) -> Any:
     """Return the bias as a kernel takes it: contiguous, of the type of the arithmetic."""
-    of, array = library_of(choice_bias)
+    of, array = library_of(choice_bias, "choice_bias")
     if of is not library or library.device(array) != library.device(x):
         raise InvalidTypeError("choice_bias must be of x's library and on its device")
     if tuple(array.shape) != (cols,):

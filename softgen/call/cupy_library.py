@@ -91,6 +91,11 @@ class CupyLibrary:
         """Return a C-contiguous copy in memory of its own."""
         return x.copy(order="C")
 
+    def columns(self, cols: int, like: Any) -> Any:
+        """Return the numbers 0 to cols - 1, on the device of an array."""
+        with on_device(self.device(like)):
+            return self.cupy.arange(cols)
+
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""
         return x.transpose(order)

@@ -287,7 +287,7 @@ def _other_input(
     library: Library, x: Any, name: str, operand: Operand, array: Any, row_shape: tuple[int, ...]
 ) -> Any:
     """Return an input beside x; raise unless it belongs to x, called `name`."""
-    other, array = library_of(array)
+    other, array = library_of(array, operand.name)
     if other is not library or library.device(array) != library.device(x):
         raise InvalidValueError(f"{operand.name} must be of {name}'s library and on its device")
     found = library.element_type(array)

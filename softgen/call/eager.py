@@ -111,42 +111,47 @@ def is_launchable(out: Any, *inputs: Any) -> bool:
     return not is_tracked(tensors) and is_eager(*tensors)
 
 
-def require_launchable(x: Any) -> None:
+def require_launchable(x: Any, name: str = "") -> None:
     """Raise unless a kernel may be launched on a tensor, also one of a subclass, and on no copy.
 
     InvalidTypeError for one on another device, or that is not dense; NotSupportedError for one that
     has no memory of its own or asks for a gradient, which would be dropped, and while something is
-    recorded or transformed.
+    recorded or transformed. `name` is that of an argument beside the first.
     """
+    of = f" as {name}" if name else ""
     if not is_eager(x):
-        _require_memory(x)
+        _require_memory(x, of, name or "x")
     if x.numel() and not x.data_ptr():
         raise NotSupportedError(
-            "got a tensor whose memory was freed (its storage was resized to 0, as FSDP does); let "
-            "it be allocated again before the call"
+            f"got a tensor{of} whose memory was freed (its storage was resized to 0, as FSDP "
+            "does); let it be allocated again before the call"
         )
     if is_tracked((x,)):
         raise NotSupportedError(
-            "got a tensor that requires grad, and this call is not tracked. softgen.torch has "
-            "functions with gradients; else call it under torch.no_grad(), or pass x.detach()"
+            f"got a tensor{of} that requires grad, and this call is not tracked. softgen.torch has "
+            "functions with gradients; else call it under torch.no_grad(), or pass "
+            f"{name or 'x'}.detach()"
         )
 
 
-def _require_memory(x: Any) -> None:
-    """Raise for a tensor that is not eager, unless it is only of a subclass."""
+def _require_memory(x: Any, of: str, name: str) -> None:
+    """Raise for a tensor that is not eager, unless it is only of a subclass.
+
+    `of` and `name` say of which argument.
+    """
     kind = f"{type(x).__module__}.{type(x).__qualname__}"
     keys = _keys_of(x)
     if keys.has(DispatchKey.Python) or keys.has(DispatchKey.Functionalize):
         raise NotSupportedError(
-            f"got a {kind}, whose memory no kernel can see; softgen.torch has functions for it, or "
-            "pass the tensor inside (of a DTensor x.to_local())"
+            f"got a {kind}{of}, whose memory no kernel can see; softgen.torch has functions for "
+            f"it, or pass the tensor inside (of a DTensor {name}.to_local())"
         )
     if x.layout is not torch.strided:
-        raise InvalidTypeError(f"got a tensor of layout {x.layout}; pass x.to_dense()")
+        raise InvalidTypeError(f"got a tensor{of} of layout {x.layout}; pass {name}.to_dense()")
     if x.device.type != DEVICE:
         raise InvalidTypeError(
-            f"got a tensor on {x.device}; softgen takes tensors on a CUDA device. Move it with "
-            "x.cuda()"
+            f"got a tensor on {x.device}{of}; softgen takes tensors on a CUDA device. Move it with "
+            f"{name}.cuda()"
         )
     if not is_eager():  # of no tensor: what goes on around the call
         raise NotSupportedError(
@@ -156,6 +161,6 @@ def _require_memory(x: Any) -> None:
         )
     if keys.raw_repr() & OTHERS:
         raise NotSupportedError(
-            "got a tensor that PyTorch has not computed yet (a lazy negation, or zeros without "
-            "memory); pass x.resolve_neg(), or x.clone()"
+            f"got a tensor{of} that PyTorch has not computed yet (a lazy negation, or zeros "
+            f"without memory); pass {name}.resolve_neg(), or {name}.clone()"
         )

@@ -160,5 +160,5 @@ def token_log_probs_backward(
 
 def _contiguous(upstream: Any) -> Any:
     """Return an array of rows, or a copy: that of a sum is expanded, which no warm call takes."""
-    library, array = library_of(upstream)
+    library, array = library_of(upstream, "upstream")
     return library.contiguous(array)

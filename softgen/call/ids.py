@@ -41,7 +41,7 @@ class Ids(NamedTuple):
 def ids_of(x: Any, ids: Any) -> Ids:
     """Return the ids of x's rows; raise InvalidTypeError or InvalidValueError if they are none."""
     library, array = library_of(x)
-    of, given = library_of(ids)
+    of, given = library_of(ids, "ids")
     if of is not library:
         raise InvalidTypeError("ids must be an array of x's library")
     kind = library.element_type(given)

@@ -61,6 +61,9 @@ class Library(Protocol):
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
 
+    def columns(self, cols: int, like: Any) -> Any:
+        """Return the numbers 0 to cols - 1, on the device of an array."""
+
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""
 
@@ -125,16 +128,17 @@ def own_library_of(x: Any) -> Library | None:
     return _cupy_library() if cupy is not None and type(x) is cupy.ndarray else None
 
 
-def library_of(x: Any) -> tuple[Library, Any]:
+def library_of(x: Any, name: str = "") -> tuple[Library, Any]:
     """Return the library of `x`, and x or (for the protocols) a CuPy array over its memory.
 
-    Raises InvalidTypeError for anything that is not on a GPU, and what `require_launchable` does.
+    Raises InvalidTypeError for anything that is not on a GPU, and what `require_launchable` does,
+    by the name of an argument beside the first.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         from softgen.call.eager import require_launchable  # which imports PyTorch
 
-        require_launchable(x)
+        require_launchable(x, name)
         return _torch_library(), x
     cupy = sys.modules.get("cupy")
     if cupy is not None and isinstance(x, cupy.ndarray):
@@ -147,9 +151,11 @@ def library_of(x: Any) -> tuple[Library, Any]:
         library = _cupy_library()
         return library, library.cupy.from_dlpack(x)
     kind = type(x)
-    hint = "Move it with cupy.asarray(x)" if hasattr(x, "__array__") else "Make a CuPy array of it"
+    moved = f"Move it with cupy.asarray({name or 'x'})"
+    hint = moved if hasattr(x, "__array__") else "Make a CuPy array of it"
     raise InvalidTypeError(
-        f"got {kind.__module__}.{kind.__qualname__}; softgen takes {ACCEPTED}. {hint}"
+        f"got {kind.__module__}.{kind.__qualname__}{f' as {name}' if name else ''}; softgen takes "
+        f"{ACCEPTED}. {hint}"
     )
 
 

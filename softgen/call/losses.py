@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from softgen.call.ids import require_one_a_row
 from softgen.call.library import library_of
 from softgen.call.options import HookedOptions, call
 from softgen.call.scalars import finite, is_number, whole
@@ -14,7 +15,7 @@ from softgen.spec.dtypes import DType, FloatType, Integer, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from typing_extensions import Unpack
 
@@ -44,8 +45,8 @@ def cross_entropy(
         x: logits, as in `softmax`; classes along the last axis.
         target: the class of each row, int32 or int64, of x's shape without the last axis, of x's
             library and device; or the probability of each class, of x's shape and dtype.
-        weight: what the loss of each class is times, z_loss lse^2 too: a number a class, float32
-            (float64 if x is); not with label_smoothing or probabilities.
+        weight: what the loss of each class is times: a number a class, float32 (float64 if x is).
+            z_loss lse^2 is times that of the target, but beside probabilities.
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf, and its row is
             not read where the kernel can skip it.
         reduction: "mean" over the rows that count (by their weights, where there are some), "sum",
@@ -57,20 +58,31 @@ def cross_entropy(
         checked: raise InvalidValueError for a target that is no class. It waits for the GPU.
             Without it, such a loss is NaN, and so is what is reduced of it.
         options: tune, variant, batch_invariant, pdl, scale, softcap, bias, mask, lengths, causal
-            and sink, as in `softmax`. Label smoothing takes no sink.
+            and sink, as in `softmax`. Label smoothing takes no sink. Probabilities, and weights
+            with label smoothing, take no hooks.
 
     Returns:
         The loss in float32, or float64 if x is: an array of no axes, or one of the rows' shape;
         with `return_lse` a pair of it and lse.
 
-    A row with NaN or +inf, or of nothing but -inf, gives NaN. Raises what `softmax` raises, and
-    InvalidValueError or InvalidTypeError for arguments that do not fit x.
+    A weight beside label_smoothing or probabilities takes memory of twice x's shape, in the type of
+    the losses. A row with NaN or +inf, or of nothing but -inf, gives NaN.
+
+    Raises what `softmax` raises, and InvalidValueError or InvalidTypeError for arguments that do
+    not fit x.
     """
-    require_reduction(weight, reduction, label_smoothing, z_loss)
+    require_reduction(None, reduction, label_smoothing, z_loss)
+    are_probs = are_probabilities(target, x)
+    if are_probs:
+        require_no_index(ignore_index)
     if weight is not None:
         _require_weight(weight, x)
-    if are_probabilities(target):
-        require_no_index(weight, ignore_index)
+        if are_probs or label_smoothing:
+            weighed = _weighed(x, target, weight, ignore_index, label_smoothing, checked=checked)
+            loss, lse, _ = weighed.losses(z_loss, options)
+            loss = reduced_by(loss, reduction, weighed.divisor)
+            return (loss, lse) if return_lse else loss
+    if are_probs:
         request = (x, target, label_smoothing, z_loss)
         loss, lse, _ = losses_of_probabilities(*request, options=options)
         loss = reduced_by(loss, reduction, lambda: math.prod(loss.shape))
@@ -80,7 +92,7 @@ def cross_entropy(
         checked=checked,
         options=options,
     )
-    target = library_of(target)[1]
+    target = library_of(target, "target")[1]
     loss = reduced(loss, target, ignore_index, reduction, weight, int(x.shape[-1]))
     return (loss, lse) if return_lse else loss
 
@@ -95,22 +107,29 @@ def require_reduction(weight: Any, reduction: Any, label_smoothing: float, z_los
         )
 
 
-def are_probabilities(target: Any) -> bool:
+def are_probabilities(target: Any, x: Any) -> bool:
     """Whether a target has the probabilities of classes, and not their indices."""
-    library, target = library_of(target)
-    return isinstance(library.element_type(target), FloatType)
+    library, target = library_of(target, "target")
+    kind = library.element_type(target)
+    if isinstance(kind, FloatType) and len(target.shape) < len(x.shape):
+        raise no_indices(kind.value, target.shape)
+    return isinstance(kind, FloatType)
 
 
-def require_no_index(weight: Any, ignore_index: int) -> None:
-    """Raise an error for what means nothing to probabilities, and for a weight."""
+def no_indices(dtype: Any, shape: Sequence[int]) -> InvalidTypeError:
+    """Return the error for a target of floats in the shape of class indices."""
+    return InvalidTypeError(
+        f"target is of {dtype} in the shape of class indices, {tuple(shape)}; convert it to int64, "
+        "or give the probability of each class, in the shape of the logits"
+    )
+
+
+def require_no_index(ignore_index: int) -> None:
+    """Raise an error for a target to ignore, which means nothing to probabilities."""
     if whole("ignore_index", ignore_index) >= 0:
         raise InvalidValueError(
             f"ignore_index is for class indices, got {ignore_index} with probabilities; "
             "leave it out"
-        )
-    if weight is not None:
-        raise NotSupportedError(
-            "weight does not go with probabilities of classes yet; leave it out"
         )
 
 
@@ -211,7 +230,7 @@ def _weights_of_rows(weight: Any, x: Any, target: Any, ignored: int) -> Any:
     if weight is None:
         return None
     _require_weight(weight, x)
-    return weights_of(library_of(weight)[1], target, ignored, int(x.shape[-1]))
+    return weights_of(library_of(weight, "weight")[1], target, ignored, int(x.shape[-1]))
 
 
 def cross_entropy_grad(
@@ -251,9 +270,19 @@ def cross_entropy_grad(
         which is not times upstream; and lse. With a weight dx and loss are times that of the row's
         class. NaN in rows whose target is no class.
     """
-    require_reduction(weight, "none", label_smoothing, z_loss)
-    if are_probabilities(target):
-        require_no_index(weight, ignore_index)
+    require_reduction(None, "none", label_smoothing, z_loss)
+    are_probs = are_probabilities(target, x)
+    if are_probs:
+        require_no_index(ignore_index)
+    if weight is not None and (are_probs or label_smoothing):
+        _require_weight(weight, x)
+        weighed = _weighed(x, target, weight, ignore_index, label_smoothing)
+        loss, lse, mass = weighed.losses(z_loss, options)
+        if not hasattr(upstream, "shape") or is_number(upstream):
+            upstream = _on_device(finite("upstream", upstream), x, dtype)
+        dx = weighed.backward(lse, mass, upstream, z_loss, dtype=dtype, out=out, options=options)
+        return dx, loss, lse
+    if are_probs:
         loss, lse, mass = losses_of_probabilities(
             *(x, target, label_smoothing, z_loss), options=options
         )
@@ -317,10 +346,17 @@ def cross_entropy_backward(
     exp(x - lse) is off by |lse| 2^-24 of itself, as lse is rounded: 7.6e-6 for logits of 128. NaN
     in rows whose target is no class, or whose lse is not finite.
     """
-    require_reduction(weight, "none", label_smoothing, z_loss)
-    if are_probabilities(target):
-        require_no_index(weight, ignore_index)
-        mass = library_of(target)[1].sum(-1, dtype=library_of(lse)[1].dtype)
+    require_reduction(None, "none", label_smoothing, z_loss)
+    are_probs = are_probabilities(target, x)
+    if are_probs:
+        require_no_index(ignore_index)
+    if weight is not None and (are_probs or label_smoothing):
+        _require_weight(weight, x)
+        weighed = _weighed(x, target, weight, ignore_index, label_smoothing)
+        mass = weighed.probs.sum(-1)
+        return weighed.backward(lse, mass, upstream, z_loss, dtype=dtype, out=out, options=options)
+    if are_probs:
+        mass = library_of(target)[1].sum(-1, dtype=library_of(lse, "lse")[1].dtype)
         return backward_of_probabilities(
             *(x, target, lse, mass, upstream, label_smoothing, z_loss),
             **{"dtype": dtype, "out": out, "options": options},
@@ -354,7 +390,7 @@ def backward_of_probabilities(
     """
     smoothing, z_loss = smoothing_of(label_smoothing), finite("z_loss", z_loss)
     library, array = library_of(x)
-    lse, mass = library_of(lse)[1], library_of(mass)[1]
+    lse, mass = library_of(lse, "lse")[1], library_of(mass)[1]
     up, *_ = _upstreams(upstream, array)
     rows = tuple(array.shape[:-1])
     one = math.prod(up.shape) == 1
@@ -364,6 +400,84 @@ def backward_of_probabilities(
     rest = (probs, lse, *map(library.contiguous, each))
     name = "cross_entropy_probs_backward"
     return call(name, x, options, HookedOptions, dtype=dtype, out=out, others=rest)
+
+
+class _Weighed(NamedTuple):
+    """A loss with weights of classes, as a loss of probabilities, in the type of the arithmetic.
+
+    Attributes:
+        x: the logits, 0 in rows that are ignored, NaN in those whose target is no class.
+        probs: what the loss has of each class: 0 in rows that are ignored.
+        of_rows: the weights of targets, 0 in such rows; 1 where probabilities are given.
+        counts: where rows are not ignored; None where probabilities are given.
+        dtype: that of the logits that were given.
+    """
+
+    x: Any
+    probs: Any
+    of_rows: Any
+    counts: Any
+    dtype: DType
+
+    def divisor(self) -> Any:
+        """Return what divides the sum of a mean."""
+        return math.prod(self.x.shape[:-1]) if self.counts is None else self.of_rows.sum()
+
+    def losses(self, z_loss: float, options: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        """Return the loss of each row, lse, and the sum of what the loss has of the classes."""
+        z_loss, rest = finite("z_loss", z_loss), (self.probs,)
+        loss, lse, mass = call("cross_entropy_probs", self.x, options, HookedOptions, others=rest)
+        if z_loss:
+            loss = loss + z_loss * self.of_rows * lse * lse
+        if self.counts is not None:
+            lse[~self.counts] = -math.inf
+        return loss, lse, mass
+
+    def backward(
+        self, lse: Any, mass: Any, upstream: Any, z_loss: float, *, dtype: object, **options: Any
+    ) -> Any:
+        """Return the gradient with respect to x, from what `losses` returns."""
+        if self.counts is not None:
+            lse = library_of(lse, "lse")[0].copy(lse)
+            lse[~self.counts] = 0
+        mass = mass + 2 * finite("z_loss", z_loss) * self.of_rows * lse
+        dtype = self.dtype if dtype is None else dtype
+        request = (self.x, self.probs, lse, mass, upstream, 0.0, 0.0)
+        return backward_of_probabilities(*request, dtype=dtype, **options)
+
+
+def _weighed(
+    x: Any, target: Any, weight: Any, ignored: Any, smoothing: Any, *, checked: bool = False
+) -> _Weighed:
+    """Return the loss with weights of classes, of label smoothing or of probabilities.
+
+    With w the weights and s the smoothing, what it has of the C classes is ((1 - s) q + s / C) w of
+    probabilities q, and of a target (1 - s) w[target] of that class and s / C w of all.
+    """
+    smoothing, ignored = smoothing_of(smoothing), whole("ignore_index", ignored)
+    library, x = library_of(x)
+    weight, target = library_of(weight, "weight")[1], library_of(target, "target")[1]
+    kind, cols, device = library.dtype(x), int(x.shape[-1]), library.device(x)
+
+    def wide(array: Any) -> Any:
+        made = library.empty(tuple(array.shape), compute_type(kind), device)
+        library.assign(made, array)
+        return made
+
+    share = smoothing / max(1, cols) * weight
+    if are_probabilities(target, x):
+        probs = (1 - smoothing) * wide(target) * weight + share
+        return _Weighed(wide(x), probs, 1.0, None, kind)
+    _of_target("cross_entropy", x, target)
+    require_one_a_row(target.shape, x.shape)
+    if checked:
+        _require_classes(target, cols, ignored)
+    made, counts = wide(x), target != ignored
+    of_rows = weights_of(weight, target, ignored, cols)
+    made[~counts] = 0
+    made[counts & ((target < 0) | (target >= cols))] = math.nan
+    found = ((1 - smoothing) * of_rows)[..., None] * (library.columns(cols, x) == target[..., None])
+    return _Weighed(made, found + share * counts[..., None], of_rows, counts, kind)
 
 
 def _on_device(value: float, x: Any, dtype: object) -> Any:
@@ -381,7 +495,7 @@ def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, in
 
     With the weights of rows they are with respect to losses that are not times those.
     """
-    library, upstream = library_of(upstream)
+    library, upstream = library_of(upstream, "upstream")
     rows, given = tuple(x.shape[:-1]), math.prod(upstream.shape)
     if given != 1 and tuple(upstream.shape) != rows:
         raise InvalidValueError(
@@ -397,7 +511,7 @@ def _upstreams(upstream: Any, x: Any, weights: Any = None) -> tuple[Any, int, in
 def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
     """Return the function for the type of `target`, x and target."""
     _, array = library_of(x)
-    library, target = library_of(target)
+    library, target = library_of(target, "target")
     if array.ndim == 0:
         raise InvalidValueError("x must have classes along its last axis, got no axis")
     kind = library.element_type(target)
@@ -410,7 +524,7 @@ def _of_target(stem: str, x: Any, target: Any) -> tuple[str, Any, Any]:
 
 def _require_weight(weight: Any, x: Any) -> None:
     """Raise InvalidValueError or InvalidTypeError unless `weight` has a number a class."""
-    library, weight = library_of(weight)
+    library, weight = library_of(weight, "weight")
     mine, x = library_of(x)
     if library is not mine or library.device(weight) != library.device(x):
         raise InvalidValueError("weight must be of x's library and on its device")

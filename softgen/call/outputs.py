@@ -118,7 +118,7 @@ def _check_out(
             f"out must be of x's library ({type(x).__module__}.{type(x).__qualname__}), got "
             f"{type(out).__module__}.{type(out).__qualname__}"
         )
-    library_of(out)  # which raises for one without memory, or that autograd follows
+    library_of(out, "out")  # which raises for one without memory, or that autograd follows
     if tuple(out.shape) != shape:
         raise InvalidValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     if isinstance(dtype, Float8):

@@ -65,7 +65,7 @@ class TorchLibrary:
     def dtype(self, x: Any) -> DType:
         """Return the element type; InvalidTypeError if softgen does not compute it."""
         found = self._dtypes.get(x.dtype)
-        return found if found is not None else DType.of(x.dtype)
+        return found if found is not None else DType.of(x.dtype, "x.to(torch.float32)")
 
     def element_type(self, x: Any) -> ElementType:
         """Return the element type, also of integers and booleans; InvalidTypeError for others."""
@@ -101,6 +101,10 @@ class TorchLibrary:
     def copy(self, x: Any) -> Any:
         """Return a C-contiguous copy in memory of its own."""
         return x.clone(memory_format=torch.contiguous_format)
+
+    def columns(self, cols: int, like: Any) -> Any:
+        """Return the numbers 0 to cols - 1, on the device of an array."""
+        return torch.arange(cols, device=like.device)
 
     def permuted(self, x: Any, order: Sequence[int]) -> Any:
         """Return a view of x with its axes in that order."""

@@ -11,7 +11,7 @@ from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.dtypes import DType, Float8, result_type
-from softgen.torch.dtypes import FLOATS, HALVES
+from softgen.torch.dtypes import FLOATS, HALVES, is_autocast
 
 
 def softmax(x_local: Any, *, dtype: Any = None, group: Any = None) -> Any:
@@ -85,7 +85,7 @@ def result_dtype(dtype: Any, x: Any) -> Any:
     None is x's; under torch.autocast float32 for 16 bits.
     """
     if dtype is None:
-        kept = x.dtype in HALVES and torch.is_autocast_enabled(x.device.type)
+        kept = x.dtype in HALVES and is_autocast(x)
         return torch.float32 if kept else x.dtype
     if isinstance(dtype, torch.dtype) and dtype in FLOATS:
         return dtype

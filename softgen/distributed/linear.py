@@ -17,7 +17,8 @@ from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import dtype_of_loss
-from softgen.torch.linear import divisor_of, flat_rows, given_layer, of_all_rows, require_fitting
+from softgen.torch.layers import given_layer, require_fitting
+from softgen.torch.linear import divisor_of, flat_rows, of_all_rows
 from softgen.torch.losses import class_weights, numbers_of
 
 

@@ -16,7 +16,7 @@ from softgen.distributed.functional import checked, result_dtype
 from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
-from softgen.torch.linear import integers
+from softgen.torch.layers import integers
 from softgen.torch.losses import numbers_of
 from softgen.torch.operators import temperature_of
 

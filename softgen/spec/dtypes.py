@@ -51,10 +51,10 @@ class DType(FloatType):
     FLOAT64 = "float64"
 
     @classmethod
-    def of(cls, value: object) -> DType:
+    def of(cls, value: object, cast: str = "x.astype('float32')") -> DType:
         """Return the member for a name or a dtype object that ends in one (np.float32, torch.half).
 
-        Raises InvalidTypeError naming the accepted dtypes.
+        Raises InvalidTypeError naming the accepted dtypes, and a `cast` to one.
         """
         if isinstance(value, cls):
             return value
@@ -66,7 +66,7 @@ class DType(FloatType):
             hint = " only results have it;" if name in list(Float8) else cls.likely(name)
             raise InvalidTypeError(
                 f"dtype {name!r} is not supported;{hint} softgen computes "
-                f"{', '.join(known)}. Cast the input first, for example x.astype('float32')"
+                f"{', '.join(known)}. Cast the input first, for example {cast}"
             ) from None
 
     @classmethod

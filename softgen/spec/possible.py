@@ -31,7 +31,7 @@ def _require_float8(problem: Problem) -> None:
     if problem.dtype is DType.FLOAT64:
         raise InvalidValueError(
             f"results of {y_type.value} are of arithmetic in float32, not of float64; cast x "
-            "first, for example x.astype('float32')"
+            "to float32 first"
         )
 
 

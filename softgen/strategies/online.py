@@ -16,9 +16,10 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.operands import Measure
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT
+from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.board import board_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import halves_in_float32
 from softgen.strategies.walk import require_walk
@@ -42,6 +43,7 @@ TARGET_REGISTERS = 8
 WRITER_REGISTERS = 16
 ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
 LOG_REGISTERS = 8  # of the log of a row's sum
+FIND_REGISTERS = 16  # of what is found on the way
 ROOT_REGISTERS = 5  # of float32 terms with a target: in 32 registers 8 to 28 bytes were spilled
 MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
@@ -54,7 +56,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset(Feature) - {Feature.TOPS, Feature.FILTERS}
+    takes = frozenset(Feature) - {Feature.FILTERS}
     cuts_sums = True
     layouts = (Rows, Strided)
 
@@ -67,7 +69,16 @@ class Online(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
-        whole = problem.function.reduces or problem.shortens
+        function = problem.function
+        if function.part is TOP:
+            plain = function.sums and not function.chooses_scores and not function.groups
+            self.require(plain, "what is found while a row is read are its largest elements")
+            at_once = (self.unroll * self.block_size + 1) * self.pack_size
+            self.require(
+                problem.cols >= at_once,
+                f"a bound comes of the first {at_once} columns, there are {problem.cols}",
+            )
+        whole = function.reduces or problem.shortens
         self.require(
             1 <= self.parts <= MOST_PARTS and (self.parts == 1 or not whole),
             f"parts must be from 1 to {MOST_PARTS}, and 1 where a row is reduced by one block",
@@ -123,7 +134,8 @@ class Online(Strategy):
         if problem.function.reduces:
             dots = DOT_REGISTERS * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
-            return PACKED_REGISTERS + dots + TARGET_REGISTERS * newer
+            finds = FIND_REGISTERS * (problem.function.part is TOP)
+            return PACKED_REGISTERS + dots + finds + TARGET_REGISTERS * newer
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
@@ -142,6 +154,8 @@ class Online(Strategy):
         """
         warps = self.block_size // WARP_SIZE
         shared = warps * problem.part_bytes if problem.function.reduces else 0
+        if problem.function.part is TOP:
+            shared = board_bytes(problem, self, self.block_size) + warps * problem.compute_dtype.itemsize
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod
@@ -214,10 +228,13 @@ class Online(Strategy):
         On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
         x 128256 and 8192 x 151936 bfloat16, and 1024 threads at 128 x 4194304 float32. Where rows
         start anywhere more packs are 5% faster (16384 x 50257): a block waits for the ends of its
-        row. So they are for entropies. At 2048 x 32000 128 threads won.
+        row. So they are for entropies. At 2048 x 32000 128 threads won. The best 20 of 1024 x 128256
+        took 89 us with 4 packs and 512 threads, and 107 with 2 and 1024.
         """
         unroll, threads = 2, 512 if rows > arch.multiprocessors else 1024
         cut = problem.alignment < self.pack_size
+        if problem.function.part is TOP:  # what is loaded together also gives the bound
+            return (-self.pack_size, abs(self.unroll - 4), abs(self.block_size - 512))
         if self.keeps_packs(problem) and rows > arch.multiprocessors:
             if cut or problem.function.part is MAX_SUM_DOT:
                 unroll, threads = (6, 256) if problem.cols >= MANY_COLS else (4, 128)

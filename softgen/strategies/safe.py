@@ -58,7 +58,7 @@ class Safe(Strategy):
             board = function.filtered * 4 * FILTER_DIGITS * (warps + 1)
             shared += warps * problem.part_bytes + board
         if function.part is TOP:
-            shared = shared * function.sums + board_bytes(problem, self.block_size, held=False)
+            shared = shared * function.sums + board_bytes(problem, self, self.block_size)
         return Launch(self.block_size, 1, static_shared_bytes=shared)
 
     @classmethod

@@ -66,7 +66,7 @@ def softmax(
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _asked_type(input, dtype)
-    if hooks and (given := asked(hooks)):
+    if hooks and (given := asked(hooks, softmax)):
         return hooked("softmax", input, dim, dtype or input.dtype, given, batch_invariant)[0]
     return Softmax.call(input, dim, dtype, batch_invariant)
 
@@ -87,7 +87,7 @@ def log_softmax(
     if dim is None:
         dim = _dim(input, _stacklevel)
     dtype = _asked_type(input, dtype)
-    if hooks and (given := asked(hooks)):
+    if hooks and (given := asked(hooks, log_softmax)):
         return hooked("log_softmax", input, dim, dtype or input.dtype, given, batch_invariant)[0]
     return LogSoftmax.call(input, dim, dtype, batch_invariant)
 
@@ -113,7 +113,7 @@ def logsumexp(
     """
     dtype = _asked_type(input, None) or input.dtype
     axis = dim if isinstance(dim, int) else tuple(dim) or None
-    if hooks and (given := asked(hooks)):
+    if hooks and (given := asked(hooks, logsumexp)):
         lse = hooked("logsumexp", input, axis, None, given, batch_invariant)[0].to(dtype)
     elif is_plain(input):  # the kernel converts its result, which else is wide for the gradient
         lse = launched(LogSumExp.calls, input, (), axis, dtype, batch_invariant)
@@ -195,7 +195,7 @@ def token_log_probs(
     number, of_rows = temperature_of(temperature, input)
     if checked:
         require_columns(ids, input.shape[-1])
-    if hooks and (given := asked(hooks)):
+    if hooks and (given := asked(hooks, token_log_probs)):
         if temperature is not None:
             if "scale" in given:
                 raise InvalidValueError("scale is 1 / temperature; give one of them")

@@ -25,13 +25,14 @@ from softgen.call import api, losses, tokens
 from softgen.call.hooks import NAMES, the_axis
 from softgen.call.ids import ids_of
 from softgen.call.options import HookedAxisOptions, call
-from softgen.errors import InvalidTypeError
+from softgen.call.scalars import above_zero, finite
+from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
 from softgen.torch.dtensor import there
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import LogSoftmaxBackward, SoftmaxBackward
-from softgen.torch.registry import Operator, Tensor, like_x, registered, tuning
+from softgen.torch.registry import Operator, Tensor, is_compiling, like_x, registered, tuning
 
 # The hooks in the order of an operator's arguments. A scale is a number, or a tensor of rows. The
 # first three tensors have gradients.
@@ -53,11 +54,15 @@ OPTIONAL = Optional[torch.Tensor]  # noqa: UP045, as schemas are read
 OF_RESULTS = ("softmax", "log_softmax")  # whose gradient comes from the result
 
 
-def asked(hooks: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hooks that are not None; raise InvalidTypeError for what is none, or no tensor."""
+def asked(hooks: Mapping[str, Any], of: Callable[..., Any]) -> dict[str, Any]:
+    """Return the hooks of a function that are not None.
+
+    Raises InvalidTypeError for what is no hook, or no tensor.
+    """
     for name, given in hooks.items():
         if name not in NAMES:
-            raise InvalidTypeError(unknown("argument", name, NAMES))
+            own = [each for each in inspect.signature(of).parameters if each[0] != "_"]
+            raise InvalidTypeError(unknown("argument", name, [*own[:-1], *NAMES]))
         if name in TENSORS and name not in EITHER and not isinstance(given, Tensor | None):
             raise InvalidTypeError(f"{name} must be a tensor, got {type(given).__qualname__}")
     return {name: given for name, given in hooks.items() if given is not None}
@@ -98,6 +103,34 @@ def hooked(
     request = (*numbers, function, ignored, z_loss, axis, dtype, wants_lse, invariant)
     found: tuple[Any, Any, Any] = Hooked.call(x, ids, *tensors, *request)
     return found
+
+
+def by_operations(x: Any, hooks: Mapping[str, Any], counts: Any) -> Any:
+    """Return what hooks make of rows x, in the type of the arithmetic, by PyTorch's operations.
+
+    Args:
+        x: rows.
+        hooks: scale, softcap and bias, as `asked` returns them.
+        counts: the rows that count, or None for all: of the others nothing is read.
+    """
+    known = ("scale", "softcap", "bias")
+    if others := sorted(hooks.keys() - set(known)):
+        raise InvalidValueError(
+            "label_smoothing and probabilities take scale, softcap and bias of the hooks, got "
+            f"{', '.join(others)}; leave it out"
+        )
+    scale, softcap, bias = (hooks.get(name) for name in known)
+    z = x.to(wide(x))
+    if counts is not None:
+        z = z.masked_fill(~counts[..., None], 0)
+    if isinstance(scale, Tensor):
+        z = z * _along(scale, z, -1)
+    elif scale is not None:
+        z = z * (scale if is_compiling() else finite("scale", scale))
+    if softcap is not None:
+        softcap = softcap if is_compiling() else above_zero("softcap", softcap)
+        z = softcap * torch.tanh(z / softcap)
+    return z if bias is None else z + bias.to(z.dtype)
 
 
 def _signed(number: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from softgen.errors import InvalidTypeError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES
 from softgen.torch.linear import linear_cross_entropy
@@ -153,6 +153,11 @@ class _StandIn:
             ahead = torch.nn.functional.pad(labels, (0, 1), value=ignore_index)
             shift_labels = ahead[..., 1:]
         hidden = logits.hidden
+        if hidden.shape[:-1].numel() != shift_labels.numel():
+            raise InvalidValueError(
+                f"got {hidden.shape[:-1].numel()} logits and {shift_labels.numel()} labels; with "
+                "logits_to_keep pass shift_labels of as many positions"
+            )
         if logits.factor != logits.divisor:
             hidden = hidden * (logits.factor / logits.divisor)
         return linear_cross_entropy(

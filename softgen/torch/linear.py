@@ -18,13 +18,14 @@ import torch
 from softgen.call import gradients, losses, means, tokens
 from softgen.call.eager import is_eager
 from softgen.call.library import library_of
-from softgen.call.scalars import above_zero, finite, whole
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.call.scalars import above_zero, whole
+from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
-from softgen.torch.dtensor import is_dtensor, there
-from softgen.torch.dtypes import FLOATS, dtype_of_loss, is_autocast, wide
+from softgen.torch.dtensor import there
+from softgen.torch.dtypes import dtype_of_loss, wide
+from softgen.torch.layers import given_layer, integers, require_fitting
 from softgen.torch.losses import class_weights, numbers_of
 from softgen.torch.operators import temperature_of
 from softgen.torch.registry import (
@@ -118,6 +119,7 @@ def linear_token_log_probs(
     *,
     linear_bias: Any = None,
     temperature: Any = None,
+    return_lse: bool = False,
     return_entropy: bool = False,
     mode: str = "fast",
     chunk: int | None = None,
@@ -134,12 +136,15 @@ def linear_token_log_probs(
         linear_bias: (classes,), of input's dtype.
         temperature: above 0: a number, or a tensor that broadcasts over the rows. It has no
             gradient.
+        return_lse: whether to return log(sum(exp(logits / temperature))) of each row too. It has
+            no gradient.
         return_entropy: whether to return the entropy of each row too.
         mode: as in `linear_cross_entropy`.
         chunk: as in `linear_cross_entropy`.
 
     Returns:
-        A tensor of ids' shape, float32 (float64 for float64), or a pair of it and the entropies.
+        A tensor of ids' shape, float32 (float64 for float64), or a tuple of it, lse and the
+        entropies, of what is asked for.
 
     The gradients are not differentiable again. Raises what `softgen.token_log_probs` raises.
     """
@@ -156,89 +161,12 @@ def linear_token_log_probs(
         of_rows = of_rows.expand(shape).reshape(-1)
     flat = ids.reshape(-1, *ids.shape[len(shape) :])
     options = (number, return_entropy, _holds(mode, x, head, bias), mode, chunk)
-    log_probs, _, entropy, _ = LinearTokenLogProbs.call(
+    log_probs, lse, entropy, _ = LinearTokenLogProbs.call(
         x.reshape(shape.numel(), x.shape[-1]), head, flat, bias, of_rows, *options
     )
+    rows = [each for each, asked in ((lse, return_lse), (entropy, return_entropy)) if asked]
     log_probs = log_probs.reshape(ids.shape)
-    return (log_probs, entropy.reshape(shape)) if return_entropy else log_probs
-
-
-def given_layer(x: Any, weight: Any, bias: Any) -> tuple[Any, Any, Any]:
-    """Return the last layer's tensors as autocast has them."""
-    names = ("input", "linear_weight", "linear_bias")
-    for name, each in zip(names, (x, weight, bias), strict=True):
-        if is_dtensor(each):
-            raise NotSupportedError(
-                f"{name} is a DTensor. Under FSDP2 let softgen.torch.LinearCrossEntropy own the "
-                f"weight, so that it is whole in its forward; else pass {name}.full_tensor()"
-            )
-        if not isinstance(each, Tensor) and (each is not None or name != "linear_bias"):
-            raise InvalidTypeError(f"{name} must be a tensor, got {type(each).__qualname__}")
-    if x.dim() == 0 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
-        raise InvalidValueError(
-            "input must be (..., hidden) and linear_weight (classes, hidden), got "
-            f"{tuple(x.shape)} and {tuple(weight.shape)}"
-        )
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise InvalidValueError(
-            f"linear_bias must have the shape {tuple(weight.shape[:1])}, got {tuple(bias.shape)}"
-        )
-    if is_autocast(x) and x.dtype is not torch.float64:
-        dtype = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(dtype), weight.to(dtype)
-        bias = None if bias is None else bias.to(dtype)
-    if x.dtype not in FLOATS:
-        raise InvalidTypeError(f"input must be of {', '.join(map(str, FLOATS))}, got {x.dtype}")
-    for name, each in zip(names[1:], (weight, bias), strict=True):
-        if each is not None and each.dtype is not x.dtype:
-            raise InvalidTypeError(
-                f"{name} must be of input's dtype {x.dtype}, got {each.dtype}; convert it, or call "
-                "under torch.autocast"
-            )
-    return x, weight, bias
-
-
-def integers(name: str, array: Any) -> Any:
-    """Return a tensor of numbers of columns; raise InvalidTypeError for anything else."""
-    if not isinstance(array, Tensor) or array.dtype not in (torch.int32, torch.int64):
-        given = array.dtype if isinstance(array, Tensor) else type(array).__qualname__
-        raise InvalidTypeError(f"{name} must be a tensor of int32 or int64, got {given}")
-    return array
-
-
-def require_fitting(
-    x: Any, weight: Any, target: Any, reduction: str, num_items: Any, accumulate: Any
-) -> None:
-    """Raise for arguments of a loss that do not fit its last layer or each other."""
-    if num_items is not None:
-        if reduction != "mean":
-            raise InvalidValueError(f"num_items is of a mean, got reduction {reduction!r}")
-        _require_items(num_items)
-    if isinstance(target, Tensor) and target.is_floating_point():
-        raise InvalidTypeError(
-            f"target must be class indices of int32 or int64, got {target.dtype}; for "
-            "probabilities take softgen.torch.cross_entropy of logits"
-        )
-    if integers("target", target).shape != x.shape[:-1]:
-        raise InvalidValueError(
-            f"target must have the shape {tuple(x.shape[:-1])}, got {tuple(target.shape)}"
-        )
-    if accumulate not in (None, weight.dtype, wide(weight)):
-        accepted = " or ".join(map(str, dict.fromkeys((weight.dtype, wide(weight)))))
-        raise InvalidTypeError(f"accumulate must be {accepted}, got {accumulate!r}")
-
-
-def _require_items(number: Any) -> None:
-    """Raise for what divides no mean; the number in a tensor is not looked at."""
-    if not isinstance(number, Tensor):
-        if not is_compiling() and finite("num_items", number) < 0:
-            raise InvalidValueError(f"num_items must be 0 or more, got {number!r}")
-    elif number.requires_grad:
-        raise InvalidValueError("num_items has no gradient here; pass num_items.detach()")
-    elif number.numel() != 1:
-        raise InvalidValueError(
-            f"num_items must be a tensor of one element, got {tuple(number.shape)}"
-        )
+    return (log_probs, *(each.reshape(shape) for each in rows)) if rows else log_probs
 
 
 def flat_rows(x: Any, target: Any, ignored: int, valid_rows: int | None) -> tuple[Any, Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +17,7 @@ from softgen.spec.dtypes import DType, compute_type
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, dtype_of_loss, wide
-from softgen.torch.hooked import asked, hooked
+from softgen.torch.hooked import asked, by_operations, hooked
 from softgen.torch.operators import LogSumExp
 from softgen.torch.probabilities import rows_of_probabilities
 from softgen.torch.registry import Operator, Tensor, is_plain, launched, like_x, registered, tuning
@@ -70,7 +70,9 @@ def cross_entropy(
             PyTorch's error about a tensor that was modified; a plain read gets the gradient.
         batch_invariant: as in `softgen.torch.softmax`.
         hooks: scale, softcap, bias, mask, lengths, causal and sink, as in `softgen.torch.softmax`,
-            for input of up to two dimensions; not with label_smoothing or overwrite.
+            for input of up to two dimensions; not with overwrite. With label_smoothing or
+            probabilities scale, softcap and bias, which PyTorch's operations then do to a copy of
+            input in the type of the arithmetic.
 
     Returns:
         The loss.
@@ -89,6 +91,8 @@ def cross_entropy(
         raise InvalidTypeError(
             f"target must be class indices of int32 or int64, or probabilities, got {target.dtype}"
         )
+    if are_probabilities and target.dim() < input.dim():
+        raise losses.no_indices(target.dtype, target.shape)
     if input.dim() == 0 or target.dim() != input.dim() - (not are_probabilities):
         raise InvalidValueError(
             "input must have one dimension more than class indices, and as many as probabilities, "
@@ -99,24 +103,31 @@ def cross_entropy(
         target = torch.movedim(target, 1, -1)
     wanted = x.shape if are_probabilities else x.shape[:-1]
     if wanted != target.shape:
+        last = input.dim() > 2 and target.shape == input.shape[:-1]
+        hint = (
+            "; classes are dimension 1, as in PyTorch; where they are the last pass "
+            "input.flatten(0, -2) and target.flatten()"
+        )
         raise InvalidValueError(
-            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}"
+            f"target must have the shape {tuple(wanted)}, got {tuple(target.shape)}{hint * last}"
         )
     if weight is not None:
         weight = class_weights(weight, x.shape[-1:], x)
     losses.require_reduction(None, reduction, label_smoothing, z_loss)
     ignored, smoothing, z_loss = numbers_of(ignore_index, label_smoothing, z_loss)
     dtype = dtype_of_loss(dtype, input)
-    if hooks and (given := asked(hooks)):
-        taken = {"label_smoothing": label_smoothing, "overwrite": overwrite}
-        _refuse_beside_hooks(
-            given, input, {**taken, "a target of probabilities": are_probabilities}
-        )
+    given = asked(hooks, cross_entropy) if hooks else {}
+    if given:
+        _require_room(given, input, overwrite)
+        if smoothing or are_probabilities:
+            counts = None if are_probabilities else target != ignored
+            x, given = by_operations(x, given, counts), {}
+    if given:
         request = ("cross_entropy", x, -1, None, given, batch_invariant, target)
         rows, lse, _ = hooked(*request, ignored=ignored, z_loss=z_loss)
         loss = losses.reduced(rows, target, ignored, reduction, weight, x.shape[-1])
     elif are_probabilities:
-        losses.require_no_index(None, ignored)
+        losses.require_no_index(ignored)
         rows, lse = rows_of_probabilities(*(x, target, weight), smoothing, z_loss, batch_invariant)
         loss = losses.reduced_by(rows, reduction, rows.numel)
     elif weight is not None and smoothing:
@@ -156,12 +167,11 @@ def _weighed_and_smoothed(
     return found, lse, of_rows
 
 
-def _refuse_beside_hooks(hooks: Any, input: Any, others: Mapping[str, Any]) -> None:
+def _require_room(hooks: Any, input: Any, overwrite: bool) -> None:
     """Raise InvalidValueError for what goes with no hooks."""
     given = ", ".join(sorted(hooks))
-    for name, taken in others.items():
-        if taken:
-            raise InvalidValueError(f"{name} takes no hooks, got {given}")
+    if overwrite:
+        raise InvalidValueError(f"overwrite takes no hooks, got {given}")
     if input.dim() > 2:
         raise InvalidValueError(
             f"hooks take an input of (classes,) or (rows, classes), got {tuple(input.shape)} and "

@@ -144,6 +144,16 @@ CHOICES = (
     ("topk_softmax_k33", DType.BFLOAT16, 1000),
 )
 
+# Rows of several ids, of 32 and 64 bits: two, more than a thread of a warp holds, and the most.
+SEVERAL_IDS = (
+    ("token_log_probs_k2", DType.FLOAT16, 1000),
+    ("token_log_probs_lse_k17", DType.BFLOAT16, 1000),
+    ("token_log_probs_entropy_i32_k64", DType.FLOAT32, 33),
+    ("token_log_probs_backward_k2", DType.FLOAT32, 1000),
+    ("token_log_probs_backward_k17", DType.FLOAT64, 33),
+    ("token_log_probs_backward_entropy_i32_k64", DType.BFLOAT16, 1000),
+)
+
 
 def problems(every: bool = False) -> list[Problem]:
     """Return the problems to verify.
@@ -181,7 +191,7 @@ def problems(every: bool = False) -> list[Problem]:
         if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
             found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
-    found += [Problem.of(*each) for each in CHOICES]
+    found += [Problem.of(*each) for each in (*CHOICES, *SEVERAL_IDS)]
     found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
     for fixed_order in (False, True):
         found += [

@@ -1,7 +1,8 @@
-"""One variant of each strategy, type and layout of a function, run on rows that a test makes."""
+"""Variants of each strategy, type and layout of a function, run on rows that a test makes."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 from softgen.devices.emulator import Job, build
@@ -12,24 +13,31 @@ from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
+from tests.helpers.cover import cover
+
+
+@functools.cache
+def best_guesses() -> list[Variant]:
+    """Return what `softgen verify` runs; the candidates of thousands of problems take 4 s."""
+    return matrix(all_variants=False)
 
 
 def chosen(function: str, hook: str = "") -> list[Variant]:
-    """Return a variant of each strategy, type, layout and way to hold packs; with `hook`, if given.
+    """Return a variant of every two of a strategy, a type, a layout and a way to hold packs.
 
-    Rows of several devices are left out, and columns of more than 400 rows.
+    With `hook`, if given. Rows of several devices are left out, and columns of more than 400 rows.
     """
-    found: dict[object, Variant] = {}
+    found: dict[bool, dict[object, Variant]] = {False: {}, True: {}}
     for variant in matrix(False, None, None, [function]):
         problem, strategy = variant.problem, variant.strategy
         if problem.sharded or problem.function.twin or row_count(problem) > 400:
             continue
         if hook and hook not in {each.name for each in problem.hooks}:
             continue
-        packed = strategy.knobs.get("packed", False)
+        packed = bool(strategy.knobs.get("packed", False))
         types = (problem.dtype, problem.out_dtype, type(problem.layout), problem.fixed_order)
-        found.setdefault((strategy.name, packed, bool(problem.hooks), *types), variant)
-    return [*found.values()]
+        found[packed].setdefault((strategy.name, bool(problem.hooks), *types), variant)
+    return [variant for each in found.values() for variant in cover([*each.values()])]
 
 
 def row_count(problem: Problem) -> int:

@@ -183,6 +183,7 @@ def on_cupy(monkeypatch: pytest.MonkeyPatch, kind: type[CupyLibrary] = CupyLibra
         empty=world.empty,
         ascontiguousarray=world.ascontiguousarray,
         broadcast_to=world.broadcast_to,
+        arange=lambda cols: np.arange(cols).view(CupyArray),
         asarray=lambda x: x.array,
     )
     monkeypatch.setattr(CupyArray, "world", world, raising=False)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -125,11 +127,9 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", stream_of, raising=False)
     library = cpu_library()
     device = world.driver.serve(monkeypatch)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("softgen.call.", "softgen.torch.")) and hasattr(
-            module, "require_device"
-        ):
-            monkeypatch.setattr(module, "require_device", lambda: device)
+    for name in filter(_OURS, list(sys.modules)):
+        if hasattr(sys.modules[name], "require_device"):
+            monkeypatch.setattr(sys.modules[name], "require_device", lambda: device)
     monkeypatch.setattr(call_library, "_torch_library", lambda: library)
     monkeypatch.setattr(eager, "DEVICE", "cpu")
     monkeypatch.setattr(patching, "KEY", "CPU")
@@ -151,11 +151,17 @@ def _forget() -> None:
     dispatch.calls_of.cache_clear()
     losses._small.cache_clear()
     linear._scaler.cache_clear()
-    for name, module in list(sys.modules.items()):
-        if name.startswith(("softgen.call.", "softgen.torch.")):
-            for found in vars(module).values():
-                of_row = (getattr(found, name, None) for name in ("calls", "untracked_calls"))
-                for each in (found, *of_row):
-                    if isinstance(each, Calls):
-                        each.clear()
-                        each.entries.clear()
+    for each in _kept(tuple(filter(_OURS, sys.modules))):
+        each.clear()
+        each.entries.clear()
+
+
+_OURS = re.compile(r"softgen\.(call|torch)\.").match
+
+
+@functools.cache
+def _kept(modules: Sequence[str]) -> list[Calls]:
+    """Return the calls that modules keep, which are made where these are imported."""
+    found = [each for name in modules for each in vars(sys.modules[name]).values()]
+    found += [getattr(each, name, None) for each in found for name in ("calls", "untracked_calls")]
+    return [each for each in found if isinstance(each, Calls)]

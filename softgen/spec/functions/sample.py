@@ -290,7 +290,7 @@ FUNCTIONS = (
     Sample(filtered=True),
     Sample(filtered=True, rows=True, seeds=True),
     Sample(k=8),
-    Sample(k=64, rows=True, seeds=True),
+    Sample(k=32, rows=True, seeds=True),
 )
 
 _NAME = re.compile(r"sample(_filtered)?(?:_k(\d+))?(_rows)?(_seeds)?")

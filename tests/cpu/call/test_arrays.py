@@ -330,7 +330,7 @@ def test_negative_strides_are_strides(library: CupyLibrary) -> None:
         (at((4, 8), strides=(1, 0)), InvalidValueError, "a stride is 0, as after broadcast_to"),
         ([[1.0]], InvalidTypeError, r"x's library .*\.CupyArray\), got builtins\.list$"),
         ("y", InvalidTypeError, r"got builtins\.str$"),
-        (object(), InvalidTypeError, r"got builtins\.object; softgen takes a CuPy array"),
+        (object(), InvalidTypeError, r"got builtins\.object as out; softgen takes a CuPy array"),
     ],
 )
 def test_an_out_that_does_not_fit(

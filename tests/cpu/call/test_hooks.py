@@ -34,7 +34,7 @@ def host(
     share_programs(tmp_path_factory, monkeypatch)
     library = CupyLibrary()
 
-    def library_of(x: Any) -> tuple[Any, Any]:
+    def library_of(x: Any, name: str = "") -> tuple[Any, Any]:
         if not isinstance(x, np.ndarray):
             raise InvalidTypeError(f"got {type(x).__name__}")
         return library, x.view(CupyArray)

@@ -9,7 +9,7 @@ import pytest
 
 import softgen
 from softgen.call import losses
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.errors import InvalidTypeError, InvalidValueError
 from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 6, 5
@@ -158,8 +158,66 @@ def test_gradients_are_times_the_weight_of_the_class(world: World) -> None:
         np.testing.assert_allclose(again, wanted, rtol=1e-12, atol=1e-12)
     with pytest.raises(InvalidValueError, match=r"an element a class, \(5,\), got \(4,\)"):
         softgen.cross_entropy_grad(x, TARGET, weight=weight[:4])
-    with pytest.raises(NotSupportedError, match="weight does not go with label_smoothing"):
-        softgen.cross_entropy_grad(x, TARGET, weight=weight, label_smoothing=0.1)
+
+
+@pytest.mark.parametrize("kind", ["f8", "f4", "f2"])
+@pytest.mark.parametrize("target", ["int64", "int32", "probabilities"])
+@pytest.mark.parametrize("options", [{}, {"z_loss": 0.25}], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.3, 1.0])
+def test_weights_with_smoothing_and_with_probabilities(
+    world: World, kind: str, target: str, options: dict[str, Any], smoothing: float
+) -> None:
+    x, w = x_of().astype(kind), np.arange(5.0)
+    z, near = options.get("z_loss", 0.0), 1e-12 if kind == "f8" else 1e-5
+    ought: Any
+    lse: Any
+    if target == "probabilities":
+        given = cupy_array(np.abs(drawn(ROWS, COLS, seed=5, kind="f8"))).astype(kind)
+        ought, counts, of_rows = given.astype("f8"), np.ones(ROWS, bool), np.ones(ROWS)
+    else:
+        given, counts = TARGET.astype(target), TARGET != -100
+        x[2] = np.nan  # of an ignored row
+        ought, of_rows = np.eye(COLS)[np.where(counts, TARGET, 0)], w[np.where(counts, TARGET, 0)]
+    true = np.nan_to_num(x.astype("f8"))
+    lse = np.log(np.exp(true).sum(-1, keepdims=True))
+    ought = counts[:, None] * ((1 - smoothing) * ought + smoothing / COLS) * w
+    rows = (ought * (lse - true)).sum(-1) + counts * of_rows * z * lse[:, 0] ** 2
+    divisor = ROWS if target == "probabilities" else (counts * of_rows).sum()
+    options = {**options, "label_smoothing": smoothing}
+    options["weight"] = cupy_array(w.astype("f8" if kind == "f8" else "f4"))
+    exact = 1e-12 if kind == "f8" else 2e-6
+    reduced = {"none": rows, "sum": rows.sum(), "mean": rows.sum() / divisor}
+    for reduction, wanted in reduced.items():
+        found = softgen.cross_entropy(x, given, reduction=reduction, **options)
+        np.testing.assert_allclose(found, wanted, rtol=exact)
+        assert found.dtype == ("f8" if kind == "f8" else "f4")
+    upstream = cupy_array(np.arange(1.0, 7.0, dtype=found.dtype))
+    past = 2 * z * (counts * of_rows)[:, None] * lse
+    dx = np.exp(true - lse) * (ought.sum(-1, keepdims=True) + past) - ought
+    near = near if kind != "f2" else 4e-3
+    for up in (0.5, upstream):
+        found, loss, of_x = softgen.cross_entropy_grad(x, given, up, **options)
+        np.testing.assert_allclose(found, dx * np.reshape(up, (-1, 1)), rtol=near, atol=near)
+        np.testing.assert_allclose(loss, rows, rtol=exact)
+        np.testing.assert_allclose(of_x, np.where(counts, lse[:, 0], -np.inf), rtol=exact)
+        assert found.dtype == x.dtype
+    found = softgen.cross_entropy_backward(x, given, of_x, upstream, out=x, **options)
+    assert found is x
+    np.testing.assert_allclose(found, dx * upstream[:, None], rtol=near, atol=near)
+
+
+def test_a_target_that_is_no_class_has_nan_with_weights_and_smoothing(world: World) -> None:
+    x, target = x_of(2, 3, COLS), TARGET.reshape(2, 3).copy()
+    target[1, 0] = COLS
+    options = {"weight": cupy_array(np.arange(1.0, 6.0)), "label_smoothing": 0.1}
+    dx, loss, lse = softgen.cross_entropy_grad(x, target, 0.5, **options)
+    assert np.isnan(loss[1, 0])
+    assert np.isnan(dx[1, 0]).all()
+    assert np.isfinite(np.delete(loss.reshape(-1), 3)).all()
+    assert np.isneginf(lse[0, 2])
+    assert not dx[0, 2].any()
+    with pytest.raises(InvalidValueError, match="target must be from 0 to 4"):
+        softgen.cross_entropy(x, target, checked=True, **options)
 
 
 @pytest.mark.parametrize("reduction", losses.REDUCTIONS)
@@ -200,8 +258,6 @@ def test_what_means_nothing_to_probabilities_is_refused(world: World) -> None:
     x, q = x_of(), x_of()
     with pytest.raises(InvalidValueError, match="ignore_index is for class indices, got 3"):
         softgen.cross_entropy(x, q, ignore_index=3)
-    with pytest.raises(NotSupportedError, match="weight does not go with probabilities"):
-        softgen.cross_entropy(x, q, cupy_array(np.ones(COLS)))
     with pytest.raises(InvalidValueError, match="probs"):
         softgen.cross_entropy(x, q[:3])
     with pytest.raises(InvalidTypeError, match="probs must be float64"):
@@ -265,9 +321,14 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"ignore_index": True}, InvalidTypeError, "ignore_index must be an int, got True"),
     ({"ignore_index": "1"}, InvalidTypeError, "ignore_index must be an int, got '1'"),
     (
-        {"weight": cupy_array(np.ones(5)), "label_smoothing": 0.1},
-        NotSupportedError,
-        "weight does not go with label_smoothing",
+        {"weight": cupy_array(np.ones(5)), "label_smoothing": 0.1, "softcap": 2.0},
+        InvalidValueError,
+        "cross_entropy_probs takes no hooks, got softcap",
+    ),
+    (
+        {"weight": cupy_array(np.ones(4)), "label_smoothing": 0.1},
+        InvalidValueError,
+        r"an element a class, \(5,\), got \(4,\)",
     ),
     (
         {"weight": cupy_array(np.ones(4))},

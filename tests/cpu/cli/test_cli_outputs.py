@@ -29,6 +29,8 @@ from tests.helpers.cli_helpers import cli, ok, refused, subprocess_cli
 
 Words = Callable[[Path], tuple[object, ...]]
 
+pytestmark = pytest.mark.usefixtures("host_built")
+
 
 @pytest.fixture(autouse=True)
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:

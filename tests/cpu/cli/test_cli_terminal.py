@@ -139,6 +139,7 @@ def test_folders_of_kernels(tmp_path: Path) -> None:
     quiet(cli(*one))
 
 
+@pytest.mark.usefixtures("host_built")
 def test_arrays_and_their_names(tmp_path: Path) -> None:
     path = tmp_path / f"x{EVIL}.npy"
     run = ("run", "--device", "cpu", "--input", path)
@@ -189,6 +190,7 @@ def test_words_of_the_command_line(words: tuple[str, ...]) -> None:
     quiet(cli(*words, "--json"))
 
 
+@pytest.mark.usefixtures("host_built")
 @pytest.mark.parametrize("name", ["CXX", "SOFTGEN_TUNE", "SOFTGEN_TUNE_BUDGET", "CUPY_CACHE_DIR"])
 def test_variables_of_the_environment(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, f"/no{EVIL}")

@@ -142,9 +142,9 @@ def test_atomics_in_shared_memory() -> None:
     early = told(barrier, barrier.replace("  __syncthreads();\n", ""))
     assert "race on shared memory" in early
     assert "code address" not in early
-    unwritten = told("if (thread == 0) board.count = 0;\n  __syncthreads", "__syncthreads")
+    unwritten = told("if (threadIdx.x == 0) board.count = 0;\n  __syncthreads", "__syncthreads")
     assert "index -1 out of bounds" in unwritten
-    plain = told("atomicAdd(&board.count, 1)", "board.count++")
+    plain = told("next_of(&board.count)", "board.count++")
     assert "race on shared memory" in plain
 
 

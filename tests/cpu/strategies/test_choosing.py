@@ -63,9 +63,30 @@ def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
             "if (is_bad) add_found",
             "if (false) add_found",
         ),
-        (K8, "float32", 4096, "cluster", "next < kChosen ?", "next < kChosen - 1 ?"),
+        (K8, "float32", 4096, "cluster", "chosen[i / kClusterSize]", "chosen[0]"),
+        (K8, "float32", 4096, "cluster", "push(part.chosen[place], slot", "push(nothing(), slot"),
+        (K8, "float32", 4096, "cluster", "& -128) + i", "& -128) + 128 + i"),
+        (K8, "float32", 4096, "online", "if (!is_chosen(least, board)) {", "if (false) {"),
+        (K8, "float32", 4096, "online", "col + first / kPack * kStride", "col"),
+        (K8, "float32", 4096, "online", "of_thread.d * exponential", "exponential"),
+        (
+            K8,
+            "bfloat16",
+            4096,
+            "online",
+            "high_of(pairs[i / 2]) : low_of",
+            "low_of(pairs[i / 2]) : low_of",
+        ),
+        (
+            "topk_softmax_k64",
+            "float32",
+            4096,
+            "block",
+            "found = board.count;\n",
+            "found = kMany;\n",
+        ),
         (K8, "float32", 4096, "cluster", "slot.d * exponential", "exponential"),
-        (K8, "float32", 4096, "cluster", "first + column_at(i, thread)", "column_at(i, thread)"),
+        (K8, "float32", 4096, "cluster", "first + column_at(chunk", "column_at(chunk"),
         (K8, "float32", 300, "safe", "number >= bound", "number > bound"),
         (K8, "float32", 300, "safe", "if (rank < kChosen)", "if (rank < kChosen - 1)"),
         (ROUTER, "float32", 256, "warp", "second = max(second, min(first, other));", ""),
@@ -106,7 +127,8 @@ def test_a_bias_for_what_is_not_there() -> None:
 
     of_blocks = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_cluster_p4_c12_b128_k4_m1_pdl1"))
     assert verdict(of_blocks)
-    assert not verdict(broken(of_blocks, "min(kCols, first + kSlicePacks * kPackSize)", "kCols"))
+    with pytest.raises(EmulationError, match="race"):  # of two that have one rank
+        verdict(broken(of_blocks, "min(kCols, first + kSlicePacks * kPackSize)", "kCols"))
     of_block = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_block_p4_c32_g128_b128_m1_pdl1"))
     assert verdict(of_block)
     with pytest.raises(EmulationError, match="past the end of choice_bias"):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -14,16 +13,11 @@ from softgen.spec.arch import arch_named
 from softgen.spec.hooks.places import MOST_ROWS
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
-from softgen.verify.matrix import matrix
+from tests.helpers.chosen import best_guesses
 
 H200 = arch_named("sm_90")
 LIMIT = "//   rows: int64 number (long long), at most 2147483647 (2^31 - 1); "
 NARROW = "static_cast<unsigned int>(row)"
-
-
-@functools.cache
-def verified() -> list[Variant]:
-    return matrix(all_variants=False)
 
 
 def launch_on(variant: Variant, rows: int) -> Any:
@@ -35,7 +29,7 @@ def launch_on(variant: Variant, rows: int) -> Any:
 def test_who_cuts_the_number_of_a_row_says_so_and_refuses_more() -> None:
     """Of all verified kernels: the text, its header and the launch agree."""
     limited = 0
-    for variant in verified()[::3]:
+    for variant in best_guesses()[::3]:
         text = render(variant).text
         cuts = NARROW in text
         assert cuts == (LIMIT in text) == (variant.launch.most_rows == MOST_ROWS), variant.name

@@ -133,14 +133,71 @@ def test_only_what_asks_for_a_gradient_gets_one() -> None:
     torch.testing.assert_close(found, wanted)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"label_smoothing": 0.1},
+        {"label_smoothing": 0.1, "weight": torch.arange(1.0, COLS + 1).double()},
+        {"probabilities": True},
+        {"probabilities": True, "label_smoothing": 0.1, "reduction": "sum"},
+    ],
+    ids=str,
+)
+def test_smoothing_and_probabilities(options: dict[str, Any], compiled: bool) -> None:
+    torch._dynamo.reset()
+    is_of_classes = "probabilities" not in options
+    options = {name: each for name, each in options.items() if name != "probabilities"}
+    target = TARGET if is_of_classes else drawn(ROWS, COLS, seed=7).softmax(-1)
+    kinds = ("scale", "softcap", "bias")
+    for count in range(1, 4) if not compiled else (3,):
+        for asked in itertools.combinations(kinds, count):
+            given, x = given_of(asked), drawn(ROWS, COLS)
+            if is_of_classes:
+                x[2] = torch.nan  # of an ignored row
+
+            def run(x: Any, hooks: dict[str, Any]) -> Any:
+                return mine.cross_entropy(x, target, **options, **hooks)
+
+            if compiled:
+                run = torch.compile(run, backend="aot_eager", fullgraph=True)
+            found = with_gradients(run, x, given)
+            wanted = with_gradients(
+                lambda x, hooks: F.cross_entropy(hooked(x, hooks), target, **options),
+                x.nan_to_num(),
+                given,
+            )
+            for got, right in zip(found, wanted, strict=True):
+                torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-11, msg=str(asked))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_smoothing_of_other_types_is_rounded_once(dtype: Any) -> None:
+    x = drawn(ROWS, COLS, dtype=dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    loss = mine.cross_entropy(x, TARGET, label_smoothing=0.1, softcap=CAP, dtype=torch.float32)
+    wanted = F.cross_entropy(CAP * torch.tanh(exact / CAP), TARGET, label_smoothing=0.1)
+    torch.testing.assert_close(loss.double(), wanted, rtol=1e-6, atol=0)
+    (dx,), (right,) = torch.autograd.grad(loss, x), torch.autograd.grad(wanted, exact)
+    assert dx.dtype is dtype
+    near = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 1e-5}[dtype]
+    torch.testing.assert_close(dx.double(), right, rtol=1.01 * near, atol=1e-6)
+
+
 def test_what_goes_with_no_hooks() -> None:
     x = drawn(ROWS, COLS)
     plain = mine.cross_entropy(x, TARGET, softcap=None, label_smoothing=0.1)  # which is no hook
     assert plain == mine.cross_entropy(x, TARGET, label_smoothing=0.1)
-    for options in ({"label_smoothing": 0.1}, {"overwrite": True}):
-        name = next(iter(options))
-        with pytest.raises(InvalidValueError, match=f"{name} takes no hooks, got softcap"):
-            mine.cross_entropy(x, TARGET, softcap=CAP, **options)
+    with pytest.raises(InvalidValueError, match="overwrite takes no hooks, got softcap"):
+        mine.cross_entropy(x, TARGET, softcap=CAP, overwrite=True)
+    said = "label_smoothing and probabilities take scale, softcap and bias of the hooks, got mask"
+    for target, smoothing in ((TARGET, 0.1), (x.softmax(-1), 0.0)):
+        with pytest.raises(InvalidValueError, match=said):
+            mine.cross_entropy(x, target, label_smoothing=smoothing, softcap=CAP, mask=x > 0)
+    refused: list[dict[str, Any]] = [{"softcap": 0.0}, {"scale": float("inf")}]
+    for wrong in refused:
+        with pytest.raises(InvalidValueError, match=next(iter(wrong))):
+            mine.cross_entropy(x, TARGET, label_smoothing=0.1, **wrong)
     with pytest.raises(InvalidValueError, match=r"hooks take an input of .* reshape it"):
         mine.cross_entropy(drawn(2, 3, 4), torch.zeros(2, 4, dtype=torch.int64), softcap=CAP)
     with pytest.raises(InvalidValueError, match="scale is 1 / temperature"):

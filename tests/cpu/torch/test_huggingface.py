@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import inspect
 import pickle
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,8 +17,10 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 transformers = pytest.importorskip("transformers", reason="models of Hugging Face need it")
 
 import softgen.torch as mine  # noqa: E402
-from softgen.errors import InvalidTypeError, NotSupportedError  # noqa: E402
-from tests.helpers.torch_calls import World  # noqa: E402
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
+from softgen.torch.dtensor import is_dtensor  # noqa: E402
+from tests.helpers.ranks import run_ranks  # noqa: E402
+from tests.helpers.torch_calls import World, on_cpu  # noqa: E402
 
 # Of PyTorch's own code.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -161,9 +166,11 @@ def test_what_a_forward_takes_beside_labels(options: dict[str, Any]) -> None:
 
 def test_fewer_logits_than_labels_are_an_error_as_ever() -> None:
     model = made()
-    for each in (model, mine.patch(model)):
-        with pytest.raises(ValueError, match=r"batch_size|must have the shape"):
-            each(**given(), logits_to_keep=3)
+    with pytest.raises(ValueError, match="batch_size"):
+        model(**given(), logits_to_keep=3)
+    said = r"got 6 logits and 18 labels; with logits_to_keep pass shift_labels"
+    with pytest.raises(InvalidValueError, match=said):
+        mine.patch(model)(**given(), logits_to_keep=3)
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -340,3 +347,144 @@ def test_a_loss_that_is_set_later_is_refused() -> None:
         model(**given())
     model.loss_function = transformers.loss.loss_utils.ForCausalLMLoss
     assert model(**given()).loss.isfinite()
+
+
+class LowRank(torch.nn.Module):  # type: ignore[misc, name-defined]
+    """A frozen layer with a product of two small matrices beside, as LoRA has it."""
+
+    def __init__(self, layer: Any) -> None:
+        super().__init__()
+        self.layer = layer
+        self.a = torch.nn.Parameter(torch.full((2, layer.in_features), 0.1))
+        self.b = torch.nn.Parameter(torch.linspace(-1, 1, 2 * layer.out_features).view(-1, 2))
+
+    def forward(self, x: Any) -> Any:
+        return self.layer(x) + x @ self.a.T @ self.b.T
+
+
+@pytest.mark.parametrize("patched_first", [True, False])
+def test_adapters_of_a_frozen_model(patched_first: bool, world: World) -> None:
+    def adapted(patched: bool) -> Any:
+        model = made().requires_grad_(requires_grad=False)
+        if patched and patched_first:
+            mine.patch(model)
+        attention = model.model.layers[0].self_attn
+        attention.q_proj = LowRank(attention.q_proj)
+        return mine.patch(model) if patched and not patched_first else model
+
+    expected = step(adapted(patched=False))
+    found = step(adapted(patched=True))
+    assert_same(found, expected)
+    assert {name.rpartition(".")[2] for name in found[1]} == {"a", "b"}
+    assert found[0].logits is None
+    assert "cross_entropy_grad_rows" in world.launches
+
+
+def micro_batches() -> list[dict[str, Any]]:
+    """Return batches of one row, with as many targets as the row has no label of -100."""
+    words, labels = given().values()
+    return [{"input_ids": words[[i]], "labels": labels[[i]]} for i in range(ROWS)]
+
+
+def trainers_step(model: Any, smoother: Any = None) -> tuple[list[Any], dict[str, Any]]:
+    """Return losses and gradients of a step that Trainer accumulates over several batches.
+
+    By the code of Trainer that computes a loss: all of a Trainer needs the package accelerate.
+    """
+    trainer = object.__new__(transformers.Trainer)
+    trainer.args = SimpleNamespace(average_tokens_across_devices=False, n_gpu=1)
+    trainer.accelerator = SimpleNamespace(unwrap_model=lambda each: each)
+    trainer.label_smoother, trainer.compute_loss_func = smoother, None
+    trainer.model_accepts_loss_kwargs = trainer._loss_shifts_labels = True
+    count = trainer._get_num_items_in_batch(micro_batches(), torch.device("cpu"))
+    assert int(count) == (given()["labels"][:, 1:] != -100).sum()
+    losses = []
+    for batch in micro_batches():
+        loss = trainer.compute_loss(model, batch, num_items_in_batch=count)
+        loss.backward()
+        losses.append(loss.detach())
+    return losses, {name: each.grad for name, each in model.named_parameters()}
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_step_of_trainer(smoothing: float, world: World) -> None:
+    """Trainer smooths labels itself, and is given logits for it."""
+    label_smoother = importlib.import_module("transformers.trainer_pt_utils").LabelSmoother
+    smoother = label_smoother(epsilon=smoothing) if smoothing else None
+    expected = trainers_step(made(), smoother)
+    found = trainers_step(mine.patch(made()), smoother)
+    torch.testing.assert_close(found[0], expected[0], rtol=EPSILON, atol=0)
+    for name, each in expected[1].items():
+        assert (found[1][name] - each).norm() <= EPSILON * each.norm(), name
+    assert bool(world.launches) == (not smoothing)
+
+
+def trained(model: Any, folder: Path) -> tuple[list[float], dict[str, Any]]:
+    """Return the losses of a Trainer in training and of its evaluation, and what it learned."""
+    rows = [{k: each[i % ROWS] for k, each in given().items()} for i in range(8)]
+    arguments = transformers.TrainingArguments(
+        str(folder),
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=2,
+        max_steps=2,
+        learning_rate=0.01,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    trainer = transformers.Trainer(model, arguments, train_dataset=rows, eval_dataset=rows[:4])
+    trainer.train()
+    evaluated = trainer.evaluate()["eval_loss"]
+    losses = [each["loss"] for each in trainer.state.log_history if "loss" in each]
+    return [*losses, evaluated], dict(model.named_parameters())
+
+
+def test_trainer(tmp_path: Path, world: World) -> None:
+    pytest.importorskip("accelerate", reason="Trainer needs it")
+    expected, found = (trained(each, tmp_path) for each in (made(), mine.patch(made())))
+    torch.testing.assert_close(found[0], expected[0], rtol=EPSILON, atol=0)
+    for name, each in expected[1].items():
+        assert (found[1][name] - each).norm() <= EPSILON * each.norm(), name
+    assert world.launches.count("cross_entropy_grad_rows") == 4  # evaluation makes logits
+
+
+def sharded(model: Any, size: int) -> Any:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (size,))
+    for each in (model.model if hasattr(model, "model") else model.transformer).children():
+        if isinstance(each, torch.nn.ModuleList):
+            for layer in each:
+                fully_shard(layer, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+def train(rank: int, size: int) -> None:
+    """Compare a patched model that is trained in each way with an unpatched one, in one process."""
+    world = on_cpu(pytest.MonkeyPatch())
+
+    def step_of(model: Any, which: int) -> Any:
+        words = (given()["input_ids"] + which) % WORDS
+        return step(model, input_ids=words, labels=words)
+
+    for name in ("llama", "gpt2"):
+        alone = [step_of(made(name), each) for each in range(size)]
+        wanted = {k: sum(g[k] for _, g in alone) / size for k in alone[0][1]}
+        ddp = torch.nn.parallel.DistributedDataParallel(mine.patch(made(name)))
+        for model in (ddp, sharded(mine.patch(made(name)), size)):
+            world.launches.clear()
+            output, found = step_of(model, rank)
+            whole = {
+                key.removeprefix("module."): each.full_tensor() if is_dtensor(each) else each
+                for key, each in found.items()
+            }
+            assert_same((output, whole), (alone[rank][0], wanted))
+            assert "logits" not in output
+            assert "cross_entropy_grad_rows" in world.launches
+
+
+def test_ddp_and_fsdp2_in_two_processes(tmp_path: Path) -> None:
+    run_ranks(2, train, tmp_path)

@@ -588,6 +588,23 @@ def test_a_module_refuses_what_its_call_would() -> None:
             mine.LinearCrossEntropy(8, 5, **wrong)
 
 
+@pytest.mark.parametrize("temperature", [None, 2.0])
+def test_log_sum_exps_beside_log_probabilities(temperature: float | None) -> None:
+    x, head, target, _ = given((2, 3), ignored=0)
+    options: dict[str, Any] = {"temperature": temperature, "return_lse": True, "chunk": 4}
+    log_probs, lse = mine.linear_token_log_probs(x, head, target, **options)
+    again, same, entropy = mine.linear_token_log_probs(
+        x, head, target, return_entropy=True, **options
+    )
+    wanted = torch.logsumexp(x @ head.T / (temperature or 1.0), -1)
+    torch.testing.assert_close(lse, wanted.detach())
+    assert not lse.requires_grad
+    assert log_probs.requires_grad
+    assert entropy.requires_grad
+    assert torch.equal(again, log_probs)
+    assert torch.equal(same, lse)
+
+
 @pytest.mark.parametrize("shape", [(4,), (3, 1), (2, 2, 3)])
 def test_a_temperature_has_to_broadcast_over_rows(shape: tuple[int, ...]) -> None:
     x, head, target, _ = given((2, 3))

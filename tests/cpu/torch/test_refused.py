@@ -9,6 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
+import softgen  # noqa: E402
+import softgen.torch as mine  # noqa: E402
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 from tests.helpers.torch_functions import (  # noqa: E402
@@ -170,3 +172,63 @@ def test_tangents_without_a_rule(name: str, tracked: bool) -> None:
         pytest.raises(NotSupportedError, match=rf"(?s){name}.*(PyTorch's own|torch\.func)"),
     ):
         FUNCTIONS[name].ours(forward_ad.make_dual(x, t), columns(ROWS))
+
+
+FLOAT, INT = torch.zeros(2, 5), torch.zeros(2, 5, dtype=torch.int64)
+LOGITS, META = torch.zeros(2, 5, 9), {"device": "meta"}
+HELPFUL: list[tuple[Callable[[], Any], type[Exception], str]] = [
+    *(
+        (call, InvalidTypeError, r"float32 in the shape of class indices, \(2,\); convert it")
+        for call in (
+            lambda: mine.cross_entropy(FLOAT, torch.zeros(2)),
+            lambda: softgen.cross_entropy(FLOAT, torch.zeros(2)),
+            lambda: softgen.cross_entropy_grad(FLOAT, torch.zeros(2)),
+        )
+    ),
+    (
+        lambda: mine.cross_entropy(LOGITS, FLOAT),
+        InvalidTypeError,
+        r"float32 in the shape of class indices, \(2, 5\); convert it",
+    ),
+    (
+        lambda: mine.cross_entropy(LOGITS, INT),
+        InvalidValueError,
+        r"classes are dimension 1, as in PyTorch; .*input\.flatten\(0, -2\) and target\.flatten\(",
+    ),
+    (lambda: mine.softmax(INT, -1), InvalidTypeError, r"for example x\.to\(torch\.float32\)"),
+    (lambda: softgen.softmax(INT), InvalidTypeError, r"for example x\.to\(torch\.float32\)"),
+    (
+        lambda: mine.cross_entropy(FLOAT, INT[:, 0], **{"labelsmoothing": 0.1}),  # type: ignore[arg-type]
+        InvalidTypeError,
+        "unknown argument 'labelsmoothing'; did you mean 'label_smoothing'",
+    ),
+    (
+        lambda: mine.token_log_probs(FLOAT, INT[:, 0], **{"temprature": 1}),  # type: ignore[arg-type]
+        InvalidTypeError,
+        r"did you mean 'temperature'.*softgen knows: input, ids, temperature.*scale, softcap",
+    ),
+    (
+        lambda: mine.linear_cross_entropy(torch.zeros(2, 8), torch.zeros(8, 9), INT[:, 0]),
+        InvalidValueError,
+        r"got \(2, 8\) and \(8, 9\); pass linear_weight\.T",
+    ),
+    *(
+        (call, InvalidTypeError, rf"tensor on meta as {name}; .*Move it with {name}\.cuda\(\)")
+        for name, call in (
+            ("target", lambda: softgen.cross_entropy(FLOAT, torch.zeros(2, dtype=int, **META))),
+            ("weight", lambda: softgen.cross_entropy(FLOAT, INT[:, 0], torch.zeros(5, **META))),
+            ("ids", lambda: softgen.token_log_probs(FLOAT, torch.zeros(2, dtype=int, **META))),
+            ("y", lambda: softgen.softmax_backward(FLOAT, torch.zeros(2, 5, **META))),
+            ("mask", lambda: softgen.softmax(FLOAT, mask=torch.zeros(2, 5, dtype=bool, **META))),
+            ("out", lambda: softgen.softmax(FLOAT, out=torch.zeros(2, 5, **META))),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "error_type", "text"), HELPFUL)
+def test_errors_say_what_to_do(
+    call: Callable[[], Any], error_type: type[Exception], text: str
+) -> None:
+    with pytest.raises(error_type, match=text):
+        call()

@@ -26,7 +26,7 @@ WIDTHS = (64, 96, 128, 160, 256, 288, 384)
 LONG = (1500, 2047, 2048, 5000, 20000)  # also in blocks and clusters
 CASES, BATCH = 36, 18
 ROWS = 7
-STRATEGIES = ("warp", "block", "cluster", "safe")
+STRATEGIES = ("warp", "block", "cluster", "online", "safe")
 
 
 def drawn(number: int) -> tuple[Problem, Storage]:
@@ -42,6 +42,8 @@ def drawn(number: int) -> tuple[Problem, Storage]:
     most = min(MOST_CHOSEN, cols // groups * kept if groups else cols)
     k = min(8, most) if random.integers(2) else int(random.integers(1, most + 1))
     sigmoid, bias, norm = (bool(random.integers(2)) for _ in range(3))
+    if number % 12 == 2:  # what `online` takes
+        sigmoid, bias, norm, groups = False, False, False, 0
     dtype = list(DType)[number % 4]
     problem = Problem.of(TopkSoftmax(k, sigmoid, bias, groups, kept, norm), dtype, cols)
     x = random.normal(size=(ROWS, cols)) * random.choice([0.1, 2, 20])

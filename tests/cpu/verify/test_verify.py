@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import re
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from softgen.spec import numerics
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.functions.token_log_probs import OfIds
 from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Strided
 from softgen.spec.numerics import Storage, decode, encode
@@ -26,9 +26,10 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import verify as verify_module
 from softgen.verify.matrix import MOST_VARIANTS, covering, matrix
-from softgen.verify.problems import CHOICES, WIDE_WIDTHS, drawn_sets, problems
+from softgen.verify.problems import CHOICES, SEVERAL_IDS, WIDE_WIDTHS, drawn_sets, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
+from tests.helpers.chosen import best_guesses
 from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken, share_programs
 
@@ -38,12 +39,6 @@ README = Path(__file__).parents[3] / "README.md"
 @pytest.fixture(autouse=True)
 def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     share_programs(tmp_path_factory, monkeypatch)
-
-
-@functools.cache
-def best_guesses() -> list[Variant]:
-    """The candidates of thousands of problems take seconds."""
-    return matrix(all_variants=False)
 
 
 Inputs = Sequence[Storage]
@@ -243,7 +238,8 @@ def test_the_matrix_covers_what_it_should() -> None:
     of_rows = {"warp", "block", "cluster", "shared", "split", "cooperative", "online", "safe"}
     assert {strategy for _, strategy in by_strategy} >= of_rows
     viewed = {v.problem.function for v in chosen if isinstance(v.problem.layout, Strided)}
-    listed = {Function.of(name) for name, *_ in CHOICES}  # which are of rows that lie together
+    # Which are of rows that lie together.
+    listed = {Function.of(name) for name, *_ in (*CHOICES, *SEVERAL_IDS)}
     assert viewed == {p.function for p in every} - listed
     assert all(set(hooks) <= {hook.name for hook in HOOKS} for hooks in drawn_sets())
     assert drawn_sets() == drawn_sets()
@@ -253,6 +249,21 @@ def test_the_matrix_covers_what_it_should() -> None:
     pairs = {(p.dtype.short, p.out_dtype.short) for p in problems()}
     assert {("bf16", "f32"), ("f16", "f32"), ("f32", "f16"), ("f32", "bf16")} < pairs
     assert {v for v in best_guesses() if v.problem.dtype is DType.BFLOAT16} <= set(chosen)
+
+
+def test_rows_of_several_ids_are_verified() -> None:
+    """Of each function of them few, more than the threads of a warp hold of one, and the most."""
+    counts: dict[str, set[int]] = {}
+    several = []
+    for variant in best_guesses():
+        function = variant.problem.function
+        if isinstance(function, OfIds):
+            counts.setdefault(function.stem, set()).add(function.count)
+            several += [variant] if function.count > 1 else []
+    assert counts.keys() == {"token_log_probs", "token_log_probs_backward"}
+    assert all(found == {1, 2, 17, 64} for found in counts.values())
+    assert {variant.problem.dtype for variant in several} == set(DType)
+    assert {variant.strategy.name for variant in several} >= {"warp", "block", "online", "safe"}
 
 
 def test_the_readme_says_how_many_kernels_there_are() -> None:
