@@ -21,7 +21,7 @@ from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.layouts import Strided
 from softgen.spec.operands import Extent
-from softgen.spec.parts import TOP
+from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.board import MANY, chunk, most_found, names
 from softgen.strategies.variants import Variant
@@ -169,8 +169,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "mail": "Mail" if problem.posts else part.cuda,
         "long_part": part.long_cuda,
         "noun": part.noun,
-        "arguments": part.arguments,
+        "arguments": str if part is DRAW else part.arguments,  # a struct, of which most is used
         "tops": part is TOP,
+        "draws": part is DRAW,
         "names": names,
         "chunk": chunk,
         "most_found": most_found,

@@ -30,18 +30,20 @@ def reference(function: Function, *inputs: Float64, wide: bool = False) -> tuple
             up to |x - max| 2^-53, as a kernel's are.
     """
     if inputs[0].shape[0] == 0:  # of which there is no maximum
-        one_row = (np.zeros((1, *each.shape[1:])) for each in inputs)
+        one_row = (np.zeros((1, *i.shape[1:])) if np.ndim(i) else i for i in inputs)
         return tuple(each[:0] for each in reference(function, *one_row, wide=wide))
     kind = np.longdouble if wide else np.float64
     with np.errstate(all="ignore"):
-        results = function.reference(*(each.astype(kind) for each in inputs))
+        given = (np.asarray(each) for each in inputs)
+        exact = (each if each.dtype.kind in "iu" else each.astype(kind) for each in given)
+        results = function.reference(*exact)
         return tuple(np.asarray(each, np.float64) for each in results)
 
 
 def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
     """Return the function's inputs from the kernel's: x as the hooks leave it, each rounding once.
 
-    Where there is a sink it is a column more.
+    What the function does itself on the way in comes last. A sink is a column more.
 
     Args:
         problem: names the hooks.
@@ -55,6 +57,10 @@ def hooked(problem: Problem, inputs: Sequence[Storage]) -> tuple[Float64, ...]:
                 x = _flushed(problem, hook.enter(x, *values))
             else:
                 x = hook.enter(x, *values)
+        for own in problem.function.modifiers:
+            if own.computes:
+                x = _flushed(problem, x.astype(problem.compute_dtype.value))
+                x = _flushed(problem, own.enter(x, *others))
         for hook, values in given:
             column = hook.column(len(x), *values)
             if column is not None:

@@ -60,6 +60,11 @@ MAX_SUM_BELOW = Part(
     *("(max, sum, below) parts", -math.inf),
     members=("m", "d", "s", "w"),
 )
+# Beside them the largest noisy element, a key, with its column and what it is without noise.
+DRAW = Part(
+    *("draw", "Draw", "LongDraw", "part", "(max, sum, draw) parts", -math.inf),
+    members=("m", "d", "key", "z", "column"),
+)
 # Beside them the k largest elements, each with its column, as keys whose order is that of integers.
 TOP = Part("top", "Top", "Top", "part", "parts", -math.inf)
 SUM = Part("sum", "Compute", "LongSum", "sum", "sums", 0.0)  # of terms that no maximum scales

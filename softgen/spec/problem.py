@@ -215,7 +215,7 @@ class Problem:
         """
         bits = {DType.BFLOAT16: 16, DType.FLOAT16: 13}.get(self.dtype, 0)
         fits = 2 * self.cols <= 2**bits and self.compute_dtype is DType.FLOAT32
-        return bits if fits and not self.function.chooses_scores and not self.computes else 0
+        return bits if fits and not (self.function.chooses_scores or self.computes) else 0
 
     @property
     def mail_bytes(self) -> int:

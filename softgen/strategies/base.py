@@ -16,7 +16,7 @@ from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch,
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
+from softgen.spec.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -64,6 +64,8 @@ class Feature(Enum):
     SUMS = "parts are sums, without a maximum"
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
+    DRAWS = "parts have the largest noisy element of a row beside (max, sum)"
+    FILTERS = "the choice is among the largest elements of a row, however many"
     SLOPES = "results are times the derivative of what hooks do to elements"
     HOOKS = "elements are modified on their way in or out"
     ENDS = "rows end where a number says, and what is behind is not loaded"
@@ -85,6 +87,8 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.SUMS, problem.function.part is SUM),
         (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
         (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
+        (Feature.DRAWS, problem.function.part is DRAW),
+        (Feature.FILTERS, problem.function.filtered),
         (Feature.TOPS, problem.function.part is TOP),
         (Feature.RANKS, problem.function.ranked > 0),
         (Feature.SLOPES, problem.slopes),

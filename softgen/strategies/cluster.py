@@ -45,7 +45,7 @@ class Cluster(Sliced):
     past_rows = True
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
             Feature.RANKS,
         }
@@ -66,7 +66,7 @@ class Cluster(Sliced):
         blocks = f"a cluster of {self.cluster_size} blocks"
         parts = f"{problem.function.part.noun}s"
         alone = not (problem.writes_elements or problem.sharded)
-        to = "the first, which finishes the row" if alone else "every block"
+        to = "the first" if alone else "every block"
         return f"a row in the registers of {blocks}, {parts} pushed to {to}"
 
     def check(self, problem: Problem, arch: Arch) -> None:

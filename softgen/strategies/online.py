@@ -56,7 +56,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset(Feature) - {Feature.RANKS}
+    takes = frozenset(Feature) - {Feature.RANKS, Feature.FILTERS}
     cuts_sums = True
     layouts = (Rows, Strided)
 

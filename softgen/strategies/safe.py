@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.layouts import Columns, Rows, Strided
-from softgen.spec.parts import TOP
+from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.board import board_bytes, rank_bytes
@@ -19,6 +19,8 @@ from softgen.strategies.launch import Launch
 
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
 MOST_OWN_REGISTERS = 32
+
+FILTER_DIGITS = 15  # that a warp counts where elements are filtered
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,9 @@ class Safe(Strategy):
         warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
+        if function.part is DRAW:
+            board = function.filtered * 4 * FILTER_DIGITS * (warps + 1)
+            shared += warps * problem.part_bytes + board
         if function.part is TOP:
             shared = shared * function.sums + board_bytes(problem, self, self.block_size)
             shared += rank_bytes(problem, self.block_size // WARP_SIZE)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, MAX_GRID, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
+from softgen.spec.parts import DRAW
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic
@@ -39,6 +40,7 @@ class Shared(Strategy):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.SLOPES),
+            *(Feature.DRAWS,),
             *(Feature.HOOKS, Feature.PICKS, Feature.FLOAT8),
         }
     )
@@ -69,6 +71,9 @@ class Shared(Strategy):
             self.block_size <= 512 or self.pack_size <= 2 or not wide,
             "float64, or two inputs, in packs of more than 2 elements leaves room for 512 threads",
         )
+        # In 16-bit packs of 8, elements of which one is drawn spilled 56 bytes on sm_75.
+        own = problem.function.part is DRAW
+        require(self.block_size <= 512 or not own, "a draw leaves room for 512 threads")
         require(self.copy in (PLAIN, ASYNC, BULK), "copy must be 0, 1 or 2")
         require(1 <= self.stages <= MOST_STAGES, f"stages must be from 1 to {MOST_STAGES}")
         require(self.stages == 1 or self.copy == BULK, "more than one stage needs copy=2")

@@ -29,7 +29,7 @@ class Split(Sliced):
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
             *(Feature.HOOKS, Feature.ENDS, Feature.FLOAT8),
         }
     )

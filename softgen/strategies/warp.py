@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
+from softgen.spec.parts import DRAW
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
@@ -46,7 +47,7 @@ class Warp(Sliced):
     turns = True
     past_rows = True
     sorts = True
-    takes = frozenset(Feature) - {Feature.SLOPES}
+    takes = frozenset(Feature) - {Feature.SLOPES, Feature.FILTERS}
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")
@@ -79,6 +80,10 @@ class Warp(Sliced):
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
+        require(
+            self.rows_per_access == 1 or problem.function.part is not DRAW,
+            "what is drawn of a row is known where it is loaded, of one row at a time",
+        )
         covered, span = self.cols_per_thread * width, problem.cols + self.overhang(problem)
         if covered < span:
             self.refuse(f"the group must cover {span} columns, it covers {covered}")

@@ -4,6 +4,7 @@
 `cross_entropy` are differentiable and may be compiled (`torch.compile(fullgraph=True)`), and so are
 losses of hidden states: `linear_cross_entropy`, `linear_token_log_probs`, and the module
 `LinearCrossEntropy`. `patch()` puts those that torch.nn.functional has in the place of its own.
+`sample` draws a column of each row, and has no gradient.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from softgen.torch.linear import linear_cross_entropy, linear_token_log_probs
 from softgen.torch.losses import cross_entropy
 from softgen.torch.modules import LinearCrossEntropy
 from softgen.torch.patching import patch, unpatch
+from softgen.torch.sampling import sample
 
 __all__ = [
     "LinearCrossEntropy",
@@ -39,6 +41,7 @@ __all__ = [
     "log_softmax",
     "logsumexp",
     "patch",
+    "sample",
     "softmax",
     "token_log_probs",
     "topk_softmax",

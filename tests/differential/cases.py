@@ -125,9 +125,9 @@ class Case:
     random: Random
 
 
-# tests/cpu/spec/test_topk_softmax.py draws these, and tests/cpu/verify/test_ranked_log_probs.py: of
-# near columns either is right.
-OWN_DRAWS = ("topk_softmax", "ranked_log_probs")
+# tests/cpu/verify/test_topk_softmax.py and test_sample.py draw these, and
+# test_ranked_log_probs.py: of near columns either is right.
+OWN_DRAWS = ("topk_softmax", "ranked_log_probs", "sample")
 
 
 def functions() -> list[str]:

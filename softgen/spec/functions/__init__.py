@@ -33,7 +33,7 @@ SHIPPED = frozenset(
         *("merge", "merge_losses", "partial", "partial_target", "ranked_log_probs"),
         *("softmax", "softmax_backward"),
         *("token_log_probs", "token_log_probs_backward"),
-        *("topk_softmax", "topk_softmax_backward"),
+        *("sample", "topk_softmax", "topk_softmax_backward"),
     )
 )
 

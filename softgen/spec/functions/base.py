@@ -132,6 +132,11 @@ class Function(abc.ABC):
         return False
 
     @property
+    def filtered(self) -> bool:
+        """Whether it chooses among the largest elements of a row, however many those are."""
+        return False
+
+    @property
     def keeps_infinity(self) -> bool:
         """Whether +inf in a row gives +inf, not NaN."""
         return False

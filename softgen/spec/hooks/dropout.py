@@ -103,20 +103,36 @@ def bits_of(elements: Any, seed: int, offset: int) -> Any:
     """
     import numpy as np
 
-    mask, half = np.uint64(_MASK), np.uint64(32)
     counter = elements // np.uint64(8)
-    words = [counter & mask, counter >> half]
-    words += [np.full_like(counter, offset >> shift & _MASK) for shift in (0, 32)]
-    keys = [seed & _MASK, seed >> 32 & _MASK]
-    for _ in range(_ROUNDS):
-        products = [words[2 * i] * np.uint64(_MULTIPLIERS[i]) for i in (0, 1)]
-        words = [
-            (products[1] >> half) ^ words[1] ^ np.uint64(keys[0]),
-            products[1] & mask,
-            (products[0] >> half) ^ words[3] ^ np.uint64(keys[1]),
-            products[0] & mask,
-        ]
-        keys = [(key + step) & _MASK for key, step in zip(keys, _WEYL, strict=True)]
+    words = philox(counter & np.uint64(_MASK), counter >> np.uint64(32), offset, seed)
     which = (elements % np.uint64(8)).astype(np.int64)
     word = np.choose(which // 2, words)
     return np.where(which % 2, word >> np.uint64(16), word & np.uint64(0xFFFF))
+
+
+def philox(first: Any, second: Any, offset: int, seed: Any) -> list[Any]:
+    """Return the four words of Philox4x32-7, each an array of uint64.
+
+    Args:
+        first: the first word of each counter, an array of uint64.
+        second: its second word, likewise.
+        offset: the other two, 64 bits of either sign.
+        seed: the key, 64 bits of either sign; or an array of uint64.
+    """
+    import numpy as np
+
+    mask, half = np.uint64(_MASK), np.uint64(32)
+    words = [first, second]
+    words += [np.full_like(first, offset >> shift & _MASK) for shift in (0, 32)]
+    seeds = seed if isinstance(seed, np.ndarray) else np.uint64(seed & 2**64 - 1)
+    keys = [seeds & mask, seeds >> half]
+    for _ in range(_ROUNDS):
+        products = [words[2 * i] * np.uint64(_MULTIPLIERS[i]) for i in (0, 1)]
+        words = [
+            (products[1] >> half) ^ words[1] ^ keys[0],
+            products[1] & mask,
+            (products[0] >> half) ^ words[3] ^ keys[1],
+            products[0] & mask,
+        ]
+        keys = [(key + np.uint64(step)) & mask for key, step in zip(keys, _WEYL, strict=True)]
+    return words

@@ -47,6 +47,9 @@ inline unsigned __ballot_sync(unsigned mask, int predicate, SIMT_SITE) {
       simt::simt_warp_call(simt::WarpCall::kBallot, mask, predicate != 0, 0, 32, file, line));
 }
 
+// Which lanes are together is nothing that a program may count on: here each is alone.
+inline unsigned __activemask() { return 1u << threadIdx.x % warpSize; }
+
 inline int __any_sync(unsigned mask, int predicate, SIMT_SITE) {
   return __ballot_sync(mask, predicate, file, line) != 0;
 }
