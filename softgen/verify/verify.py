@@ -27,10 +27,12 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import Columns
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify import sharded
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
+from softgen.verify.problems import ANY_WIDTH
 from softgen.verify.regimes import REGIMES, Slices
 
 # run(source, inputs, x_offset, y_offset) returns the results. Inputs are in storage form; x and y
@@ -174,7 +176,7 @@ def _work(variant: Variant) -> float:
 
     Measured on a machine of two x86 cores: 0.08 for warp's widths, 0.7 for cluster's.
     """
-    problem = variant.problem
+    problem = _problem(variant)
     many = max(1.0, problem.layout.step / _ROWS)
     return _COMPILE_SECONDS + many * problem.cols / _COLS_PER_SECOND
 
@@ -419,7 +421,12 @@ def _offsets(variant: Variant) -> tuple[int, int]:
 def _inputs(variant: Variant) -> tuple[Storage, ...]:
     """Return the function's inputs: x with rows of every regime, and what belongs to it."""
     x = _input(variant)[0]
-    return (x, *other_inputs(x, variant.problem))
+    return (x, *other_inputs(x, _problem(variant)))
+
+
+def _problem(variant: Variant) -> Problem:
+    """Return the problem, of one width where a launch says which."""
+    return variant.problem.launched_on(ANY_WIDTH)
 
 
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
@@ -427,7 +434,7 @@ def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
 
     Their number is odd; in a layout that has rows side by side, two outer indices or more.
     """
-    problem = variant.problem
+    problem = _problem(variant)
     x, names = _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy, problem))
     step = problem.layout.step
     if step == 1:
