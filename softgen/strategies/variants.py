@@ -28,7 +28,6 @@ from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import strategy_named, tuned_strategies
 
-
 WIDTH_BYTES = 4  # of shared memory, where a launch says how wide rows are: an int
 
 
