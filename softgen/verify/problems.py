@@ -196,8 +196,8 @@ def problems(every: bool = False) -> list[Problem]:
             found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
     found += [
-        Problem.of(*each, MAX_INT32_COLS, hooks=hooks, layout=AnyWidth())
-        for *each, hooks in OF_ANY_WIDTH
+        Problem.of(function, dtype, MAX_INT32_COLS, hooks=hooks, layout=AnyWidth())
+        for function, dtype, hooks in OF_ANY_WIDTH
     ]
     found += [Problem.of(*each) for each in CHOICES]
     found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
