@@ -65,7 +65,8 @@ class Entry:
     Attributes:
         problem: what is computed.
         name: of the C++ function; empty for one of any width, which only a dispatcher calls.
-        kernels: the variant for each architecture and class of rows.
+        kernels: the variant for each architecture and class of rows; none for an architecture that
+            lacks the instructions of the types.
         origins: where each is from, in words.
     """
 
@@ -240,8 +241,12 @@ def _group_name(problem: Problem, name: str) -> str:
 def _entry(problem: Problem, chosen: Variant | None, name: str, archs: tuple[Arch, ...]) -> Entry:
     """Return a problem with a kernel for each architecture and class of rows."""
     kernels, origins = [], []
+    able = [arch for arch in archs if arch.compute_capability >= problem.needs]
     for arch in archs:
-        if chosen is not None and chosen.strategy.is_legal(problem, arch):
+        found: list[tuple[Variant, str]] = []
+        if arch not in able and able:
+            pass
+        elif chosen is not None and chosen.strategy.is_legal(problem, arch):
             found = [(chosen, "given")] * len(CLASSES)
         else:
             picked = [untimed(problem, rows, arch, problem.fixed_order) for _, rows in CLASSES]
@@ -264,21 +269,19 @@ def _of_any_width(problem: Problem, archs: tuple[Arch, ...]) -> Entry | None:
     if problem.layout is not ROWS or problem.function.groups:
         return None
     cols = MAX_INT32_COLS
+    able = [arch for arch in archs if arch.compute_capability >= problem.needs]
     wide = dataclasses.replace(problem, cols=cols, alignment=1, layout=AnyWidth())
     found = [
         variant
-        for variant in candidates(wide, CLASSES[1][1], archs[0])
-        if all(variant.strategy.is_legal(wide, arch) for arch in archs)
+        for variant in candidates(wide, CLASSES[1][1], able[0])
+        if all(variant.strategy.is_legal(wide, arch) for arch in able)
     ]
     if not found:
         return None
     variant = min(found, key=lambda each: abs(each.launch.block_size - _BLOCK))
-    return Entry(
-        wide,
-        "",
-        ((variant,) * len(CLASSES),) * len(archs),
-        (("any width",) * len(CLASSES),) * len(archs),
-    )
+    classes = [len(CLASSES) * (arch in able) for arch in archs]
+    kernels = tuple((variant,) * each for each in classes)
+    return Entry(wide, "", kernels, tuple(("any width",) * each for each in classes))
 
 
 # In C++
@@ -375,7 +378,7 @@ def texts(made: Project) -> dict[str, str]:
         "name": name,
         "upper": name.upper(),
         "kernels": list(made.kernels.values()),
-        "index": {variant: i for i, variant in enumerate(made.kernels)},
+        "indices": functools.partial(_indices, list(made.kernels)),
         "sets": {" ".join(archs): some for archs, some in sets.items()},
         "classes": CLASSES,
         "capabilities": [_number(arch.name) for arch in made.archs],
@@ -399,6 +402,11 @@ def texts(made: Project) -> dict[str, str]:
     for path, template in files.items():
         found[path] = _environment().get_template(f"project/{template}").render(given)
     return found
+
+
+def _indices(kernels: list[Variant], row: tuple[Variant, ...]) -> list[int]:
+    """Return where the variants of an architecture are among all; -1 for none."""
+    return [kernels.index(variant) for variant in row] or [-1] * len(CLASSES)
 
 
 def _types_of(problem: Problem) -> set[str]:
