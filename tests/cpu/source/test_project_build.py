@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from softgen.source.project import Project, plan, project, texts, write
+from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from tests.helpers.cover import cover
 
-SEED, KERNELS = 36, 28
+SEED, KERNELS = 36, 24
 FUNCTIONS = (
     *("softmax", "log_softmax_lse", "logsumexp", "softmax_backward"),
     *("cross_entropy_grad", "token_log_probs", "topk_softmax_k8"),
@@ -85,9 +86,18 @@ def test_the_sample_has_each_strategy_and_enough_kernels() -> None:
     assert len({variant.problem.layout.label for variant in chosen}) >= 3
 
 
+def half_of_the_sample(arch: str) -> list[Variant]:
+    """Return the kernels that are built for an architecture: nvcc takes a second for each."""
+    chosen = sample()
+    for_old = [v for v in chosen if v.strategy.is_legal(v.problem, arch_named("sm_80"))]
+    older = for_old[: KERNELS // 2]
+    return older if arch == "sm_80" else [v for v in chosen if v not in older]
+
+
 @needs_nvcc
-def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path) -> None:
-    made = plan(sample(), "paired", ("sm_80", "sm_90"))
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path, arch: str) -> None:
+    made = plan(half_of_the_sample(arch), "paired", (arch,))
     write(tmp_path / "paired", texts(made), made)
     flags = "-Wall -Wextra -Wshadow -Werror"
     jobs = os.cpu_count() or 1
