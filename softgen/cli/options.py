@@ -205,6 +205,15 @@ VARIANTS = (
     "--dtype and so on too."
 )
 VariantOption = Annotated[str | None, typer.Option("--variant", help=f"Only this: {VARIANTS}")]
+EditedSource = Annotated[
+    Path | None,
+    typer.Option(
+        "--source",
+        metavar="FILE.cu",
+        help="An emitted file that was edited. Its kernel's name, or --variant, says what it is to "
+        "compute.",
+    ),
+]
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),

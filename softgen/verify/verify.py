@@ -171,6 +171,22 @@ def verify(
     return report
 
 
+def verify_source(source: Source, device: str = "cpu") -> Report:
+    """Run one text, as somebody edited it, as `verify` runs those of variants.
+
+    Args:
+        source: the text, and the variant that it is to be.
+        device: "cpu" (the emulator) or "cuda".
+    """
+    if device == "cpu":
+        (verdicts,) = on_emulator([source])
+    else:
+        (verdicts,) = _judge_gpu(_preparation(None), [source])
+    report = Report()
+    report.add(source.variant, verdicts)
+    return report
+
+
 def _work(variant: Variant) -> float:
     """Return the seconds of a core that a variant takes on the emulator, to compile and to run.
 
@@ -356,7 +372,8 @@ def _judge_cpu(
         if not whole:
             how = "one row: "
         if isinstance(result, EmulationError):
-            reason = str(result).removeprefix(f"{variant.name}: ")  # which a report says itself
+            # A report says the name itself.
+            reason = str(result).removeprefix(f"{job.source.name}: ")
             verdicts.append(Verdict(None, f"{how}{reason}"))
             continue
         (arrays, work), first = result, results[0]
