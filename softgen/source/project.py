@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.source import manifest
+from softgen.source.bindings import bound, gradients
 from softgen.source.emit import Report, refuse_links, write_if_different
 from softgen.source.lock import alone_in
 from softgen.source.render import Source, environment, render
@@ -394,8 +395,10 @@ def texts(made: Project) -> dict[str, str]:
         "number_extent": Extent.NUMBER,
         "element_extent": Extent.ELEMENT,
         "row_extent": Extent.ROW,
+        "float32": DType.FLOAT32,
         "float64": DType.FLOAT64,
-        "cols_limit": MAX_INT32_COLS,
+        "bound": bound(made),
+        "gradients": list(gradients(made)),
         "types": {each for entry in made.entries for each in _types_of(entry.problem)},
     }
     found = {f"src/{each.source.name}.cu": each.source.text for each in made.kernels.values()}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -236,11 +237,22 @@ def _value(operand: Operand, at: int) -> Any:
     return _NUMBERS[operand.dtype.value].from_address(at).value
 
 
-def library(made: Project, folder: Path, *, computes: bool = True) -> Library:
-    """Build a project's C++ against the stub, and load it."""
+def library(
+    made: Project,
+    folder: Path,
+    *,
+    computes: bool = True,
+    built: Path | None = None,
+    more: Sequence[str | Path] = (),
+) -> Library:
+    """Build a project's C++ against the stub, and load it.
+
+    `more` are further sources and flags of the compiler; `built` is where the library goes.
+    """
     for path, text in texts(made).items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+        if not (folder / path).exists():
+            (folder / path).write_text(text)
     symbols = [kernel.source.symbol for kernel in made.kernels.values()]
     stubs = folder / "kernels.cpp"
     stubs.write_text("".join(f'extern "C" void {symbol}();\n' for symbol in symbols))
@@ -249,12 +261,19 @@ def library(made: Project, folder: Path, *, computes: bool = True) -> Library:
         f'extern "C" void {symbol}() {{ which = {i}; }}\n' for i, symbol in enumerate(symbols)
     )
     stubs.write_text(f"static volatile int which;\n{stubs.read_text()}{bodies}")
-    built = folder / "library.so"
+    built = built or folder / "library.so"
     find_compiler().build(
         [
-            *(*FLAGS, "-shared", "-Dmain=example_main", f"-isystem{STUB}", f"-I{folder}/include"),
+            *(
+                *FLAGS,
+                "-shared",
+                "-Wl,-Bsymbolic",
+                "-Dmain=example_main",
+                f"-isystem{STUB}",
+                f"-I{folder}/include",
+            ),
             *(folder / "src" / f"{made.name}.cpp", folder / "example" / "main.cpp"),
-            *(stubs, STUB / "runtime.cpp"),
+            *(stubs, STUB / "runtime.cpp", *more),
         ],
         built,
     )

@@ -13,6 +13,8 @@ cudaError_t cudaGetDevice(int* device) {
   return static_cast<cudaError_t>(stub_error);
 }
 
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
   if (attribute == cudaDevAttrMultiProcessorCount) *value = stub_multiprocessors;
   if (attribute == cudaDevAttrComputeCapabilityMajor) *value = stub_capability / 10;
