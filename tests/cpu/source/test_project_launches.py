@@ -258,6 +258,8 @@ def test_bad_types_widths_and_outer_indices_are_refused(loaded: Library) -> None
     assert status_of(single, single, 0) == COLS
     assert status_of(single, single, -7) == COLS
     assert status_of(single, single, 2**31) == COLS
+    before = (single, single, ctypes.c_int64(2**30))
+    assert loaded.call(group.name, entry.problem, [x, y], 2**40, *before) == ROWS
     _, top = typed(loaded, "topk_softmax_k8_bf16_256")
     group = typed(loaded, "topk_softmax_k8_bf16_256")[0]
     half = loaded.dtype(DType.BFLOAT16)
