@@ -70,8 +70,8 @@ class Job:
     @property
     def problem(self) -> Problem:
         """The kernel's problem, of as many columns as x has where a launch says how many."""
-        problem = self.source.variant.problem
-        return problem.launched_on(self.x.shape[1]) if self.x.ndim == 2 else problem
+        problem, shape = self.source.variant.problem, getattr(self.x, "shape", ())
+        return problem.launched_on(shape[1]) if len(shape) == 2 else problem
 
     def __post_init__(self) -> None:
         problem = self.problem
