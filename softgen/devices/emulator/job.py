@@ -70,7 +70,8 @@ class Job:
     @property
     def problem(self) -> Problem:
         """The kernel's problem, of as many columns as x has where a launch says how many."""
-        problem, shape = self.source.variant.problem, getattr(self.x, "shape", ())
+        problem = self.source.variant.problem
+        shape: tuple[int, ...] = getattr(self.x, "shape", ())
         return problem.launched_on(shape[1]) if len(shape) == 2 else problem
 
     def __post_init__(self) -> None:
