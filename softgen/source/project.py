@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.source import manifest
 from softgen.source.bindings import bound, gradients
+from softgen.source.cpp import broken, declaration
 from softgen.source.emit import Report, refuse_links, write_if_different
 from softgen.source.lock import alone_in
 from softgen.source.render import Source, environment, render
@@ -306,8 +307,9 @@ def _erased(operand: Operand) -> str:
     return "double" if operand.extent is Extent.NUMBER else "void"
 
 
-def _parameters(name: str, group: Group, problem: Problem | None = None) -> str:
-    """Return the parameters of a typed function, or of the dispatcher, in C++."""
+def _head(name: str, group: Group, entry: Entry | None = None) -> str:
+    """Return the head of a typed function, or of the dispatcher, in C++."""
+    problem = entry.problem if entry else None
     found = [] if problem else [f"{name}_dtype in", f"{name}_dtype out", "int64_t cols"]
     for operand in (problem or group.problem).operands:
         kind = _c_type(operand) if problem is not None else _erased(operand)
@@ -315,7 +317,34 @@ def _parameters(name: str, group: Group, problem: Problem | None = None) -> str:
         pointer = "" if operand.extent is Extent.NUMBER else "*"
         found.append(f"{const}{kind}{pointer} {operand.name}")
     found += ["int64_t rows", "void* workspace", "size_t workspace_bytes", "cudaStream_t stream"]
-    return ",\n    ".join(found)
+    called = entry.name if entry else group.name
+    return declaration(f"{name}_status {called}", found).removesuffix(" {")
+
+
+def _query(name: str, group: Group) -> str:
+    """Return the head of a dispatcher's query for a workspace, in C++."""
+    found = [f"{name}_dtype in", f"{name}_dtype out", "int64_t cols", "int64_t rows"]
+    return declaration(f"size_t {group.name}_workspace", found).removesuffix(" {")
+
+
+def _addresses(group: Group, computed: Sequence[str] = ()) -> str:
+    """Return where a launch finds its arguments, with room for three more, in C++.
+
+    `computed` are numbers that a dispatcher takes as double, and has as float beside.
+    """
+    found = [
+        f"wide ? address_of({o.name}) : address_of({o.name}_single)"
+        if o.name in computed
+        else f"address_of({o.name})"
+        for o in group.operands
+    ]
+    return "\n      " + broken(" " * 6, [*found, *["nullptr"] * 3])
+
+
+def _nothing(group: Group) -> str:
+    """Return arguments that are nothing, in C++."""
+    zero = {True: "0", False: "nullptr"}
+    return ", ".join(zero[o.extent is Extent.NUMBER] for o in group.operands)
 
 
 def _formula(problem: Problem) -> str:
@@ -385,8 +414,11 @@ def texts(made: Project) -> dict[str, str]:
         "capabilities": [_number(arch.name) for arch in made.archs],
         "dtypes": list(dict.fromkeys([*DType, *Float8])),
         "dtype_name": functools.partial(dtype_name, made),
-        "parameters": functools.partial(_parameters, name),
+        "head": functools.partial(_head, name),
         "formula": _formula,
+        "query": functools.partial(_query, name),
+        "addresses": _addresses,
+        "nothing": _nothing,
         "described": _described,
         "number": _number,
         "plain": _plain,
