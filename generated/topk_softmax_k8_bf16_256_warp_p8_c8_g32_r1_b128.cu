@@ -176,9 +176,6 @@ __device__ Compute score_of(Compute x, Compute shift) {
   return term == 0 ? 0 : term + term * lost;  // what is lost of -inf is NaN
 }
 
-// What the choice is made of: x, whose order scores have.
-__device__ Key key_at(Compute x, Col col) { return key_of(x, col); }
-
 // The column of a thread's element.
 __device__ Col column_at(int i, int thread) {
   return (i / kPackSize * kThreadGroupWidth + thread) * kPackSize + i % kPackSize;
@@ -190,7 +187,7 @@ __device__ void make_keys(const Compute (&values)[kColsPerThread], int thread,
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) {
     const Col col = column_at(i, thread);
-    keys[i] = key_at(values[i], col);
+    keys[i] = key_of(values[i], col);
   }
 }
 

@@ -23,6 +23,7 @@ from softgen.spec.layouts import AnyWidth, Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
+from softgen.strategies.board import MOST_FOUND, chunk, names
 from softgen.strategies.variants import Variant
 
 
@@ -171,7 +172,9 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "noun": part.noun,
         "arguments": part.arguments,
         "tops": part is TOP,
-        "slot": "Slot" if part is TOP else part.cuda,
+        "names": names,
+        "chunk": chunk,
+        "most_found": MOST_FOUND,
         "of_sink": "part_of_sink(hooks.sink)",
     }
 

@@ -126,6 +126,7 @@ class Strategy(abc.ABC):
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
     # Whether its blocks take rows that share lines of a bias or of a mask at one time.
     turns: ClassVar[bool] = False
+    sorts: ClassVar[bool] = False  # whether its threads sort what a row's largest are chosen of
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
     # What all strategies have: by name only, and behind a strategy's own knobs in names.

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Rows, Strided
+from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.board import board_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import Sliced, packed_knob
 
@@ -62,10 +64,8 @@ class Block(Sliced):
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
         self.require_packable(problem, arch)
-        function = problem.function
-        of_sum = function.chooses_scores and function.sums
-        one_exchange = not of_sum and not function.groups
-        require(one_exchange, "groups, and scores that need a row's sum, take one exchange more")
+        if problem.function.part is TOP:
+            require(self.block_size == width, "one row a block has a board for its choice")
         span = problem.cols + self.overhang(problem)
         require(
             self.cols_per_thread * width >= span,
@@ -97,12 +97,15 @@ class Block(Sliced):
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
-        warps = self.block_size // WARP_SIZE
         rows = self.block_size // self.thread_group_width
+        if problem.function.part is TOP:
+            parts = board_bytes(problem, self.block_size, held=True)
+        else:
+            parts = self.block_size // WARP_SIZE * problem.part_bytes
         return Launch(
             self.block_size,
             rows,
-            static_shared_bytes=warps * problem.part_bytes + rows * self.exchange_bytes(problem),
+            static_shared_bytes=parts + rows * self.exchange_bytes(problem),
             strides=False,
         )
 
@@ -131,7 +134,7 @@ class Block(Sliced):
         need = held + self.other_registers(problem)
         # float32 10373 x 1464, 8 elements in each of 192 threads: 42.10 us on an H100, and 41.96
         # with two rows a block.
-        pairs = width <= 128 or (width == 192 and held <= 16)
+        pairs = problem.function.part is not TOP and (width <= 128 or (width == 192 and held <= 16))
         for block in (width, 2 * width) if pairs and not self.packed else (width,):
             for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
                 setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)

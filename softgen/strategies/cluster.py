@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import MAX_SUM_BELOW, SUM
+from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.board import board_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
 
@@ -45,7 +46,7 @@ class Cluster(Sliced):
     takes = frozenset(
         {
             *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8),
+            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
         }
     )
     cuts_sums = True
@@ -76,6 +77,11 @@ class Cluster(Sliced):
         self.require_block(self.block_size)
         require(self.cluster_size in CLUSTER_SIZES, f"cluster_size must be one of {CLUSTER_SIZES}")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
+        self.require_choice(problem)
+        require(
+            problem.function.part is not TOP or problem.key_bytes <= 8,
+            "a key is one push: those of float64 have 16 bytes",
+        )
         self.require_packable(problem, arch)
         # 20 and 40 spilled 16 bytes at 40001 columns, however many registers there were.
         require(
@@ -123,7 +129,8 @@ class Cluster(Sliced):
             return PACKED_OTHER_REGISTERS + below * (12 if cut else 2)
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS
-        if self.packed or problem.compute_dtype is DType.FLOAT64:
+        chooses = problem.function.part is TOP
+        if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
             # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
@@ -168,11 +175,15 @@ class Cluster(Sliced):
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
-        warps = self.cluster_size * self.block_size // WARP_SIZE
+        if problem.function.part is TOP:  # one of each block, and what that is made of
+            parts = board_bytes(problem, self.block_size, held=True)
+            parts += self.cluster_size * problem.part_bytes
+        else:
+            parts = self.cluster_size * self.block_size // WARP_SIZE * problem.part_bytes
         return Launch(
             self.block_size,
             rows_per_block=1,
-            static_shared_bytes=warps * problem.part_bytes + self.exchange_bytes(problem) + 8,
+            static_shared_bytes=parts + self.exchange_bytes(problem) + 8,
             cluster_size=self.cluster_size,
             strides=False,
         )

@@ -14,6 +14,7 @@ from softgen.spec.layouts import AnyWidth, Columns, Rows, Strided
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.board import board_bytes
 from softgen.strategies.launch import Launch
 
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
@@ -51,10 +52,8 @@ class Safe(Strategy):
         warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
-        if function.part is TOP:  # a key a warp and one for each that is chosen
-            keys = (warps + function.chosen) * problem.key_bytes
-            groups = -(-function.groups * number // problem.key_bytes) * problem.key_bytes
-            shared = shared * function.sums + keys + groups
+        if function.part is TOP:
+            shared = shared * function.sums + board_bytes(problem, self.block_size, held=False)
         return Launch(self.block_size, 1, static_shared_bytes=shared)
 
     @classmethod

@@ -50,6 +50,13 @@ MOST_SORTED_OF_MANY = 8
 # Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
 PLACES_REGISTERS = 24
 
+# Elements of a thread whose block chooses. 64 in blocks of 512 threads spilled 1160 bytes, as the
+# places of all are known at once, and 80 of float32 1372.
+MOST_CHOSEN_OF = 40
+
+# What a thread needs beside its elements where its block chooses.
+CHOICE_REGISTERS = 32
+
 # What the exchange of elements between lanes takes.
 REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
@@ -75,6 +82,9 @@ def require_packable(
     # What is done on the way out is done to widened elements. On the way in the largest of two has
     # to stay the largest, and what is not there -inf.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
+    function = problem.function
+    if function.part is TOP and function.sums and not function.chooses_scores:
+        own.add(Feature.TOPS)
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
@@ -266,7 +276,7 @@ class Sliced(Strategy):
         return mine and problem.shortens and problem.function.part is MAX_SUM
 
     def require_choice(self, problem: Problem) -> None:
-        """Raise IllegalVariantError if elements are chosen, and a thread cannot sort its own."""
+        """Raise IllegalVariantError if elements are chosen, and the template cannot."""
         if problem.function.part is not TOP:
             return
         self.require(
@@ -274,6 +284,19 @@ class Sliced(Strategy):
             "which column an element has is known of rows that start on packs: packs of "
             f"{problem.alignment} are such",
         )
+        if not self.sorts:
+            function = problem.function
+            of_sum = function.chooses_scores and function.sums
+            one_exchange = not of_sum and not function.groups
+            self.require(
+                one_exchange, "groups, and scores that need a row's sum, take one exchange more"
+            )
+            self.require(
+                self.packed or self.cols_per_thread <= MOST_CHOSEN_OF,
+                f"a thread holds at most {MOST_CHOSEN_OF} elements that a block chooses from, not "
+                f"{self.cols_per_thread}",
+            )
+            return
         most = MOST_SORTED[problem.compute_dtype]
         if problem.function.chosen > WARP_SIZE and not problem.column_bits:
             most = min(most, MOST_SORTED_OF_MANY)
@@ -302,7 +325,7 @@ class Sliced(Strategy):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
-        if problem.function.part is TOP:  # keys, and elements until they are summed
+        if problem.function.part is TOP and self.sorts:  # keys, and elements until they are summed
             key = problem.key_bytes // 4
             kept = problem.compute_dtype.itemsize // 4 * problem.function.sums
             return self.cols_per_thread * (key + kept)
@@ -330,6 +353,8 @@ class Sliced(Strategy):
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
+        if problem.function.part is TOP and not self.sorts:
+            return CHOICE_REGISTERS * problem.compute_dtype.itemsize // 4
         other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
         other += self.input_registers(problem)
         other += self.hook_registers(problem)

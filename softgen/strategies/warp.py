@@ -45,6 +45,7 @@ class Warp(Sliced):
     triggers = True
     turns = True
     past_rows = True
+    sorts = True
     takes = frozenset(Feature) - {Feature.SLOPES}
     layouts = (Rows, Strided)
 

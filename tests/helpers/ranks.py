@@ -12,10 +12,10 @@ from typing import Any
 
 SECONDS = 120
 
-# softgen.distributed and PyTorch import these on first use: in each process that took 2 s.
+# softgen.distributed and PyTorch import these on first use: in each process that took 4 s.
 IMPORTED = (
     *("softgen.distributed.functional", "softgen.distributed.linear"),
-    *("torch.distributed.tensor", "torch.fx.experimental.symbolic_shapes"),
+    *("torch.distributed.tensor", "torch.fx.experimental.symbolic_shapes", "torch._dynamo"),
 )
 
 

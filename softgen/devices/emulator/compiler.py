@@ -37,19 +37,21 @@ UNIT_FLAGS = (
     "-fno-sanitize-recover=all",
     "-fstack-clash-protection",  # a frame larger than the guard of a stack still hits it
 )
-# Passes of -O1 that cost a quarter of the compile, and take off nothing that the run would notice.
+# Passes of -O1 that cost a third of the compile, and take off nothing that the run would notice.
 UNHURRIED = tuple(
     f"-fno-{name}"
     for name in (
         *("tree-loop-optimize", "move-loop-invariants", "if-conversion", "if-conversion2"),
         *("reorder-blocks", "shrink-wrap", "cprop-registers", "compare-elim"),
         *("combine-stack-adjustments", "dse", "forward-propagate", "tree-dominator-opts"),
+        *("tree-pta", "guess-branch-probability"),
     )
 )
 # Not `shift`: to put an exponent in place a kernel shifts it into the sign, as CUDA allows.
 UNDEFINED = "object-size,signed-integer-overflow,shift-exponent,integer-divide-by-zero"
 GNU = (
     *UNHURRIED,
+    "-fira-region=one",  # registers of a function at once, and not loop by loop
     "-fno-thread-jumps",  # a barrier is known by the address of its call: there is one of each
     "-fno-var-tracking",
     "-fno-var-tracking-assignments",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import run
+from softgen.devices.emulator import Job, build, run
 from softgen.errors import EmulationError, InvalidValueError
 from softgen.source.render import Source, render
+from softgen.spec.dtypes import DType
+from softgen.spec.numerics import encode
 from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
@@ -119,7 +123,29 @@ def test_accesses_outside_of_the_workspace() -> None:
 def test_an_atomic_anywhere_else() -> None:
     text = report(broken(split(), "written + row", "reinterpret_cast<unsigned int*>(y)"))
     assert "called an atomic at" in text
-    assert "outside of the workspace" in text
+    assert "outside of the workspace and of shared memory" in text
+
+
+def test_atomics_in_shared_memory() -> None:
+    source = render(parse_name("topk_softmax_k8_bf16_2048_block_p8_c16_g128_b128_m1_pdl1"))
+    x = np.random.default_rng(0).normal(size=(2, 2048))
+    job = Job(source, encode(x, DType.BFLOAT16), (np.array(1, np.float32),))
+    assert not isinstance(build([source]).run_counted([job])[0], EmulationError)
+
+    def told(old: str, new: str) -> str:
+        other = broken(source, old, new)
+        (result,) = build([other]).run_counted([dataclasses.replace(job, source=other)])
+        assert isinstance(result, EmulationError)
+        return str(result)
+
+    barrier = "  __syncthreads();\n  const int count = board.count"
+    early = told(barrier, barrier.replace("  __syncthreads();\n", ""))
+    assert "race on shared memory" in early
+    assert "code address" not in early
+    unwritten = told("if (thread == 0) board.count = 0;\n  __syncthreads", "__syncthreads")
+    assert "index -1 out of bounds" in unwritten
+    plain = told("atomicAdd(&board.count, 1)", "board.count++")
+    assert "race on shared memory" in plain
 
 
 def test_the_grid_of_a_kernel_with_a_workspace_is_fixed() -> None:

@@ -6,16 +6,24 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import run_each
-from softgen.source.render import render
+from softgen.errors import EmulationError
+from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.numerics import check, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
+from softgen.strategies.variants import parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import broken
+from tests.helpers.emulator_helpers import broken, share_programs
 
 ARCH = arch_named(DEFAULT_ARCH)
+K8 = "topk_softmax_k8"
 ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
+
+
+@pytest.fixture(autouse=True)
+def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
 
 
 @pytest.mark.parametrize(
@@ -42,24 +50,24 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
             "i = place * kLanes + lane",
             "i = lane",
         ),
-        ("topk_softmax_k8", "float32", 1000, "block", "next < kChosen ?", "next < kChosen - 1 ?"),
-        ("topk_softmax_k8", "float32", 1000, "block", "slot.d * exponential", "exponential"),
+        (K8, "float32", 1000, "block", "rank == kChosen - 1", "rank == kChosen - 2"),
+        (K8, "float32", 1000, "block", "values[i] >= bound", "values[i] > bound"),
+        (K8, "float32", 1000, "block", "board.d[lane] * exponential", "exponential"),
+        (K8, "float32", 1000, "block", "if (part.d != part.d) part.first = part.d;", ""),
+        (K8, "float32", 4096, "block", "if (count <= kMostFound) return true;", "return true;"),
         (
-            "topk_softmax_k8",
+            K8 + "_sigmoid",
             "float32",
             1000,
-            "safe",
-            "!is_before(key, board.best[kChosen - 1])",
-            "false",
+            "block",
+            "if (is_bad) add_found",
+            "if (false) add_found",
         ),
-        (
-            "topk_softmax_k8",
-            "float32",
-            1000,
-            "safe",
-            "is_before(largest, board",
-            "is_before(key, board",
-        ),
+        (K8, "float32", 4096, "cluster", "next < kChosen ?", "next < kChosen - 1 ?"),
+        (K8, "float32", 4096, "cluster", "slot.d * exponential", "exponential"),
+        (K8, "float32", 4096, "cluster", "first + column_at(i, thread)", "column_at(i, thread)"),
+        (K8, "float32", 300, "safe", "number >= bound", "number > bound"),
+        (K8, "float32", 300, "safe", "if (rank < kChosen)", "if (rank < kChosen - 1)"),
         (ROUTER, "float32", 256, "warp", "second = max(second, min(first, other));", ""),
         (ROUTER, "float32", 256, "warp", "+ choice_bias[col]", ""),
         (ROUTER, "float32", 256, "warp", "min(shift, Compute(0))", "0"),
@@ -83,6 +91,26 @@ def test_what_is_broken_is_seen(
     source = render(select(Problem.of(name, dtype, cols), 64, ARCH, choice))
     (verdicts,) = on_emulator([broken(source, old, new)])
     assert any(verdict.objection for verdict in verdicts)
+
+
+def test_a_bias_for_what_is_not_there() -> None:
+    columns = np.arange(4000)
+    bias = np.where((columns >= 1400) & (columns < 1500), 2, -1).astype(np.float32)
+    x = np.full((2, 4000), -np.inf, np.float32)
+    x[:, [7, 1400, 3999]] = [[1, 0, 3]]
+    rest = (bias, np.array(1, np.float32))
+
+    def verdict(source: Source) -> bool:
+        made = run_each(source, x, others=rest)
+        return check(made, (x, *rest), source.variant.problem).ok
+
+    of_blocks = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_cluster_p4_c12_b128_k4_m1_pdl1"))
+    assert verdict(of_blocks)
+    assert not verdict(broken(of_blocks, "min(kCols, first + kSlicePacks * kPackSize)", "kCols"))
+    of_block = render(parse_name(f"{K8}_sigmoid_bias_f32_4000_block_p4_c32_g128_b128_m1_pdl1"))
+    assert verdict(of_block)
+    with pytest.raises(EmulationError, match="past the end of choice_bias"):
+        verdict(broken(of_block, "col < kCols ? compared", "true ? compared"))
 
 
 @pytest.mark.parametrize("choice", ["warp", "safe"])

@@ -1,6 +1,12 @@
-"""topk_softmax against float64: drawn widths, counts, groups and types, on the emulator."""
+"""topk_softmax against float64: drawn widths, counts, groups and types, on the emulator.
+
+More of them on request: `python -m tests.cpu.verify.test_topk_softmax 240`.
+"""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -14,16 +20,21 @@ from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
 from softgen.spec.numerics import Storage, check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
+from tests.helpers.emulator_helpers import share_programs
 
 WIDTHS = (64, 96, 128, 160, 256, 288, 384)
-CASES, BATCHES = 240, 8
-ROWS = 6
+LONG = (1500, 2047, 2048, 5000, 20000)  # also in blocks and clusters
+CASES, BATCH = 36, 18
+ROWS = 7
+STRATEGIES = ("warp", "block", "cluster", "safe")
 
 
 def drawn(number: int) -> tuple[Problem, Storage]:
     """Return a problem and rows for it, by the number of a case."""
     random = np.random.default_rng(number)
     cols = int(random.choice(WIDTHS) if number % 2 else random.integers(1, 1026))
+    if number % 6 == 2:
+        cols = int(random.choice(LONG))
     dividing = [g for g in (1, 2, 4, 8, 16, 32) if cols % g == 0]
     groups = dividing[random.integers(len(dividing))]
     groups = groups if groups > 1 and random.integers(2) else 0
@@ -38,6 +49,9 @@ def drawn(number: int) -> tuple[Problem, Storage]:
     x[2] = 0
     x[3, random.integers(cols, size=cols // 2)] = -np.inf
     x[4, random.integers(cols)] = random.choice([np.nan, np.inf, -np.inf, -0.0])
+    x[5] = np.sort(x[5])  # the last threads, and the last blocks, have the largest
+    x[6] = -1
+    x[6, cols // 2 : cols // 2 + min(900, cols // 3)] = 2  # more ties than a board has places for
     return problem, encode(x, dtype)
 
 
@@ -45,17 +59,16 @@ def settings(problem: Problem, number: int) -> list[Variant]:
     """Return the best guess of each strategy, and another setting of each."""
     arch = arch_named("sm_90")
     found: list[Variant] = []
-    for strategy in ("warp", "block", "safe"):
+    for strategy in STRATEGIES:
         some = list(candidates(problem, ROWS, arch, strategy))
         found += dict.fromkeys((some[0], some[number % len(some)])) if some else ()
     return found
 
 
-@pytest.mark.parametrize("batch", range(BATCHES))
-def test_drawn_cases(batch: int) -> None:
-    cases = [(*drawn(n), n) for n in range(batch, CASES, BATCHES)]
+def wrong_of(numbers: Sequence[int]) -> tuple[list[str], list[Variant]]:
+    """Return what is wrong in the cases of these numbers, and the variants that ran."""
+    cases = [(*drawn(n), n) for n in numbers]
     variants = [(variant, x) for problem, x, n in cases for variant in settings(problem, n)]
-    assert {variant.strategy.name for variant, _ in variants} == {"warp", "block", "safe"}
     sources = [render(variant) for variant, _ in variants]
     jobs = [
         Job(source, x, other_inputs(x, variant.problem))
@@ -68,4 +81,31 @@ def test_drawn_cases(batch: int) -> None:
             continue
         accuracy = check(result[0], job.inputs, job.source.variant.problem)
         wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
+    return wrong, [variant for variant, _ in variants]
+
+
+@pytest.mark.parametrize("first", range(0, CASES, BATCH))
+def test_drawn_cases(
+    first: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    share_programs(tmp_path_factory, monkeypatch)
+    wrong, variants = wrong_of(range(first, first + BATCH))
     assert not wrong
+    assert {variant.strategy.name for variant in variants} == set(STRATEGIES)
+    assert {variant.problem.dtype for variant in variants} == set(DType)
+    functions = [variant.problem.function for variant in variants]
+    for option in ("sigmoid", "bias", "groups", "renormalize"):
+        assert {bool(getattr(function, option)) for function in functions} == {False, True}
+
+
+def main(cases: int) -> None:
+    """Print what is wrong in so many cases."""
+    wrong = []
+    for first in range(0, cases, BATCH):
+        wrong += wrong_of(range(first, min(cases, first + BATCH)))[0]
+        print(f"{min(cases, first + BATCH)} of {cases} cases, {len(wrong)} wrong", flush=True)
+    sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -6,7 +6,7 @@
 // Programming Guide, "Warp Shuffle Functions": no memory barrier is implied). What is pushed or
 // copied is ordered by a wait at the mbarrier that counts it. A cluster barrier orders what the block
 // itself did before its arrival and pushes after the wait, and nothing else: cluster_arrive is
-// relaxed.
+// relaxed. Atomics need no order among each other, and before anything else a __syncthreads.
 #pragma once
 
 #include <algorithm>
@@ -40,7 +40,7 @@ struct Push {
   const void* pc;
 };
 
-enum class Writer : uint8_t { kThread, kPush, kBulkLoad, kCopyAsync };
+enum class Writer : uint8_t { kThread, kPush, kBulkLoad, kCopyAsync, kAtomic };
 
 // What a write is, where it is not a plain store.
 struct Write {
@@ -130,9 +130,11 @@ class SharedRegion {
     if (wrong.empty()) wrong = past_the_end(address, size, "wrote", by, pc);
     for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
       Cell& cell = cell_at(i);
-      wrong = why_not(cell, i, "wrote", by, pc);
+      const bool both = as.kind == Writer::kAtomic && cell.kind == Writer::kAtomic;
+      if (!both) wrong = why_not(cell, i, "wrote", by, pc);
       if (wrong.empty()) wrong = race_with_reader(cell, i, by, pc);
       if (wrong.empty() && as.kind == Writer::kBulkLoad) wrong = unfenced_reader(cell, i, by, pc);
+      if (wrong.empty() && as.kind == Writer::kAtomic) note_read(cell, i, by, pc);  // was it written?
       if (wrong.empty()) note_write(cell, by, pc, as);
     }
     return wrong;
@@ -259,6 +261,10 @@ class SharedRegion {
         }
         return race(by, did, pc, format("thread %d wrote", cell.writer), between(by, cell.writer),
                     cell.write_pc, at);
+      case Writer::kAtomic:
+        if (cell.write_epoch != by.epoch) return {};
+        return race(by, did, pc, format("thread %d changed by an atomic", cell.writer),
+                    "__syncthreads", cell.write_pc, at);
       case Writer::kCopyAsync:
         return race(by, did, pc, format("thread %d copies by copy_async", cell.writer),
                     "copy_async_wait", cell.write_pc, at);

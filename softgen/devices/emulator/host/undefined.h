@@ -74,12 +74,25 @@ extern "C" inline __attribute__((used)) void simt_copy_does_not_fit(const char* 
 }
 
 extern "C" inline __attribute__((used)) void simt_atomic(const void* address, int size,
-                                                        const char* file, int line) {
+                                                        const void* pc, const char* file,
+                                                        int line) {
   simt_require_aligned(address, size, file, line);
-  if (!workspace_array || !workspace_array->near(reinterpret_cast<uintptr_t>(address))) {
-    fail(current_thread() + format(" called an atomic at %s:%d, outside of the workspace: ", file,
-                                   line) + "the emulator has no other");
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  const auto bytes = static_cast<size_t>(size);
+  if (workspace_array && workspace_array->near(at)) {
+    on_access(at, bytes, false, pc);
+    on_access(at, bytes, true, pc);
+    return;
   }
+  Block& block = *launch.block;
+  for (SharedRegion* region : {&block.static_shared, &block.dynamic_shared}) {
+    if (!region->covers(at)) continue;
+    ++work.shared;
+    note_access(region == &block.dynamic_shared, region->named(at - region->begin()), bytes, true);
+    return fail_if(region->write(at, bytes, accessor(), pc, {Writer::kAtomic}));
+  }
+  fail(current_thread() + format(" called an atomic at %s:%d, outside of the workspace ", file, line) +
+       "and of shared memory: the emulator has no other");
 }
 
 }  // namespace simt

@@ -82,8 +82,8 @@ void simt_mail_load(const unsigned long long* from, unsigned long long* messages
 unsigned* simt_mail_count(const unsigned* at, const char* file, int line);
 unsigned long long simt_nanoseconds();
 
-// Ends the run unless an atomic may work on `size` bytes at `address`.
-void simt_atomic(const void* address, int size, const char* file, int line);
+// Ends the run unless an atomic may work on `size` bytes at `address`. pc: where it was called.
+void simt_atomic(const void* address, int size, const void* pc, const char* file, int line);
 
 // Returns the value of the source lane (shuffles) or the lanes whose value is not 0 (ballot).
 unsigned long long simt_warp_call(WarpCall call, unsigned mask, unsigned long long bits,

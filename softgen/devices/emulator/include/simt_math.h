@@ -84,6 +84,10 @@ inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline int __float2int_rn(float x) { return static_cast<int>(rintf(x)); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
+inline float __double2float_rd(double x) {
+  const float nearest = static_cast<float>(x);
+  return nearest > x ? __builtin_nextafterf(nearest, -__builtin_inff()) : nearest;
+}
 
 namespace simt {
 
