@@ -226,6 +226,7 @@ class Selection:
         flags = (batch_invariant or None, *lies, hooks or None, every or None)
         self.hooks: tuple[Hook, ...] = in_order(hooks or ())
         self.layout = layout_from(inner, strided, sharded)
+        self.named: Problem | None = None
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
             described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
@@ -234,6 +235,7 @@ class Selection:
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
             self.layout = named.layout
+            self.named = named
         elif cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
@@ -282,6 +284,8 @@ class Selection:
 
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
+        if self.named is not None:
+            return self.named
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
         lies = (options.outer_of(self.layout), self.layout.step)
         hooks = [hook.name for hook in self.hooks]

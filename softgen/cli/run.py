@@ -19,7 +19,7 @@ from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_INNER, layout_behind
+from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
@@ -131,6 +131,11 @@ def run(
             raise InvalidValueError(
                 f"{named.name} is for rows that several devices hold together, and this is one; "
                 f"`softgen verify --device cpu --variant {named.name}` runs it on three"
+            )
+        if isinstance(named.problem.layout, AnyWidth):
+            raise InvalidValueError(
+                f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
+                "verify` with --variant or --source runs it"
             )
         layout = None if inner is None else layout_behind(inner)
         options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)

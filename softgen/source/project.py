@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.source import manifest
 from softgen.source.bindings import bound, gradients
-from softgen.source.cpp import broken, declaration
+from softgen.source.cpp import broken, declaration, spell
 from softgen.source.emit import Report, refuse_links, write_if_different
 from softgen.source.lock import alone_in
 from softgen.source.render import Source, environment, render
 from softgen.spec.arch import Arch, arch_named
 from softgen.spec.dtypes import DType, Float8, FloatType
+from softgen.spec.hooks.arrays import Lines
 from softgen.spec.layouts import ROWS, WIDTH, AnyWidth, Strided
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import MAX_INT32_COLS, Problem
@@ -357,11 +358,24 @@ def _described(problem: Problem) -> Iterator[str]:
     """Yield for each array of a problem what a launch checks of it, as an initializer."""
     arrays = [o for o in problem.operands if o.extent is not Extent.NUMBER]
     names = [operand.name for operand in arrays]
+    places = [operand.name for operand in problem.operands]
+    lines = {hook.kind for hook in problem.hooks if isinstance(hook, Lines) and hook.packs}
     for operand in arrays:
         replaces = names.index(operand.may_be) if operand in problem.replacing else -1
-        extent = f"k{operand.extent.value.capitalize()}"
-        result = "true" if operand.result else "false"
-        yield f"{{{extent}, {operand.dtype.itemsize}, {operand.width}, {result}, {replaces}}}"
+        whole = operand.extent is Extent.ELEMENT
+        strides: tuple[str, ...] = ()
+        if whole and isinstance(problem.layout, Strided):
+            strides = problem.layout.strides(operand.name)
+        elif operand.name in lines:
+            strides = (f"{operand.name}_stride", f"{operand.name}_step")
+        values = (
+            f"k{operand.extent.value.capitalize()}",
+            *(operand.dtype.itemsize, operand.width, spell(operand.result), replaces),
+            spell(whole or operand.name in lines),
+            f"{{{', '.join(str(places.index(each)) for each in strides)}}}",
+            len(strides),
+        )
+        yield f"{{{', '.join(map(str, values))}}}"
 
 
 def _plain(problem: Problem) -> str:
@@ -495,6 +509,8 @@ def write(folder: Path, files: dict[str, str], made: Project) -> Report:
     is written then.
     """
     refuse_links(folder)
+    if folder.exists() and not folder.is_dir():
+        raise InvalidValueError(f"{folder} is a file; give a folder for the project")
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         before = _listed(folder)

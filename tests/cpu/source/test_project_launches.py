@@ -42,6 +42,7 @@ PROBLEMS = (
     Problem.of("topk_softmax_k8", "bfloat16", 256),
     Problem.of("softmax", "float32", 96, hooks=("scale", "mask", "causal")),
     Problem.of("softmax", "float32", 12, layout="in8"),
+    Problem.of("softmax", "float32", 40, layout="strided1"),
 )
 SPLIT = parse_name("softmax_f32_4096_split_p4_c4_b128_m1_rev")
 
@@ -68,6 +69,9 @@ def values_of(problem: Problem, rows: int, offset: int = 0) -> list[Any]:
     given = iter((x, *other_inputs(x, problem)))
     found: list[Any] = []
     for operand in problem.operands:
+        if operand in problem.layout_numbers:
+            found.append(problem.cols)  # strides of rows that follow each other
+            continue
         if operand.extent is Extent.NUMBER:
             found.append(next(given).item())
             continue
@@ -100,6 +104,8 @@ def require_right(problem: Problem, values: list[Any], rows: int) -> None:
     results: list[Any] = []
     inputs: list[Any] = []
     for operand, value in zip(problem.operands, values, strict=True):
+        if operand in problem.layout_numbers:
+            continue
         array = np.asarray(value, storage_dtype(operand.dtype))
         if operand.extent is Extent.ELEMENT:
             array = problem.layout.from_memory(array, rows, problem.cols)
@@ -301,6 +307,30 @@ def test_rows_that_lie_otherwise_take_a_kernel_that_allows_it(loaded: Library) -
     (launched,) = loaded.take()
     assert "anywidth" in launched.source.name
     require_right(entry.problem, values, 3)
+
+
+def test_lines_of_a_mask_that_lie_otherwise_take_such_a_kernel_too(loaded: Library) -> None:
+    _, entry = typed(loaded, "softmax_f32_96_scale_mask_causal")
+    problem = entry.problem
+    names = [operand.name for operand in problem.operands]
+    for off, stride in ((0, 96 + 16), (1, 96 + 16), (0, 96 + 1)):
+        values = values_of(problem, 4)
+        lines = np.random.default_rng(off).random(2 * stride) < 0.8
+        at = names.index("mask")
+        values[at : at + 6] = [placed(lines, off), 1, 2, stride, 1, 0]
+        assert loaded.call(entry.name, problem, values, 4) == OK
+        (launched,) = loaded.take()
+        require_right(problem, values, 4)
+        assert ("anywidth" in launched.source.name) == ((off, stride) != (0, 96 + 16))
+
+
+def test_strides_of_views_are_checked(loaded: Library) -> None:
+    _, entry = typed(loaded, "softmax_f32_40_strided1")
+    loaded.computes = False
+    for strides, wanted in (((44, 40), OK), ((41, 40), MISALIGNED), ((44, 42), MISALIGNED)):
+        values = [2**40, 2**45, *strides]
+        assert loaded.call(entry.name, entry.problem, values, 3) == wanted
+        assert bool(loaded.take()) == (wanted == OK)
 
 
 def test_the_example_is_right_on_the_cpu(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from softgen.spec.numerics import check, encode, other_inputs
 from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify.verify import on_emulator
+from tests.helpers.cli_helpers import cli, ok
 
 WIDTHS = (1, 2, 7, 31, 32, 33, 255, 256, 257, 1000, 4099)
 
@@ -83,3 +86,13 @@ def test_no_row_is_shared_by_parts_whose_size_is_a_constant() -> None:
     found: list[Variant] = list(candidates(problem, 64, arch_named("sm_90")))
     assert found
     assert {variant.strategy.knobs.get("parts", 1) for variant in found} == {1}
+
+
+def test_commands_take_its_name(tmp_path: Path) -> None:
+    name = source_of("softmax", "float32", "online").variant.name
+    ok("emit", "--variant", name, "--out", tmp_path)
+    assert "constexpr Col kCols" not in ok("show", name).stdout
+    path = tmp_path / f"{name}.cu"
+    assert "1 checked, 0 failed" in ok("verify", "--device", "cpu", "--source", path).stdout
+    for given in (("--variant", name), ("--source", path)):
+        assert "rows of any width" in cli("run", "--device", "cpu", *given).stderr
