@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from softgen.source.generate import generate
-    from softgen.source.project import project
+    from softgen.source.project_folder import project
     from softgen.spec.arch import Arch
     from softgen.spec.dtypes import DType
     from softgen.spec.functions.base import Function
@@ -107,7 +107,7 @@ _HOME = {
     "merge": "softgen.call.merge",
     "partial": "softgen.call.api",
     "plan": "softgen.call.plan",
-    "project": "softgen.source.project",
+    "project": "softgen.source.project_folder",
     "softmax": "softgen.call.api",
     "softmax_backward": "softgen.call.gradients",
     "token_log_probs": "softgen.call.tokens",

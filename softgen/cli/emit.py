@@ -186,7 +186,7 @@ def _project(
 ) -> None:
     from dataclasses import asdict
 
-    from softgen.source.project import project
+    from softgen.source.project_folder import project
 
     report = project(folder, problems, name=name, archs=archs, bindings=bindings)
     if json:

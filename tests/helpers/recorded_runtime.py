@@ -19,7 +19,8 @@ import numpy.typing as npt
 from softgen.devices.emulator import Program, build
 from softgen.devices.emulator.compiler import find_compiler
 from softgen.errors import EmulationError
-from softgen.source.project import Entry, Group, Project, texts
+from softgen.source.project import Entry, Group, Project
+from softgen.source.project_text import texts
 from softgen.source.render import Source
 from softgen.spec.layouts import AnyWidth
 from softgen.spec.numerics import from_memory, in_memory, storage_dtype

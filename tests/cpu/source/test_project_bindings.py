@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.source.project import Project, plan, texts
+from softgen.source.project import Project, plan
+from softgen.source.project_text import texts
 from softgen.spec.problem import Problem
 from tests.helpers.recorded_runtime import library
 

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from softgen.source.project import Project, plan, project, texts, write
+from softgen.source.project import Project, plan
+from softgen.source.project_folder import project, write
+from softgen.source.project_text import texts
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
