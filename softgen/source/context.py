@@ -23,7 +23,7 @@ from softgen.spec.layouts import AnyWidth, Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
-from softgen.strategies.board import MOST_FOUND, chunk, names
+from softgen.strategies.board import MANY, chunk, most_found, names
 from softgen.strategies.variants import Variant
 
 
@@ -174,7 +174,8 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "tops": part is TOP,
         "names": names,
         "chunk": chunk,
-        "most_found": MOST_FOUND,
+        "most_found": most_found,
+        "many": MANY,
         "of_sink": "part_of_sink(hooks.sink)",
     }
 

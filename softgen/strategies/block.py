@@ -99,7 +99,7 @@ class Block(Sliced):
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
         rows = self.block_size // self.thread_group_width
         if problem.function.part is TOP:
-            parts = board_bytes(problem, self.block_size, held=True)
+            parts = board_bytes(problem, self, self.block_size)
         else:
             parts = self.block_size // WARP_SIZE * problem.part_bytes
         return Launch(

@@ -176,7 +176,7 @@ class Cluster(Sliced):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
         if problem.function.part is TOP:  # one of each block, and what that is made of
-            parts = board_bytes(problem, self.block_size, held=True)
+            parts = board_bytes(problem, self, self.block_size)
             parts += self.cluster_size * problem.part_bytes
         else:
             parts = self.cluster_size * self.block_size // WARP_SIZE * problem.part_bytes

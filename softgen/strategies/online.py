@@ -16,9 +16,10 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import AnyWidth, Rows, Strided
 from softgen.spec.operands import Measure
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT
+from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.board import board_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import halves_in_float32
 from softgen.strategies.walk import require_walk
@@ -42,6 +43,7 @@ TARGET_REGISTERS = 8
 WRITER_REGISTERS = 16
 ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
 LOG_REGISTERS = 8  # of the log of a row's sum
+FIND_REGISTERS = 16  # of what is found on the way
 ROOT_REGISTERS = 5  # of float32 terms with a target: in 32 registers 8 to 28 bytes were spilled
 MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
@@ -54,7 +56,7 @@ class Online(Strategy):
 
     name = "online"
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
-    takes = frozenset(Feature) - {Feature.TOPS}
+    takes = frozenset(Feature)
     cuts_sums = True
     layouts = (Rows, Strided, AnyWidth)
 
@@ -67,7 +69,16 @@ class Online(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
-        whole = problem.function.reduces or problem.shortens
+        function = problem.function
+        if function.part is TOP:
+            plain = function.sums and not function.chooses_scores and not function.groups
+            self.require(plain, "what is found while a row is read are its largest elements")
+            at_once = (self.unroll * self.block_size + 1) * self.pack_size
+            self.require(
+                problem.cols >= at_once,
+                f"a bound comes of the first {at_once} columns, there are {problem.cols}",
+            )
+        whole = function.reduces or problem.shortens
         self.require(
             1 <= self.parts <= MOST_PARTS and (self.parts == 1 or not whole),
             f"parts must be from 1 to {MOST_PARTS}, and 1 where a row is reduced by one block",
@@ -127,7 +138,8 @@ class Online(Strategy):
         if problem.function.reduces:
             dots = DOT_REGISTERS * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
-            return PACKED_REGISTERS + dots + TARGET_REGISTERS * newer
+            finds = FIND_REGISTERS * (problem.function.part is TOP)
+            return PACKED_REGISTERS + dots + finds + TARGET_REGISTERS * newer
         aligned = problem.alignment >= self.pack_size
         ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
         logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
@@ -146,6 +158,8 @@ class Online(Strategy):
         """
         warps = self.block_size // WARP_SIZE
         shared = warps * problem.part_bytes if problem.function.reduces else 0
+        if problem.function.part is TOP:
+            shared = board_bytes(problem, self, self.block_size) + warps * problem.compute_dtype.itemsize
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod

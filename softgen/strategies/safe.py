@@ -53,7 +53,7 @@ class Safe(Strategy):
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
         if function.part is TOP:
-            shared = shared * function.sums + board_bytes(problem, self.block_size, held=False)
+            shared = shared * function.sums + board_bytes(problem, self, self.block_size)
         return Launch(self.block_size, 1, static_shared_bytes=shared)
 
     @classmethod

@@ -139,6 +139,8 @@ void copy_async_wait_for_groups() {
 
 inline void copy_async_wait() { simt::simt_copy_async_wait(); }
 
+__device__ int next_of(int* count, SIMT_SITE) { return atomicAdd(count, 1, file, line); }
+
 template <typename Part>
 __device__ void push(simt::Same<Part> part, Part* slot, unsigned long long* barrier,
                      int rank, SIMT_SITE) {
