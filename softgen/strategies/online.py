@@ -75,6 +75,10 @@ class Online(Strategy):
             self.require(plain, "what is found while a row is read are its largest elements")
             at_once = (self.unroll * self.block_size + 1) * self.pack_size
             self.require(
+                not isinstance(problem.layout, AnyWidth),
+                "a bound comes of the first columns, and rows of any width may have fewer",
+            )
+            self.require(
                 problem.cols >= at_once,
                 f"a bound comes of the first {at_once} columns, there are {problem.cols}",
             )
@@ -159,7 +163,9 @@ class Online(Strategy):
         warps = self.block_size // WARP_SIZE
         shared = warps * problem.part_bytes if problem.function.reduces else 0
         if problem.function.part is TOP:
-            shared = board_bytes(problem, self, self.block_size) + warps * problem.compute_dtype.itemsize
+            shared = (
+                board_bytes(problem, self, self.block_size) + warps * problem.compute_dtype.itemsize
+            )
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod

@@ -96,3 +96,9 @@ def test_commands_take_its_name(tmp_path: Path) -> None:
     assert "1 checked, 0 failed" in ok("verify", "--device", "cpu", "--source", path).stdout
     for given in (("--variant", name), ("--source", path)):
         assert "rows of any width" in cli("run", "--device", "cpu", *given).stderr
+
+
+def test_no_choice_rests_on_columns_that_may_not_be_there() -> None:
+    problem = Problem.of("topk_softmax_k8", "bfloat16", MAX_INT32_COLS, layout=AnyWidth())
+    found = candidates(problem, 64, arch_named("sm_90"))
+    assert {variant.strategy.name for variant in found} == {"safe"}
