@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from softgen.source.generate import generate
+    from softgen.source.project_folder import project
     from softgen.spec.arch import Arch
     from softgen.spec.dtypes import DType
     from softgen.spec.functions.base import Function
@@ -78,6 +79,7 @@ __all__ = [
     "merge",
     "partial",
     "plan",
+    "project",
     "sample",
     "softmax",
     "softmax_backward",
@@ -106,6 +108,7 @@ _HOME = {
     "merge": "softgen.call.merge",
     "partial": "softgen.call.api",
     "plan": "softgen.call.plan",
+    "project": "softgen.source.project_folder",
     "sample": "softgen.call.sampling",
     "softmax": "softgen.call.api",
     "softmax_backward": "softgen.call.gradients",

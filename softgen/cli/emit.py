@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -12,6 +12,7 @@ from softgen.cli import options, output
 from softgen.cli.group import FAILED, failure
 from softgen.errors import InvalidValueError
 from softgen.logs import printable
+from softgen.source.project import ARCHS, BINDINGS, NAME
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions import all_functions
@@ -21,10 +22,12 @@ from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import Strided, layout_from
 from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, shipped_of, untimed
-from softgen.strategies.variants import is_full_name, no_setting
+from softgen.strategies.variants import Variant, is_full_name, no_setting, parse_name
 
 if TYPE_CHECKING:
     from softgen.source.render import Source
+
+_T = TypeVar("_T")
 
 DEFAULT_FOLDER = Path("generated")
 LISTED = 30  # files named one by one; --all writes hundreds
@@ -39,13 +42,13 @@ def emit(
             "current folder]",
         ),
     ] = None,
-    cols: options.AnyCols = None,
-    dtype: options.AnyDType = None,
-    function: options.AnyFunction = None,
+    cols: options.SomeCols = None,
+    dtype: options.SomeDTypes = None,
+    function: options.SomeFunctions = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
     rows: options.Rows = DEFAULT_ROWS,
-    arch: options.ArchOption = DEFAULT_ARCH,
+    arch: options.SomeArchs = None,
     sms: options.Sms = None,
     variant: options.VariantOption = None,
     batch_invariant: options.BatchInvariant = False,
@@ -62,6 +65,26 @@ def emit(
     stdout: Annotated[
         bool, typer.Option("--stdout", help="Print the sources instead of writing files.")
     ] = False,
+    project: Annotated[
+        Path | None,
+        typer.Option(
+            "--project",
+            help="Folder for a project instead: kernels for every --cols, --dtype and --function, "
+            "C++ functions that launch them, a CMake package and an example.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", help=f"Of the project's library. \\[default: {NAME}]"),
+    ] = None,
+    bindings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--bindings",
+            metavar=f"[{'|'.join(BINDINGS)}]",
+            help="Of the project, for other libraries; may be repeated.",
+        ),
+    ] = None,
     json: options.JsonOption = False,
 ) -> None:
     """Write CUDA files, with a manifest.json that says what each of them is.
@@ -75,10 +98,27 @@ def emit(
     The gallery and --all are whole sets: files that an earlier run of the same set wrote and that
     are no longer produced are deleted, unless they were edited. Nothing else is touched.
     """
+    if project is not None:
+        if stdout or check or every or out is not None or sharded or alignment is not None:
+            raise typer.BadParameter(
+                "--project takes none of --out, --all, --check, --stdout, --sharded and --alignment"
+            )
+        if (rows, sms, batch_invariant) != (DEFAULT_ROWS, None, False):
+            raise typer.BadParameter(
+                "a project has kernels for few, middle and many rows, which the shipped tables "
+                "choose: --rows, --sms and --batch-invariant are not for it"
+            )
+        problems = _problems(cols, dtype, function, out_dtype, strided, inner, hooks, variant)
+        _project(project, problems, name or NAME, arch or ARCHS, bindings or [], json)
+        return
+    if name is not None or bindings:
+        raise typer.BadParameter("--name and --bindings are of a --project")
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
+    one = (_one("--cols", cols), _one("--dtype", dtype), _one("--function", function))
+    where = _one("--arch", arch) or DEFAULT_ARCH
     wanted = Selection(
-        *(cols, dtype, function, out_dtype, alignment, rows, arch, sms, variant),
+        *(*one, out_dtype, alignment, rows, where, sms, variant),
         *(batch_invariant, strided, inner, hooks, every, sharded),
     )
     sources, of = wanted.sources(), wanted.set_name()
@@ -95,6 +135,69 @@ def emit(
             )
         if out is None and not json:
             output.note(f"they are in {DEFAULT_FOLDER.absolute()}; --out names another folder")
+
+
+def _one(option: str, values: Sequence[_T] | None) -> _T | None:
+    """Return what was given once, or nothing."""
+    if values and len(values) > 1:
+        raise typer.BadParameter(f"{option} is given once, but for --project")
+    return values[0] if values else None
+
+
+def _problems(
+    cols: list[int] | None,
+    dtypes: list[DType] | None,
+    functions: list[Function] | None,
+    out_dtype: FloatType | None,
+    strided: int,
+    inner: int,
+    hooks: list[str] | None,
+    variant: str | None,
+) -> list[Problem | Variant]:
+    """Return what a project is for: the product of the options, or one variant of a full name."""
+    if variant is not None and is_full_name(variant):
+        if cols or dtypes or functions:
+            raise typer.BadParameter("the full name of a variant says --cols, --dtype and so on")
+        return [parse_name(variant)]
+    if not cols:
+        raise typer.BadParameter("--project needs --cols, which may be repeated")
+    layout = layout_from(inner, strided)
+    found: list[Problem | Variant] = []
+    for function in functions or [Function.of("softmax")]:
+        for dtype in dtypes or [DType.FLOAT32]:
+            for width in cols:
+                problem = Problem.of(
+                    *(function, dtype, width), out_dtype=out_dtype, hooks=hooks or (), layout=layout
+                )
+                chosen: Problem | Variant = problem
+                if variant is not None:
+                    chosen = select(problem, DEFAULT_ROWS, arch_named(DEFAULT_ARCH), variant)
+                found.append(chosen)
+    return found
+
+
+def _project(
+    folder: Path,
+    problems: Sequence[Problem | Variant],
+    name: str,
+    archs: Sequence[str],
+    bindings: Sequence[str],
+    json: bool,
+) -> None:
+    from dataclasses import asdict
+
+    from softgen.source.project_folder import project
+
+    report = project(folder, problems, name=name, archs=archs, bindings=bindings)
+    if json:
+        output.document({"folder": str(folder), **asdict(report)})
+        return
+    kernels = sum(path.endswith(".cu") for path in (*report.written, *report.unchanged))
+    output.note(
+        f"{folder}: {output.count(kernels, 'kernel')}; {len(report.written)} files written, "
+        f"{len(report.unchanged)} unchanged, {len(report.removed)} removed. Build it: cmake -S "
+        f"{folder} -B build && cmake --build build; {folder / 'README.md'} says how to call"
+    )
 
 
 class Selection:
@@ -123,6 +226,7 @@ class Selection:
         flags = (batch_invariant or None, *lies, hooks or None, every or None)
         self.hooks: tuple[Hook, ...] = in_order(hooks or ())
         self.layout = layout_from(inner, strided, sharded)
+        self.named: Problem | None = None
         narrowing = (dtype, function, out_dtype, alignment, variant, *flags)
         if variant is not None and is_full_name(variant):
             described = (cols, dtype, function, out_dtype, alignment, batch_invariant)
@@ -131,6 +235,7 @@ class Selection:
             out_dtype, alignment = named.out_dtype, named.alignment
             batch_invariant, self.hooks = named.fixed_order, named.hooks
             self.layout = named.layout
+            self.named = named
         elif cols is None and any(value is not None for value in narrowing):
             raise typer.BadParameter(
                 "these options select kernels of one width: give --cols as well, "
@@ -179,6 +284,8 @@ class Selection:
 
     def _problem(self) -> Problem:
         """Return the problem of one kernel."""
+        if self.named is not None:
+            return self.named
         described = (self.cols, self.dtype, self.function, self.out_dtype, self.alignment)
         lies = (options.outer_of(self.layout), self.layout.step)
         hooks = [hook.name for hook in self.hooks]

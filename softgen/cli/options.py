@@ -92,6 +92,33 @@ OutDType = Annotated[
 AnyCols = Annotated[
     int | None, whole_option("--cols", least=1, most=MAX_COLS, help="Elements in a row.")
 ]
+SomeCols = Annotated[
+    list[int] | None,
+    whole_option(
+        "--cols", least=1, most=MAX_COLS, help="Elements in a row; of a --project repeatable."
+    ),
+]
+SomeDTypes = Annotated[
+    list[DType] | None,
+    typer.Option(
+        "--dtype",
+        parser=parse_dtype,
+        metavar=DTYPES,
+        help="Element type of the input; of a --project repeatable. \\[default: float32]",
+    ),
+]
+SomeFunctions = Annotated[
+    list[Function] | None,
+    _function(" Of a --project repeatable. \\[default: softmax]"),
+]
+SomeArchs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        help="Architecture to be legal on, for example sm_90 or 90; of a --project repeatable. "
+        f"\\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]",
+    ),
+]
 Rows = Annotated[
     int,
     whole_option("--rows", least=0, most=MAX_ROWS, help="Number of rows to choose for."),
@@ -178,6 +205,15 @@ VARIANTS = (
     "--dtype and so on too."
 )
 VariantOption = Annotated[str | None, typer.Option("--variant", help=f"Only this: {VARIANTS}")]
+EditedSource = Annotated[
+    Path | None,
+    typer.Option(
+        "--source",
+        metavar="FILE.cu",
+        help="An emitted file that was edited. Its kernel's name, or --variant, says what it is to "
+        "compute.",
+    ),
+]
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),

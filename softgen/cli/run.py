@@ -19,13 +19,15 @@ from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_INNER, layout_behind
+from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from softgen.source.render import Source
 
 
 # What the emulator computes on one core, and what compiling a kernel takes on it, about.
@@ -108,6 +110,7 @@ def run(
         ),
     ] = None,
     variant: options.VariantOption = None,
+    edited: options.EditedSource = None,
     seed: Annotated[int, whole_option("--seed", least=0, help="Of the random input.")] = 0,
     json: options.JsonOption = False,
 ) -> None:
@@ -116,12 +119,23 @@ def run(
     On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
     guess's kernel on the CPU emulator.
     """
+    text = None
+    if edited is not None:
+        from softgen.source.edited import read_source
+
+        text = read_source(edited, variant)
+        variant = text.variant.name
     named = parse_name(variant) if variant is not None and is_full_name(variant) else None
     if named is not None:
         if named.problem.sharded:
             raise InvalidValueError(
                 f"{named.name} is for rows that several devices hold together, and this is one; "
                 f"`softgen verify --device cpu --variant {named.name}` runs it on three"
+            )
+        if isinstance(named.problem.layout, AnyWidth):
+            raise InvalidValueError(
+                f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
+                "verify` with --variant or --source runs it"
             )
         layout = None if inner is None else layout_behind(inner)
         options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)
@@ -139,13 +153,15 @@ def run(
         report = _run(
             *(where, function, values, x_type, out_dtype),
             *(named or variant, files, source is None, hooks or [], inner or 1),
-            _emulating(values.size, unasked, json),
+            *(_emulating(values.size, unasked, json), text),
         )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
             f"the memory of this machine or of its GPU is too small for that input ({error}); use "
             "fewer rows or columns"
         ) from error
+    if edited is not None:
+        report["source"] = str(edited)
     wrong, widened = report.pop("wrong"), report.pop("widened")
     if json:
         output.document(report | (failure(wrong, "VerificationError") if wrong else {}))
@@ -186,6 +202,7 @@ def _run(
     hooks: list[str],
     inner: int,
     emulating: contextlib.AbstractContextManager[object],
+    text: Source | None,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
@@ -220,7 +237,7 @@ def _run(
         count = values.size // cols
         x = numerics.encode(layout.from_memory(values, count, cols), x_type)
         inputs = (x, *files.load_inputs(problem.bare, x, random), *taken)
-        made = compute(where, problem, inputs, choice, emulating)
+        made = compute(where, problem, inputs, choice, emulating, text)
         exponent_error = made.variant.strategy.exponent_error(problem)
         try:
             accuracy = measure(problem, inputs, made.results, exponent_error)
@@ -236,7 +253,7 @@ def _run(
             )
             for each, operand in zip(made.results, problem.results, strict=True)
         ]
-        report |= describe(made, problem, x.shape[0])
+        report |= describe(made, problem, x.shape[0], text)
     report |= accuracy.to_json()
     operands = Problem.of(
         function, x_type, max(function.least_cols, cols), out_dtype=y_type

@@ -15,6 +15,7 @@ from softgen.strategies.variants import Variant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.source.render import Source
     from softgen.spec.arch import Arch
 
 
@@ -38,15 +39,17 @@ def compute(
     inputs: Sequence[NDArray[Any]],
     choice: Variant | str | None,
     emulating: AbstractContextManager[object],
+    text: Source | None = None,
 ) -> Computed:
     """Compute inputs in storage form on the GPU, or with the same text on the emulator.
 
     `emulating` is entered while the emulator is at work, and not before all is known to be legal.
+    `text` is one that was edited, of the variant `choice`.
     """
     if where is options.Device.CUDA:
         from softgen.cli.run_gpu import run_on_gpu
 
-        made = run_on_gpu(problem, inputs, choice)
+        made = run_on_gpu(problem, inputs, choice, text)
         return Computed(made.results, made.variant, made.arch.device, made.arch, made.microseconds)
 
     from softgen.devices import emulator
@@ -59,7 +62,7 @@ def compute(
     arch = arch_named(DEFAULT_ARCH)
     x, *others = inputs
     variant = select(problem, x.shape[0], arch, choice)
-    source = render(variant)
+    source = text or render(variant)
     if debug:
         origin = "best guess" if choice is None else "asked for"
         tell(variant, x.shape[0], "the CPU emulator", origin, start)

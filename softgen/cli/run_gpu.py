@@ -12,6 +12,7 @@ from softgen.strategies.variants import Variant
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.source.render import Source
     from softgen.spec.arch import Arch
 
 TIMING_SECONDS = 0.1
@@ -35,10 +36,17 @@ class GpuRun:
 
 
 def run_on_gpu(
-    problem: Problem, inputs: Sequence[NDArray[Any]], choice: Variant | str | None
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+    text: Source | None = None,
 ) -> GpuRun:
-    """Compute host arrays in storage form, in operands' order, on the current GPU."""
+    """Compute host arrays in storage form, in operands' order, on the current GPU.
+
+    `text` is one that was edited, of the variant `choice`.
+    """
     from softgen.call.plan import plan
+    from softgen.devices.gpu.compile import compile_source
     from softgen.devices.gpu.device import current_arch
     from softgen.tuning.entry import Timing
     from softgen.tuning.measure import Buffers, Stopwatch
@@ -59,6 +67,8 @@ def run_on_gpu(
         # Otherwise SOFTGEN_BATCH_INVARIANT says.
         batch_invariant=True if problem.fixed_order else None,
     ).loaded
+    if text is not None:
+        kernel = compile_source(text)
     results = run_on_storage(kernel, inputs)
     if not rows:
         return GpuRun(results, kernel.variant, arch, 0.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from softgen.cli import output
 from softgen.cli.listing import spell
@@ -13,15 +13,20 @@ from softgen.spec.arch import Arch
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
+if TYPE_CHECKING:
+    from softgen.source.render import Source
 
-def describe(made: Computed, problem: Problem, rows: int) -> dict[str, Any]:
-    """Return what is reported of the kernel; its source is kept in a file."""
+
+def describe(
+    made: Computed, problem: Problem, rows: int, text: Source | None = None
+) -> dict[str, Any]:
+    """Return what is reported of the kernel; its source is kept, but for an edited one."""
     report: dict[str, Any] = {
         "variant": made.variant.name,
         "strategy": made.variant.strategy.name,
         "parameters": made.variant.strategy.knobs,
         "device": made.device,
-        "source": keep_source(made.variant, made.arch),
+        "source": None if text else keep_source(made.variant, made.arch),
     }
     if made.microseconds is not None:
         time = made.microseconds

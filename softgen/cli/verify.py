@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -57,6 +58,7 @@ def verify(
             help="Only this function, of those of `softgen functions`; may be repeated.",
         ),
     ] = None,
+    source: options.EditedSource = None,
     only_list: Annotated[
         bool, typer.Option("--list", help="Print the names of those variants, and run none.")
     ] = False,
@@ -67,12 +69,18 @@ def verify(
     Exits with 4 if a result is farther from float64 than its bound. With --json `failures` has the
     names of such variants, and a worst error that is not finite is null.
     """
-    if only_list:
+    if source is not None:
+        if every or dtype or function or only_list or len(variant or []) > 1:
+            raise typer.BadParameter("--source takes none of the other options but one --variant")
+    elif only_list:
         _list(every, variant or [], dtype or [], function or [], json)
         return
     where = options.resolve_device(device)
     try:
-        report = _verify(where.value, every, variant or [], dtype or [], function or [])
+        if source is not None:
+            report = _verify_file(source, variant[0] if variant else None, where.value)
+        else:
+            report = _verify(where.value, every, variant or [], dtype or [], function or [])
     except KeyboardInterrupt:
         if json:
             output.document(failure("interrupted", "Abort"))
@@ -115,6 +123,14 @@ def summary(report: Report) -> dict[str, Any]:
         },
         "by_strategy": dict(report.by_strategy),
     }
+
+
+def _verify_file(path: Path, variant: str | None, device: str) -> Report:
+    """Verify the text of one file."""
+    from softgen.source.edited import read_source
+    from softgen.verify.verify import verify_source
+
+    return verify_source(read_source(path, variant), device)
 
 
 def _verify(

@@ -19,7 +19,7 @@ from softgen.source.cpp import (
 from softgen.source.header import alignment_rule, compile_command, flush_rule, shape_rule
 from softgen.spec.arch import Arch
 from softgen.spec.dtypes import DType, Float8
-from softgen.spec.layouts import Strided
+from softgen.spec.layouts import AnyWidth, Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
@@ -87,6 +87,7 @@ def _row_names(problem: Problem) -> dict[str, Any]:
 
     return {
         "strided": strided,
+        "any_width": isinstance(problem.layout, AnyWidth),
         "array": array,
         "array_of": array_of,
         "row_of": row_of,

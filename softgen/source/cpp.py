@@ -8,6 +8,7 @@ from typing import Any
 
 from softgen.errors import SoftgenError
 from softgen.spec.dtypes import DType, Float8
+from softgen.spec.layouts import AnyWidth
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
@@ -36,7 +37,8 @@ def nested(text: str, deeper: bool) -> str:
 def constant_lines(variant: Variant) -> list[str]:
     """Return one C++ constant a line for the width and each knob that has one, comments aligned."""
     problem = variant.problem
-    rows = [("Col kCols", problem.cols, "elements in a row")]
+    any_width = isinstance(problem.layout, AnyWidth)
+    rows = [] if any_width else [("Col kCols", problem.cols, "elements in a row")]
     if problem.layout.step > 1:
         rows.append(("long long kInner", problem.layout.step, "from one of them to the next"))
     for field in variant.strategy.fields():
@@ -48,8 +50,12 @@ def constant_lines(variant: Variant) -> list[str]:
         constant = "k" + "".join(word.capitalize() for word in field.name.split("_"))
         rows.append((f"{kind} {constant}", value, field.metadata["meaning"]))
     declared = [f"constexpr {name} = {spell(value)};" for name, value, _ in rows]
+    said = [row[2] for row in rows]
+    if any_width:
+        declared.insert(0, "__shared__ Col kCols;")
+        said.insert(0, "elements in a row: the kernel's first thread sets it")
     width = max(map(len, declared))
-    return [f"{code:<{width}}  // {row[2]}" for code, row in zip(declared, rows, strict=True)]
+    return [f"{code:<{width}}  // {each}" for code, each in zip(declared, said, strict=True)]
 
 
 def signature(variant: Variant, symbol: str) -> str:

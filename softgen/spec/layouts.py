@@ -201,6 +201,45 @@ class Strided(Layout):
         return f"{axes}[{{cols}}], strided"
 
 
+WIDTH = "cols"  # the number of a launch that says how many columns there are
+
+
+@dataclass(frozen=True)
+class AnyWidth(Layout):
+    """Contiguous rows, one after another, whose width is a number of a launch.
+
+    A problem's `cols` are the most that there may be, and rows start anywhere. It is for what
+    serves widths that nobody knows yet; a kernel of one width is faster.
+    """
+
+    @property
+    def label(self) -> str:
+        """As in names of kernels, behind the most columns."""
+        return "anywidth"
+
+    @property
+    def like(self) -> Layout:
+        """Rows of a known width."""
+        return ROWS
+
+    def numbers(self, arrays: Sequence[Operand]) -> tuple[Operand, ...]:
+        """Return the number of columns."""
+        return (Operand(WIDTH, Integer.INT64, Extent.NUMBER, result=False, cuda="long long"),)
+
+    def pitch(self, cols: int) -> int:
+        """Return one element: rows start anywhere."""
+        return 1
+
+    def accepts(self, number: str) -> str:
+        """Return what the width is."""
+        return "elements in a row, at least 1"
+
+    @property
+    def shape_rule(self) -> str:
+        """The shape, of which the width is a number behind the arrays."""
+        return "[rows][cols], contiguous, cols at most {cols}"
+
+
 MOST_INNER = 2**40
 
 
@@ -302,7 +341,7 @@ def layout_from(inner: int, strided: int, sharded: bool = False) -> Layout:
 
 
 # As names of kernels have it.
-LABEL = rf"(?:strided[1-{MOST_OUTER}]|in\d{{1,13}}|sharded)"
+LABEL = rf"(?:strided[1-{MOST_OUTER}]|in\d{{1,13}}|anywidth|sharded)"
 
 
 def layout_of(value: Layout | str) -> Layout:
@@ -315,13 +354,15 @@ def layout_of(value: Layout | str) -> Layout:
         return ROWS
     if not re.fullmatch(LABEL, value):
         raise InvalidValueError(
-            f"unknown layout {value!r}; known are '', labels such as strided1 and in1024, and "
-            "'sharded'"
+            f"unknown layout {value!r}; known are '', labels such as strided1 and in1024, "
+            "'anywidth' and 'sharded'"
         )
     if value == "sharded":
         from softgen.spec.shards import SHARDS
 
         return SHARDS
+    if value == AnyWidth().label:
+        return AnyWidth()
     if value.startswith("in"):
         return Columns(int(value[2:]))
     return Strided(int(value[-1]))

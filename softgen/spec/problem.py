@@ -12,7 +12,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType, Float8, FloatType, compute_type, result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import FIRST, ROWS, Layout, layout_of
+from softgen.spec.layouts import FIRST, ROWS, AnyWidth, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.parts import TOP
 
@@ -182,6 +182,10 @@ class Problem:
     def compute_dtype(self) -> DType:
         """The type of all arithmetic: float64 if either array is, else float32."""
         return compute_type(self.dtype, self.out_dtype)
+
+    def launched_on(self, cols: int) -> Problem:
+        """Return the problem of a launch on arrays of so many columns, if it says how many."""
+        return replace(self, cols=cols) if isinstance(self.layout, AnyWidth) else self
 
     @property
     def wide_index(self) -> bool:

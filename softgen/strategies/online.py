@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows, Strided
+from softgen.spec.layouts import AnyWidth, Rows, Strided
 from softgen.spec.operands import Measure
 from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
@@ -58,7 +58,7 @@ class Online(Strategy):
     summary = "one block strides over a row, (max, sum) pairs; any size and alignment"
     takes = frozenset(Feature) - {Feature.RANKS, Feature.FILTERS}
     cuts_sums = True
-    layouts = (Rows, Strided)
+    layouts = (Rows, Strided, AnyWidth)
 
     pack_size: int = knob("p", "elements moved by one load or store")
     unroll: int = knob("u", "packs that a thread loads before it uses the first")
@@ -75,6 +75,10 @@ class Online(Strategy):
             self.require(plain, "what is found while a row is read are its largest elements")
             at_once = (self.unroll * self.block_size + 1) * self.pack_size
             self.require(
+                not isinstance(problem.layout, AnyWidth),
+                "a bound comes of the first columns, and rows of any width may have fewer",
+            )
+            self.require(
                 problem.cols >= at_once,
                 f"a bound comes of the first {at_once} columns, there are {problem.cols}",
             )
@@ -87,6 +91,10 @@ class Online(Strategy):
             self.min_blocks == 1 or self._caps(problem),
             "min_blocks must be 1 but where 16-bit elements are only read, or nothing is found of "
             "a row in float32",
+        )
+        self.require(
+            self.parts == 1 or not isinstance(problem.layout, AnyWidth),
+            "parts must be 1 where a launch says how wide rows are: their size is a constant",
         )
         if self.min_blocks != 1:
             held, others = self._held(problem, arch), self._others(problem, arch)

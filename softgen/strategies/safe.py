@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.layouts import Columns, Rows, Strided
+from softgen.spec.layouts import AnyWidth, Columns, Rows, Strided
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
@@ -31,7 +31,7 @@ class Safe(Strategy):
     summary = "one block a row, three passes; any size and alignment; the oracle of the tuner"
     takes = frozenset(Feature)
     loads_ignored = True
-    layouts = (Rows, Strided, Columns)
+    layouts = (Rows, Strided, Columns, AnyWidth)
 
     block_size: int = knob("b", "threads in a block")
 

@@ -14,7 +14,7 @@ from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError,
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions, function_named
-from softgen.spec.layouts import LABEL, Columns, Layout
+from softgen.spec.layouts import LABEL, AnyWidth, Columns, Layout
 from softgen.spec.problem import Problem
 from softgen.strategies.base import (
     PDL_NEEDS,
@@ -27,6 +27,8 @@ from softgen.strategies.base import (
 from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import strategy_named, tuned_strategies
+
+WIDTH_BYTES = 4  # of shared memory, where a launch says how wide rows are: an int
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,16 @@ class Variant:
 
     @functools.cached_property
     def launch(self) -> Launch:
-        """The launch shape, whether it may start before the one before, and for how many rows."""
+        """The launch shape, with what the layout and hooks need of it.
+
+        Whether it may start before the one before, and for how many rows.
+        """
         shape = self.strategy.launch(self.problem)
         if self.strategy.pdl:
             shape = dataclasses.replace(shape, dependent=True)
+        if isinstance(self.problem.layout, AnyWidth):
+            bytes_of = shape.static_shared_bytes + WIDTH_BYTES
+            shape = dataclasses.replace(shape, static_shared_bytes=bytes_of)
         if any(hook.by_row for hook in self.problem.modifiers):
             from softgen.spec.hooks.places import MOST_ROWS  # which calls without hooks spare
 

@@ -14,6 +14,7 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, VerificationError
 from softgen.source.render import Source
+from softgen.spec.layouts import AnyWidth
 from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
@@ -44,7 +45,8 @@ def run_on_storage(
 ) -> tuple[Storage, ...]:
     """Return the results; those with an element a column start so many elements after 16 bytes."""
     cupy = require_device()
-    problem, rows = kernel.variant.problem, inputs[0].shape[0]
+    rows, cols = inputs[0].shape
+    problem = kernel.variant.problem.launched_on(cols)
     placement = placement_of(problem, rows)
     waiting, found, words = list(inputs), {}, []
     for operand in problem.given:
@@ -73,6 +75,8 @@ def run_on_storage(
     if placement is not None:
         numbers = zip(problem.layout_numbers, placement.numbers(problem.layout), strict=True)
         words += [number.word(value) for number, value in numbers]
+    if isinstance(problem.layout, AnyWidth):
+        words.append(cols)
     if problem.sharded:  # the only shard: what several exchange is the emulator's and tests/gpu's
         mailbox = cupy.zeros(mailbox_bytes(1, rows) + 8, "uint8")
         mailbox[-8:] = cupy.array([mailbox.data.ptr], "int64").view("uint8")

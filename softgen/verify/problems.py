@@ -9,8 +9,8 @@ from random import Random
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions
 from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Columns, Strided
-from softgen.spec.problem import Problem
+from softgen.spec.layouts import AnyWidth, Columns, Strided
+from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.spec.shards import SHARDS
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
@@ -113,6 +113,20 @@ STRIDED = (
     ("log_softmax", DType.BFLOAT16, 32768, 3),
 )
 
+# Rows whose width is a number of the launch, and the one that it is.
+ANY_WIDTH = 1001
+OF_ANY_WIDTH: tuple[tuple[str, DType, tuple[str, ...]], ...] = (
+    ("softmax", DType.BFLOAT16, ()),
+    ("log_softmax_lse", DType.FLOAT64, ()),
+    ("logsumexp", DType.FLOAT16, ()),
+    ("softmax_backward", DType.FLOAT32, ()),
+    ("cross_entropy_grad_smooth", DType.FLOAT32, ()),
+    ("token_log_probs_entropy", DType.BFLOAT16, ()),
+    ("topk_softmax_k20_norm", DType.FLOAT16, ()),
+    ("softmax", DType.FLOAT32, ("mask", "lengthsi64", "sinkf32")),
+    ("softmax", DType.BFLOAT16, ("scale", "biasf32any", "causal", "dropout")),
+)
+
 # Rows on several devices: those of a block, of several blocks, and of rows side by side in one.
 SHARDED = (
     ("softmax", DType.FLOAT32, 1000),
@@ -193,6 +207,10 @@ def problems(every: bool = False) -> list[Problem]:
         if cols < max(WIDE_WIDTHS):  # whose strategy takes whole packs only
             found.append(Problem.of(name, dtype, cols, layout=layout, alignment=1))
     found.append(Problem.of("softmax", "bfloat16", 1001, layout=Strided(1), fixed_order=True))
+    found += [
+        Problem.of(function, dtype, MAX_INT32_COLS, hooks=hooks, layout=AnyWidth())
+        for function, dtype, hooks in OF_ANY_WIDTH
+    ]
     found += [Problem.of(*each) for each in (*CHOICES, *SEVERAL_IDS)]
     found += [Problem.of(*each, layout=SHARDS) for each in SHARDED]
     for fixed_order in (False, True):

@@ -27,10 +27,12 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import Columns
 from softgen.spec.numerics import Accuracy, Storage, check, other_inputs
+from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify import sharded
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
+from softgen.verify.problems import ANY_WIDTH
 from softgen.verify.regimes import REGIMES, Slices
 
 # run(source, inputs, x_offset, y_offset) returns the results. Inputs are in storage form; x and y
@@ -169,12 +171,28 @@ def verify(
     return report
 
 
+def verify_source(source: Source, device: str = "cpu") -> Report:
+    """Run one text, as somebody edited it, as `verify` runs those of variants.
+
+    Args:
+        source: the text, and the variant that it is to be.
+        device: "cpu" (the emulator) or "cuda".
+    """
+    if device == "cpu":
+        (verdicts,) = on_emulator([source])
+    else:
+        (verdicts,) = _judge_gpu(_preparation(None), [source])
+    report = Report()
+    report.add(source.variant, verdicts)
+    return report
+
+
 def _work(variant: Variant) -> float:
     """Return the seconds of a core that a variant takes on the emulator, to compile and to run.
 
     Measured on a machine of two x86 cores: 0.08 for warp's widths, 0.7 for cluster's.
     """
-    problem = variant.problem
+    problem = _problem(variant)
     many = max(1.0, problem.layout.step / _ROWS)
     return _COMPILE_SECONDS + many * problem.cols / _COLS_PER_SECOND
 
@@ -354,7 +372,8 @@ def _judge_cpu(
         if not whole:
             how = "one row: "
         if isinstance(result, EmulationError):
-            reason = str(result).removeprefix(f"{variant.name}: ")  # which a report says itself
+            # A report says the name itself.
+            reason = str(result).removeprefix(f"{job.source.name}: ")
             verdicts.append(Verdict(None, f"{how}{reason}"))
             continue
         (arrays, work), first = result, results[0]
@@ -419,7 +438,12 @@ def _offsets(variant: Variant) -> tuple[int, int]:
 def _inputs(variant: Variant) -> tuple[Storage, ...]:
     """Return the function's inputs: x with rows of every regime, and what belongs to it."""
     x = _input(variant)[0]
-    return (x, *other_inputs(x, variant.problem))
+    return (x, *other_inputs(x, _problem(variant)))
+
+
+def _problem(variant: Variant) -> Problem:
+    """Return the problem, of one width where a launch says which."""
+    return variant.problem.launched_on(ANY_WIDTH)
 
 
 def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
@@ -427,7 +451,7 @@ def _input(variant: Variant) -> tuple[Storage, tuple[str, ...]]:
 
     Their number is odd; in a layout that has rows side by side, two outer indices or more.
     """
-    problem = variant.problem
+    problem = _problem(variant)
     x, names = _stacked(problem.cols, problem.dtype, Slices.of(variant.strategy, problem))
     step = problem.layout.step
     if step == 1:

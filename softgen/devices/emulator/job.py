@@ -14,10 +14,11 @@ from softgen.devices.emulator.shard import Shard
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.source.render import Source
 from softgen.spec.dtypes import DType
-from softgen.spec.layouts import MOST_OUTER, Strided
+from softgen.spec.layouts import MOST_OUTER, AnyWidth, Strided
 from softgen.spec.numerics import from_memory, in_memory, storage_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
+from softgen.spec.problem import Problem
 
 Storage = npt.NDArray[Any]
 
@@ -66,8 +67,15 @@ class Job:
     placement: Placement | None = None
     shard: Shard | None = None
 
-    def __post_init__(self) -> None:
+    @property
+    def problem(self) -> Problem:
+        """The kernel's problem, of as many columns as x has where a launch says how many."""
         problem = self.source.variant.problem
+        shape: tuple[int, ...] = getattr(self.x, "shape", ())
+        return problem.launched_on(shape[1]) if len(shape) == 2 else problem
+
+    def __post_init__(self) -> None:
+        problem = self.problem
         self._require_arrays()
         wanted = storage_dtype(problem.dtype)
         if self.x.dtype != wanted:
@@ -115,7 +123,7 @@ class Job:
 
     def _require_arrays(self) -> None:
         """Raise an error unless there is a NumPy array for each input."""
-        name, inputs = self.source.name, self.source.variant.problem.inputs
+        name, inputs = self.source.name, self.problem.inputs
         if len(self.inputs) != len(inputs):
             others = ", ".join(operand.name for operand in inputs[1:]) or "nothing"
             raise InvalidValueError(
@@ -130,7 +138,7 @@ class Job:
 
     def _require_placement(self) -> None:
         """Raise InvalidValueError unless the placement is one of the kernel's."""
-        problem, placement = self.source.variant.problem, self.placement
+        problem, placement = self.problem, self.placement
         if placement is None:
             return
         if not isinstance(problem.layout, Strided) or self.first_row:
@@ -145,7 +153,7 @@ class Job:
 
     @property
     def _placed(self) -> Placement:
-        problem, rows = self.source.variant.problem, len(self.x)
+        problem, rows = self.problem, len(self.x)
         contiguous = Placement.contiguous(len(problem.whole_rows), rows, problem.cols)
         return self.placement or contiguous
 
@@ -170,7 +178,7 @@ class Job:
 
         `left` launches on devices that hold rows together follow it.
         """
-        problem, launch = self.source.variant.problem, self.source.variant.launch
+        problem, launch = self.problem, self.source.variant.launch
         rows = self.x.shape[0]
         # Only float32 arithmetic has a -ftz on the GPU, but the CPU's switch is for doubles too.
         flush = "-ftz=true" in self.source.options and problem.compute_dtype is DType.FLOAT32
@@ -195,6 +203,8 @@ class Job:
             *devices,
         )
         numbers = [np.array(n, np.int64) for n in self._placed.numbers(problem.layout)]
+        if isinstance(problem.layout, AnyWidth):
+            numbers = [np.array(problem.cols, np.int64)]
         if self.shard:
             numbers = self.shard.numbers(problem)
         stored = [
@@ -211,12 +221,12 @@ class Job:
     @property
     def result_bytes(self) -> int:
         """What the emulator answers: the results, and what the launch did."""
-        problem, rows = self.source.variant.problem, len(self.x)
+        problem, rows = self.problem, len(self.x)
         return _WORK.size + sum(rows * o.bytes_per_row(problem.cols) for o in problem.results)
 
     def results_in(self, answer: bytes, at: int) -> tuple[Results, Work]:
         """Return the results, which begin at byte `at`, and what the launch did."""
-        problem, rows = self.source.variant.problem, len(self.x)
+        problem, rows = self.problem, len(self.x)
         arrays = []
         for operand in problem.results:
             shape, dtype = operand.shape(rows, problem.cols), storage_dtype(operand.dtype)
@@ -231,7 +241,7 @@ class Job:
         return (self.x, *self.others)
 
     def _description(self, operand: Operand, size: int) -> bytes:
-        problem = self.source.variant.problem
+        problem = self.problem
         names = [each.name for each in problem.operands]
         same = self.in_place and operand in problem.replacing
         apart = operand.shared  # no elements of rows
@@ -250,7 +260,7 @@ class Job:
 
     def _outer(self, operand: Operand) -> bytes:
         """Return the outer axes of an array whose rows do not follow each other, else none."""
-        whole = self.source.variant.problem.whole_rows
+        whole = self.problem.whole_rows
         if self.placement is None or operand not in whole:
             return bytes(8 * (1 + 2 * MOST_OUTER))
         sizes = self.placement.sizes

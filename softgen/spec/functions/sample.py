@@ -169,16 +169,18 @@ class Sample(Function):
             keys = np.where(self._ranks(z) < self._kept(*inputs)[:, None], keys, -np.inf)
         return self._results(z, np.where(self._bad(z), 0, keys.argmax(axis=1)))
 
-    def settled(self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any) -> Any:
+    def settled(
+        self, exact: tuple[Any, ...], found: tuple[Any, ...], *inputs: Any, off: Any = 0.0
+    ) -> Any:
         """Return the exact results, of the columns that were `found` where those are as right.
 
-        They are where keys differ by no more than their error, without noise none, and where they
-        are at the edge of what filters keep.
+        They are where keys differ by no more than their error and what hooks leave them off,
+        without noise none, and where they are at the edge of what filters keep.
         """
         import numpy as np
 
         z, warm = inputs[0], np.broadcast_to(inputs[1], len(inputs[0]))
-        keys, off = self._keys(*inputs), self._error(*inputs)
+        keys, off = self._keys(*inputs), self._error(z, off)
         ids, others = np.array(exact[1]).astype(np.int64), np.asarray(found[1]).astype(np.int64)
         inside = (others >= 0) & (others < z.shape[1]) & ~self._bad(z) & (warm != 0)
         if self.filters:
@@ -193,14 +195,16 @@ class Sample(Function):
                 ids[row] = others[row]
         return self._results(z, ids)
 
-    def _error(self, z: Any, *_: Any) -> Any:
+    @staticmethod
+    def _error(z: Any, off: Any) -> Any:
         """Return how far keys of each row may be from the exact ones."""
         import numpy as np
 
         finite = np.where(np.isfinite(z), z, 0)
         wide = bool((finite.astype(np.float32) != finite).any())
         kind = DType.FLOAT64 if wide else DType.FLOAT32
-        return _KEY_ERROR[kind] + _SUM_ERROR[kind] * abs(finite).max(axis=1)
+        rounded = _SUM_ERROR[kind] * abs(finite).max(axis=1, keepdims=True)
+        return (_KEY_ERROR[kind] + np.maximum(rounded, off))[:, 0]
 
     @staticmethod
     def _ranks(z: Any) -> Any:

@@ -76,6 +76,48 @@ def test_one_kernel_is_added_to_the_folder() -> None:
     assert cuda_files("out") == {SAFE, "softmax_f32_1024_safe_b256_pdl1"}
 
 
+def test_a_project_has_every_width_type_and_function() -> None:
+    done = ok(
+        *("emit", "--project", "made", "--name", "mine", "--cols", "64", "--cols", "100"),
+        *("--dtype", "float32", "--dtype", "bfloat16", "--function", "softmax"),
+        *("--function", "logsumexp", "--arch", "sm_80", "--bindings", "tvm-ffi"),
+    )
+    assert "cmake -S made -B build" in done.stderr
+    header = Path("made/include/mine.h").read_text()
+    for function in ("softmax", "logsumexp"):
+        for dtype in ("f32", "bf16"):
+            for cols in (64, 100):
+                assert f"mine_{function}_{dtype}_{cols}(" in header
+    manifest = json.loads(Path("made/manifest.json").read_text())
+    assert manifest["architectures"] == ["sm_80"]
+    assert {each["dispatcher"] for each in manifest["functions"]} == {
+        "mine_softmax",
+        "mine_logsumexp",
+    }
+    assert all((Path("made") / path).is_file() for path in manifest["files"])
+    assert Path("made/bindings/tvm_ffi.cpp").is_file()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--project", "made"), "--project needs --cols"),
+        (("--project", "made", "--cols", "64", "--all"), "--project takes none of"),
+        (("--project", "made", "--cols", "64", "--rows", "5"), "few, middle and many rows"),
+        (("--cols", "64", "--cols", "65"), "--cols is given once"),
+        (("--cols", "64", "--arch", "sm_80", "--arch", "sm_90"), "--arch is given once"),
+        (("--cols", "64", "--name", "mine"), "--name and --bindings are of a --project"),
+        (("--project", "made", "--cols", "64", "--bindings", "jax"), "bindings are tvm-ffi"),
+        (("--project", "made", "--cols", "64", "--name", "A B"), "lower-case letters"),
+    ],
+)
+def test_options_of_a_project_that_do_not_fit(options: tuple[str, ...], said: str) -> None:
+    done = cli("emit", *options)
+    assert done.exit_code != 0
+    assert said in " ".join((done.stdout + done.stderr).replace("│", " ").split())
+    assert not Path("made").exists()
+
+
 def test_check_finds_a_changed_byte_and_no_fault_in_the_users_own_file() -> None:
     words = ("emit", "--cols", 1000, "--variant", "safe", "--out", "out")
     ok(*words)

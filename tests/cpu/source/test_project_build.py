@@ -1,0 +1,192 @@
+"""CMake builds a project with nvcc, installs it, and another program finds it and links it."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from softgen.source.project import Project, plan
+from softgen.source.project_folder import project, write
+from softgen.source.project_text import texts
+from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.variants import Variant
+from softgen.verify.matrix import matrix
+from tests.helpers.cover import cover
+
+SEED, KERNELS = 36, 24
+FUNCTIONS = (
+    *("softmax", "log_softmax_lse", "logsumexp", "softmax_backward"),
+    *("cross_entropy_grad", "token_log_probs", "topk_softmax_k8"),
+)
+
+needs_nvcc = pytest.mark.skipif(
+    not (shutil.which("nvcc") and shutil.which("cmake")),
+    reason="nvcc and CMake build projects, and one of them is not installed",
+)
+
+CONSUMER = """\
+cmake_minimum_required(VERSION 3.24)
+project(program LANGUAGES CXX)
+find_package(paired REQUIRED)
+add_executable(program main.cpp)
+target_link_libraries(program PRIVATE paired::paired)
+"""
+
+PROGRAM = """\
+#include <paired.h>
+#include <cstring>
+int main() {{
+  const paired_status status = {function}({zeros}, 0, nullptr, 0, nullptr);
+  return status == PAIRED_OK && !std::strcmp(paired_status_text(status), "ok") ? 0 : 1;
+}}
+"""
+
+
+@functools.cache
+def sample() -> tuple[Variant, ...]:
+    """Return kernels that have many pairs of function, types, layout, hooks and strategy."""
+    known = [
+        variant
+        for variant in matrix(False, functions=FUNCTIONS)
+        if not (variant.problem.sharded or variant.problem.fixed_order)
+        and variant.problem.layout.label != "anywidth"
+    ]
+    random.Random(SEED).shuffle(known)
+    found = cover(known[:240])
+    kinds = {variant.strategy.name: variant for variant in found}
+    functions = {variant.problem.function: variant for variant in found}
+    first = [*kinds.values(), *functions.values(), *found]
+    return tuple({variant.problem: variant for variant in first}.values())[:KERNELS]
+
+
+def run(*command: object, cwd: Path) -> str:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("CMAKE_")}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_the_sample_has_each_strategy_and_enough_kernels() -> None:
+    chosen = sample()
+    assert len(chosen) >= 24
+    assert len({variant.strategy.name for variant in chosen}) >= 12
+    assert {variant.problem.function.name for variant in chosen} == set(FUNCTIONS)
+    assert len({variant.problem.dtype for variant in chosen}) == 4
+    assert any(variant.problem.hooks for variant in chosen)
+    assert len({variant.problem.layout.label for variant in chosen}) >= 3
+
+
+def half_of_the_sample(arch: str) -> list[Variant]:
+    """Return the kernels that are built for an architecture: nvcc takes a second for each."""
+    known = arch_named("sm_80")
+    plain = [Variant(v.problem, dataclasses.replace(v.strategy, pdl=0)) for v in sample()]
+    older = [v for v in plain if v.strategy.is_legal(v.problem, known)][: KERNELS // 2]
+    problems = {variant.problem for variant in older}
+    return older if arch == "sm_80" else [v for v in sample() if v.problem not in problems]
+
+
+@needs_nvcc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path, arch: str) -> None:
+    made = plan(half_of_the_sample(arch), "paired", (arch,))
+    write(tmp_path / "paired", texts(made), made)
+    flags = "-Wall -Wextra -Wshadow -Werror"
+    jobs = os.cpu_count() or 1
+    run("cmake", "-S", "paired", "-B", "b", f"-DCMAKE_CXX_FLAGS={flags}", cwd=tmp_path)
+    run("cmake", "--build", "b", "-j", jobs, cwd=tmp_path)
+    run("cmake", "--install", "b", "--prefix", tmp_path / "installed", cwd=tmp_path)
+
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "CMakeLists.txt").write_text(CONSUMER)
+    group = made.groups[0]
+    zeros = ", ".join("{}" for _ in group.operands)
+    entry = group.entries[0]
+    (other / "main.cpp").write_text(PROGRAM.format(function=entry.name, zeros=zeros))
+    prefix = f"-DCMAKE_PREFIX_PATH={tmp_path / 'installed'}"
+    run("cmake", "-S", ".", "-B", "b", prefix, cwd=other)
+    run("cmake", "--build", "b", cwd=other)
+    run(other / "b" / "program", cwd=other)
+
+
+def planned(*problems: Problem | Variant) -> Project:
+    return plan(problems, "paired")
+
+
+def test_kernels_are_compiled_only_for_what_they_were_chosen_for() -> None:
+    made = planned(Problem.of("softmax", "bfloat16", 32768))
+    clusters = [k for k in made.kernels.values() if k.source.variant.launch.cluster_size > 1]
+    assert clusters
+    assert {kernel.archs for kernel in clusters} == {("sm_90",)}
+    whole = [k for k in made.kernels.values() if "anywidth" in k.source.name]
+    assert [kernel.archs for kernel in whole] == [("sm_80", "sm_90")]
+    listed = texts(made)["CMakeLists.txt"]
+    for name, archs in (("cluster", '"90"'), ("anywidth", '"80;90"')):
+        block = next(b for b in listed.split("add_library(")[1:] if name in b)
+        assert f"CUDA_ARCHITECTURES {archs}" in block
+
+
+def test_a_project_can_be_written_again_and_keeps_edited_files(tmp_path: Path) -> None:
+    folder = tmp_path / "made"
+    wide = [Problem.of("softmax", "float32", cols) for cols in (64, 128)]
+    first = project(folder, wide, name="mine")
+    assert "src/mine.cpp" in first.written
+    again = project(folder, wide, name="mine")
+    assert again.written == ()
+    fewer = project(folder, wide[:1], name="mine")
+    assert any("softmax_f32_128" in path for path in fewer.removed)
+    assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
+    (folder / "README.md").write_text("mine")
+    with pytest.raises(ValueError, match=r"README\.md was edited"):
+        project(folder, wide, name="mine")
+    assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
+
+
+@pytest.mark.parametrize(
+    ("problems", "options", "match"),
+    [
+        ([], {}, "at least one problem"),
+        (["softmax"], {"name": "Two words"}, "lower-case letters"),
+        (["softmax"], {"name": "a" * 25}, "at most 24"),
+        (["softmax"], {"bindings": ["jax"]}, "tvm-ffi and torch"),
+        (["softmax"], {"archs": []}, "one architecture"),
+        (["sharded"], {}, "several devices"),
+        (["anywidth"], {}, "any width anyway"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    tmp_path: Path, problems: list[str], options: dict[str, object], match: str
+) -> None:
+    made = [
+        Problem.of("softmax", "float32", 64, layout="" if each == "softmax" else each)
+        for each in problems
+    ]
+    with pytest.raises(ValueError, match=match):
+        project(tmp_path / "made", made, **options)  # type: ignore[arg-type]
+    assert not (tmp_path / "made").exists()
+
+
+def test_names_are_identifiers_of_63_characters_at_most() -> None:
+    hooks = ("scale", "mask", "causal", "dropout", "softcap", "outscale", "zeroempty", "sinkf32")
+    made = planned(
+        Problem.of("softmax", "float32", 1000, hooks=hooks), Problem.of("softmax", "float32", 8)
+    )
+    names = [name for g in made.groups for name in (g.name, *(e.name for e in g.entries))]
+    assert max(map(len, names)) == 63
+    assert all(name.isidentifier() for name in names if name)
+    assert len({*filter(None, names)}) == len([*filter(None, names)])

@@ -1,0 +1,2 @@
+#pragma once
+struct __half { unsigned short bits; };
