@@ -57,7 +57,7 @@ def chosen(
     x: Any,
     dtype: object,
     hooks: Mapping[str, Any],
-    library_of: Callable[[Any], tuple[Library, Any]] = library_of,
+    library_of: Callable[..., tuple[Library, Any]] = library_of,
     *,
     axis: int = -1,
 ) -> tuple[tuple[str, ...], tuple[Any, ...]]:
@@ -99,7 +99,7 @@ class _Finder:
         x: Any,
         dtype: object,
         hooks: Mapping[str, Any],
-        library_of: Callable[[Any], tuple[Library, Any]],
+        library_of: Callable[..., tuple[Library, Any]],
         axis: int,
     ) -> None:
         self.hooks = hooks

@@ -144,7 +144,7 @@ def _of_rows(library: Library, x: Any, name: str, given: Any) -> Any:
         return same
     if not hasattr(given, "shape"):
         raise InvalidTypeError(f"{name} must be a number, or an array of one a row, got {given!r}")
-    of, array = library_of(given)
+    of, array = library_of(given, name)
     if of is not library or library.device(array) != device:
         raise InvalidValueError(f"{name} must be of x's library and on its device")
     found = library.element_type(array)

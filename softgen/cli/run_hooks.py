@@ -93,7 +93,7 @@ def load(
     host = cast(Library, _Host(x, x_type))
     names, values = chosen(
         *(function, x, y_type, arguments),
-        library_of=lambda array: (host, array),
+        library_of=lambda array, _name="": (host, array),
         axis=-1 if axis == x.ndim - 1 else axis,
     )
     operands = Problem.of(

@@ -140,7 +140,8 @@ class RankedLogProbs(OfIds):
         off = 2.0**-126 + off  # subnormal numbers are 0
         near = (found[3] >= self._above(x, ids, off)) & (found[3] <= self._above(x, ids, -off))
         ranks = np.where((ranks != UNRANKED) & near, found[3], ranks)
-        return log_probs, log_probs_of(x, top_ids), top_ids, ranks, lse
+        best = log_probs_of(x, top_ids).astype(best.dtype)
+        return log_probs, best, top_ids, ranks, lse
 
     def of_columns(self, columns: Any, *inputs: Any) -> tuple[Any, ...]:
         """Return the results with those columns as the best."""

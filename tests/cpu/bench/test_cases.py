@@ -72,7 +72,9 @@ def test_the_exact_results_of_a_hook_are_those_of_its_kernel(
         given["scale"] = given["scale"].astype("float64")
     x = np.random.default_rng(0).standard_normal(SCORES)
     x[1, 2, 3] = -np.inf  # an empty row
-    names, values = chosen(SOFTMAX, x, None, given, lambda x: (library, x.view(CupyArray)))
+    names, values = chosen(
+        SOFTMAX, x, None, given, lambda x, _name="": (library, x.view(CupyArray))
+    )
     problem = Problem.of("softmax", "float64", 16, hooks=names)
     wide = [np.asarray(value) for value in values]
     (wanted,) = exact_results(problem, [x.reshape(-1, 16), *wide], wide=False)

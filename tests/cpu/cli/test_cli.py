@@ -41,7 +41,8 @@ def test_every_command_has_help_and_json(command: str) -> None:
 def test_the_functions_are_listed_in_one_place() -> None:
     told = ok("functions").stdout.splitlines()
     names = [function.name for function in all_functions()]
-    assert [line.split()[0] for line in told[1:]] == [n for n in names if not n.endswith("_i32")]
+    shown = [name for name in names if "_i32" not in name]
+    assert [line.split()[0] for line in told[1:]] == shown
     assert ["softmax", "y", "=", "softmax(x)"] in [line.split() for line in told]
     listed = document(ok("functions", "--json"))
     assert [each["name"] for each in listed] == names

@@ -85,6 +85,10 @@ ARGUMENTS: dict[str, Callable[[Any], tuple[Any, ...]]] = {
         *("softmax", 0, 0.0, -1, x.dtype, True, None),
     ),
     "ranked_log_probs": lambda x: (x, IDS, None, 0.7, 2, None),
+    "sample": lambda x: (
+        *(x, rows_of(x).abs(), None, None, rows_of(x).abs(), None),
+        *(1.0, 2, 0.5, 0.0, 3, 2**33, None),
+    ),
     "topk_softmax": lambda x: (x, None, 2, "softmax", None, None, False, 2.5, None),
     "topk_softmax_backward": lambda x: (
         *(x, *mine.topk_softmax(x.detach(), 1, scores="sigmoid"), rows_of(x)[:, None]),
@@ -110,8 +114,9 @@ VIEWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-# Whose gradient says that it is not differentiable again.
+# Whose gradient says that it is not differentiable again, and what has none.
 REFUSED = (
+    "sample",
     *("entropy_backward", "token_log_probs_backward", "hooked_terms", "hooked_backward"),
     "topk_softmax_backward",
     "probability_losses_backward",
@@ -147,7 +152,8 @@ def test_every_row_of_the_table_is_checked() -> None:
 
 
 def test_every_row_of_the_table_takes_dtensors_or_says_that_it_does_not() -> None:
-    refused = {name for name in TABLE if name.startswith(("hooked", "linear", "topk", "ranked"))}
+    without = ("hooked", "linear", "topk", "ranked", "sample")
+    refused = {name for name in TABLE if name.startswith(without)}
     assert set(TABLE) - set(RULES) == refused
 
 
