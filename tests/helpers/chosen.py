@@ -53,12 +53,12 @@ def objections(
     sources = [render(variant) for variant in variants]
     jobs = []
     for source in sources:
-        problem = source.variant.problem
+        problem = source.variant.problem.launched_on(1000)
         x, *others = inputs_of(problem)
         jobs.append(Job(source, x, tuple(others), placement=placement_of(problem, len(x))))
     found = []
     for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
-        problem, strategy = job.source.variant.problem, job.source.variant.strategy
+        problem, strategy = job.problem, job.source.variant.strategy
         if isinstance(result, EmulationError):
             found.append(f"{job.source.name}: {result}")
             continue
