@@ -321,10 +321,10 @@ def softgen_sample(arena: Arena) -> Entrant:
     """Return softgen's call on tensors."""
     import softgen
 
-    draw = getattr(softgen, "sample", None)
-    if draw is None:
-        raise AbsentError("this softgen has no `sample`")
-    return sampled(arena, lambda x: draw(x, seed=0, **SAMPLED)[0], filtered=True, note="a call")
+    def draw(x: Any) -> Any:
+        return softgen.sample(x, seed=0, **SAMPLED)[0]
+
+    return sampled(arena, draw, filtered=True, note="a call")
 
 
 def _multinomial(arena: Arena) -> Entrant:

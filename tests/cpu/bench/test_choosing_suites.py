@@ -325,13 +325,6 @@ def drawing(torch: Any, rows: int = 64, cols: int = 200) -> Any:
     return SimpleNamespace(torch_x=[x], pairs=1, shape=Shape("sample", DType.FLOAT32, rows, cols))
 
 
-def test_a_softgen_without_samples_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(softgen, "sample", raising=False)
-    monkeypatch.setattr(softgen, "__getattr__", lambda name: (_ for _ in ()).throw(AttributeError))
-    with pytest.raises(AbsentError, match="this softgen has no `sample`"):
-        softgen_sample(SimpleNamespace())  # type: ignore[arg-type]
-
-
 def test_samples_that_are_outside_of_a_filter_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     arena = drawing(torch)
