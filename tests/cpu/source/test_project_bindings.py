@@ -6,6 +6,7 @@ They are compiled as they are, but that CUDA is read as CPU; launches go to the 
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from softgen.source.project import Project, plan
 from softgen.source.project_text import texts
 from softgen.spec.problem import Problem
+from tests.helpers.cli_helpers import ROOT
 from tests.helpers.recorded_runtime import library
 
 PROBLEMS = (
@@ -204,6 +206,10 @@ def test_the_extension_of_pytorch(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(TORCH)
     done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, check=False
+        [sys.executable, str(script), str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout.endswith("all is right\n"), done.stderr[-4000:]
