@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from softgen.devices.gpu.device import unavailable_reason
+from tests.helpers.kept_builds import keep_programs, keep_small, put_host
 from tests.helpers.run_folder import run_folder
 
 _numbers = itertools.count()
@@ -65,9 +66,18 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     return folder
 
 
-@pytest.fixture
-def host_built(own_cache: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Have the emulator's own side built in the test's cache folder."""
-    from tests.helpers.emulator_helpers import put_host
+@pytest.fixture(autouse=True)
+def kept_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the emulator's programs kept from run to run."""
+    keep_programs(monkeypatch)
 
-    put_host(tmp_path_factory, own_cache)
+
+@pytest.fixture
+def host_built(own_cache: Path) -> None:
+    """Have the emulator's own side in the test's cache folder, for other processes."""
+    put_host(own_cache)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        keep_small()

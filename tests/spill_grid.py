@@ -15,7 +15,6 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from softgen.devices.gpu.compile import compile_offline
 from softgen.source.render import render
 from softgen.spec.arch import KNOWN
 from softgen.spec.dtypes import DType
@@ -24,6 +23,7 @@ from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess
+from tests.helpers.kept_builds import machine_code_of
 
 ROWS = 4096
 FEW_ROWS = (1, 8, 128)
@@ -85,7 +85,7 @@ def cases() -> list[Case]:
 
 def spilled(case: Case) -> int:
     """Return the bytes that the best guess spills, stores and loads."""
-    return compile_offline(render(case.guess), KNOWN[case.arch]).spill_bytes
+    return machine_code_of(render(case.guess), KNOWN[case.arch]).spill_bytes
 
 
 def table(texts: Mapping[tuple[str, str], tuple[Case, int]]) -> str:

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import shutil
-from pathlib import Path
 
 import numpy as np
-import pytest
 
-from softgen.devices.emulator import build, run
-from softgen.devices.emulator.folder import KIND
+from softgen.devices.emulator import run
 from softgen.source.render import Source, render
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
@@ -21,39 +16,8 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from tests.helpers.run_folder import run_folder
 
 ARCH = arch_named("sm_90")
-
-
-def put_host(factory: pytest.TempPathFactory, cache: Path) -> None:
-    """Put the emulator's own side, which takes 2 to 5 seconds to build, into a cache folder.
-
-    It is built once for all processes of a run.
-    """
-    shutil.copytree(_host(factory), cache / KIND, ignore=shutil.ignore_patterns("unit-*"))
-
-
-def _host(factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of programs that has it."""
-    run, kept = run_folder(factory), run_folder(factory) / "host" / KIND
-    with (run / "host.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not kept.exists():
-            patch.setenv("SOFTGEN_CACHE_DIR", str(run / "making"))
-            build([source_of("safe", 8)])
-            (run / "making").rename(run / "host")
-    return kept
-
-
-def share_programs(factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep built programs for all tests of a run."""
-    folder, host = run_folder(factory) / "programs", _host(factory)
-    with (run_folder(factory) / "host.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not folder.exists():
-            shutil.copytree(host, folder, ignore=shutil.ignore_patterns("unit-*"))
-    monkeypatch.setattr("softgen.devices.emulator.program.program_folder", lambda: folder)
 
 
 def source_of(strategy: str, cols: int, dtype: str = "float32") -> Source:

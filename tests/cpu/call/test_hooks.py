@@ -21,7 +21,6 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks.dropout import bits_of
 from softgen.spec.numerics import check
 from tests.helpers.cupy_calls import CupyArray, World, zeros
-from tests.helpers.emulator_helpers import share_programs
 
 SOFTMAX = Function.of("softmax")
 Array = npt.NDArray[Any]
@@ -31,7 +30,6 @@ Array = npt.NDArray[Any]
 def host(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, world: World
 ) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
     library = CupyLibrary()
 
     def library_of(x: Any, name: str = "") -> tuple[Any, Any]:

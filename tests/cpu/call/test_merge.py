@@ -34,7 +34,6 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.partial import pair
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
-from tests.helpers.emulator_helpers import share_programs
 
 Array = npt.NDArray[Any]
 Pair = tuple[Array, Array]
@@ -236,15 +235,12 @@ def test_libraries_and_devices_do_not_mix(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-def test_kernels_in_three_steps(
-    dtype: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_in_three_steps(dtype: str) -> None:
     """Three pieces of seven rows: partial of each, merge, finish of each, against float64.
 
     Bounds of the parts add up: that of finish, and for float32 of the sums from partial and of
     two exponentials and additions in merge, which together are again not more than that.
     """
-    share_programs(tmp_path_factory, monkeypatch)
     rng, cuts = np.random.default_rng(5), (0, 300, 301, 1000)
     kind = DType.of(dtype)
     values = rng.standard_normal((7, cuts[-1])) * 4

@@ -19,7 +19,7 @@ from softgen.cli.run_compute import Computed, compute
 from softgen.disk.owned import sealed
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli
-from tests.helpers.emulator_helpers import put_host, share_programs
+from tests.helpers.kept_builds import put_host
 
 CPU = ("run", "--device", "cpu")
 
@@ -29,7 +29,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return one cache folder for all tests here: each kernel is compiled once (a second each)."""
     folder = tmp_path_factory.mktemp("shared") / "cache"
     folder.mkdir(mode=0o700)
-    put_host(tmp_path_factory, folder)
+    put_host(folder)
     return folder
 
 
@@ -316,9 +316,8 @@ def test_a_wrong_result_exits_with_4(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_cache_that_cannot_be_written_costs_a_warning(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

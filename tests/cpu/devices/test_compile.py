@@ -36,6 +36,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess, candidates
 from tests import spill_grid
+from tests.helpers.kept_builds import machine_code_of
 from tests.helpers.single import BOTH
 
 H200 = arch_named("sm_90")
@@ -52,7 +53,7 @@ def complaint(variant: Variant, arch: Arch) -> str | None:
     """Return what is wrong with the machine code of `variant`, if anything is."""
     source = render(variant)
     try:
-        made = compile_offline(replace(source, options=(*source.options, *QUICKER)), arch)
+        made = machine_code_of(replace(source, options=(*source.options, *QUICKER)), arch)
     except CompileError as error:
         return str(error)
     launch = variant.launch
@@ -163,7 +164,7 @@ def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
     chosen = turns[[*DType].index(dtype) % 2 :: 2]
     assert len(chosen) >= 2
     assert chosen[0].strategy.knobs["held"] > 0
-    spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in chosen}
+    spills = {v.name: machine_code_of(render(v), H200).spill_bytes for v in chosen}
     assert not any(spills.values()), spills
 
 
@@ -186,7 +187,7 @@ def test_gradients_of_more_ids_than_threads_hold_do_not_spill(ids: int) -> None:
         for kind in all_strategies():
             chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 2)
     assert len(chosen) >= 12
-    local = {v.name: compile_offline(render(v), H200).local_bytes for v in chosen}
+    local = {v.name: machine_code_of(render(v), H200).local_bytes for v in chosen}
     assert not any(local.values()), local
 
 

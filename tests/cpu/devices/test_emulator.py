@@ -31,16 +31,10 @@ from tests.helpers.emulator_helpers import (
     broken,
     input_of,
     run_rows,
-    share_programs,
     source_of,
     written,
 )
 from tests.helpers.single import BOTH, check
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 @pytest.mark.parametrize("strategy", ["warp", "online", "safe"])

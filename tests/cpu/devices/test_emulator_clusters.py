@@ -11,17 +11,12 @@ from softgen.source.render import Source, render
 from softgen.spec.problem import Problem
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows
 from tests.helpers.single import check
 
 PUSH = "push(part, slots + rank * kWarps + thread / 32, &barrier, lane);"
 EXPECT = "mbarrier_expect(&barrier, sizeof(slots));"
 WAIT = "mbarrier_wait(&barrier);\n\n  MaxSum whole"
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def cluster(cols: int = 1000, dtype: str = "float32", size: int = 4) -> Source:

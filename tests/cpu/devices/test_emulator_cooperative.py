@@ -12,16 +12,11 @@ from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows
 from tests.helpers.single import BOTH, check
 
 # Two warps that work in each block, beside four that help.
 BLOCK = 192
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def cooperative(

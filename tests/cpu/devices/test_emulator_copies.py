@@ -18,14 +18,9 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, input_of, share_programs
+from tests.helpers.emulator_helpers import broken, input_of
 
 COLS = 256
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 @dataclass(frozen=True)

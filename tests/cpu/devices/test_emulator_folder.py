@@ -20,7 +20,8 @@ from softgen.devices.emulator.program import Program
 from softgen.disk import owned
 from softgen.source.render import Source
 from softgen.tuning import cache
-from tests.helpers.emulator_helpers import input_of, put_host, source_of
+from tests.helpers.emulator_helpers import input_of, source_of
+from tests.helpers.kept_builds import put_host
 
 ROOT = Path(__file__).parents[3]
 SOURCE = source_of("safe", 8)
@@ -31,7 +32,7 @@ OLD = "0123456789abcdef" * 2
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a cache folder in which the program of SOURCE was built."""
     folder = tmp_path_factory.mktemp("built")
-    put_host(tmp_path_factory, folder)
+    put_host(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOFTGEN_CACHE_DIR", str(folder))
         build([SOURCE])

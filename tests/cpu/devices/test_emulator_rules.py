@@ -8,12 +8,7 @@ import pytest
 
 from softgen.errors import EmulationError
 from softgen.source.render import Source
-from tests.helpers.emulator_helpers import broken, run_rows, share_programs, source_of, written
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
+from tests.helpers.emulator_helpers import broken, run_rows, source_of, written
 
 
 def report(source: Source, rows: int = 7, **options: int | bool) -> str:

@@ -15,7 +15,7 @@ from softgen.spec.numerics import Storage
 from softgen.spec.shards import mailbox_bytes
 from softgen.strategies.variants import parse_name
 from softgen.verify.sharded import accuracy_of, agree
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 # Two rows a block, a cluster, and the width of an empty shard, which holds one -inf.
 WIDE = "softmax_f32_100_sharded_block_p4_c4_g64_b128_m1_pdl1"
@@ -31,11 +31,6 @@ MINE = "slot_of(mailbox, row, tag, thread, shards, room)"
 OTHERS = MINE.replace("mailbox", "peer")
 AWAITED = "await_launch_before(x, y, mailboxes);"
 ROWS = 5
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def source(name: str) -> Source:

@@ -17,15 +17,9 @@ from tests.helpers.emulator_helpers import (
     broken,
     input_of,
     run_rows,
-    share_programs,
     source_of,
     written,
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def report(source: Source) -> str:

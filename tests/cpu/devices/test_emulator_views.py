@@ -19,12 +19,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.strategies.warp import Warp
-from tests.helpers.emulator_helpers import broken, input_of, share_programs
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
+from tests.helpers.emulator_helpers import broken, input_of
 
 
 def source_of(outer: int, strategy: Strategy | None = None, function: str = "softmax") -> Source:

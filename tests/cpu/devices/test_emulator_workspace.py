@@ -16,16 +16,11 @@ from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, parse_name
-from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows
 from tests.helpers.single import check
 
 ROWS = 3
 CHUNKS = 4
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def split(cols: int = 1000, dtype: str = "float32", reverse: bool = False) -> Source:

@@ -9,13 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from softgen.devices.gpu.compile import Compiled, compile_offline
+from softgen.devices.gpu.compile import Compiled
 from softgen.source.gallery import gallery
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, KNOWN, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess, candidates
 from tests.helpers.chosen import best_guesses
+from tests.helpers.kept_builds import machine_code_of
 
 H200 = arch_named(DEFAULT_ARCH)
 COMPILE = re.compile(
@@ -35,7 +36,7 @@ def made_of(source: Source) -> Compiled:
     (line,) = COMPILE.findall(source.text)
     options, arch, name = line
     assert (arch, name) == (DEFAULT_ARCH, source.name)
-    return compile_offline(replace(source, options=tuple(options.split())), arch_named(arch))
+    return machine_code_of(replace(source, options=tuple(options.split())), arch_named(arch))
 
 
 @pytest.mark.parametrize("name", sorted(shown()))
@@ -68,7 +69,7 @@ def test_every_kind_of_launch_tells_its_shared_memory(turn: int) -> None:
     kinds = kinds_of_launch()
     assert len(kinds) > 50
     told = {v.name: v.launch.static_shared_bytes for v in kinds[turn::4]}
-    made = {v.name: compile_offline(render(v), H200).shared_bytes for v in kinds[turn::4]}
+    made = {v.name: machine_code_of(render(v), H200).shared_bytes for v in kinds[turn::4]}
     assert told == made
 
 
@@ -116,7 +117,7 @@ def spills_of_guesses(arch: str, *, every: bool) -> dict[str, int]:
         for k, cols in enumerate((50257, 151936))
         if every or (i + j + k) % 2
     ]
-    return {v.name: compile_offline(render(v), KNOWN[arch]).spill_bytes for v in variants}
+    return {v.name: machine_code_of(render(v), KNOWN[arch]).spill_bytes for v in variants}
 
 
 @pytest.mark.parametrize("arch", list(KNOWN))
@@ -141,7 +142,7 @@ def test_capped_settings_do_not_spill(arch: str) -> None:
                 if knobs["min_blocks"] > 1:
                     chosen[function, dtype, knobs["unroll"]] = variant
     assert chosen
-    spills = {v.name: compile_offline(render(v), KNOWN[arch]).spill_bytes for v in chosen.values()}
+    spills = {v.name: machine_code_of(render(v), KNOWN[arch]).spill_bytes for v in chosen.values()}
     assert not any(spills.values()), spills
 
 
@@ -154,7 +155,7 @@ def test_capped_gradients_from_a_given_lse_do_not_spill() -> None:
         if variant.strategy.knobs["min_blocks"] > 1 and variant.strategy.knobs["unroll"] == 2
     ]
     assert {variant.strategy.knobs["pack_size"] for variant in capped} >= {2, 4}
-    spills = {v.name: compile_offline(render(v), H200).spill_bytes for v in capped}
+    spills = {v.name: machine_code_of(render(v), H200).spill_bytes for v in capped}
     assert not any(spills.values()), spills
 
 

@@ -9,10 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-import pytest
-
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import share_programs
 from tests.mutation import COUNTS, subjects
 
 
@@ -27,10 +24,7 @@ def counted() -> dict[str, list[dict[str, int]]]:
     return found
 
 
-def test_kernels_do_what_they_did(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
+def test_kernels_do_what_they_did() -> None:
     assert counted() == json.loads(COUNTS.read_text())
 
 

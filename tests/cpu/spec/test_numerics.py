@@ -28,7 +28,6 @@ from softgen.spec.numerics import (
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess, parse_name
 from softgen.verify.regimes import REGIMES, Slices
-from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import check, reference
 
 SOFTMAX, LOG = SOFTMAX, LOG_SOFTMAX
@@ -179,10 +178,7 @@ def test_wide_spreads_need_the_bound_that_float64_has() -> None:
 
 
 @LONG_DOUBLE
-def test_a_kernels_exponent_is_rounded_too(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
+def test_a_kernels_exponent_is_rounded_too() -> None:
     wide = Problem.of(SOFTMAX, "float64", 1000)
     x = wide_rows()
     y = run(render(best_guess(wide, 3, arch_named("sm_90"), "block")), x)

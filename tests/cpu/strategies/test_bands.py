@@ -14,7 +14,7 @@ from softgen.strategies.bands import Bands, band_packs
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken
 
 HOOKS = ("scale", "outscale", "zeroempty")
 
@@ -53,11 +53,6 @@ SOURCES = (
     source_of("log_softmax_backward", "bfloat16", 99, 6, 8, 27, 32, 3, 1),
     source_of("logsumexp", "float16", 65, 3, 8, 30, 32, 1, 1),
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def test_packs_across_the_end_of_inner_are_right_on_hard_rows() -> None:

@@ -14,16 +14,11 @@ from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named(DEFAULT_ARCH)
 K8 = "topk_softmax_k8"
 ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken, input_of
 
 
 def problem_of(cols: int, inner: int, dtype: str = "float32") -> Problem:
@@ -112,11 +112,6 @@ ALL = (
     *(ALONE, DIRECT, TOTALS, TOTALS_OF_MORE_ROWS, ACROSS_OUTERS),
     *(CLUSTER, CLUSTER_OF_MORE_ROWS, STRIPS, STRIPS_OF_A_WARP, TILES, TILES_OF_A_THREAD),
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def test_every_way_of_exchange_is_right_on_hard_rows() -> None:

@@ -21,17 +21,12 @@ from softgen.strategies.select import select
 from softgen.strategies.variants import candidates
 from softgen.verify.verify import on_emulator
 from tests.helpers.cli_helpers import ok
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")
 STRATEGIES = {kind.name for kind in all_strategies() if Feature.DOTS in kind.takes}
 SINK = ("scalerow", "mask", "sinkf32")
 ENDS = ("scale", "lengthsi32", "causal", "sinkf16")
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def sources(name: str, cols: int, dtype: str, hooks: tuple[str, ...]) -> dict[str, Source]:

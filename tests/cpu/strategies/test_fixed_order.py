@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import Program, build
-from softgen.devices.gpu.compile import compile_offline
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
 from softgen.spec import numerics
@@ -18,16 +17,12 @@ from softgen.strategies.cluster import Cluster
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, best_guess
 from softgen.strategies.warp import Warp
-from tests.helpers.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken
+from tests.helpers.kept_builds import machine_code_of
 from tests.helpers.single import check
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
 ROWS = 17
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def problem_of(dtype: str, cols: int, out: str | None = None, function: str = "softmax") -> Problem:
@@ -185,4 +180,4 @@ def test_the_choice_spills_nowhere(dtype: DType) -> None:
     for number, cols in [*enumerate(every, start)][start % 2 :: 2]:
         problem = problem_of(dtype.value, cols, function=("softmax", "log_softmax")[number % 2])
         source = render(best_guess(problem, 4096, ARCH))
-        assert compile_offline(source, ARCH).local_bytes == 0, source.name
+        assert machine_code_of(source, ARCH).local_bytes == 0, source.name

@@ -15,7 +15,7 @@ from softgen.spec.dtypes import Float8
 from softgen.spec.numerics import check, decode, encode, hook_examples
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess, parse_name
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 # Packs of 8 and of 4, results that lanes turn back, rows that start anywhere, one element a store.
 NAMES = (
@@ -27,11 +27,6 @@ NAMES = (
     "softmax_bf16_to_e5m2_21_in8_strips_p8_w1_b32_u2",
     "softmax_f32_to_e5m2_33_safe_b64",
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def jobs_of(names: tuple[str, ...]) -> list[Job]:

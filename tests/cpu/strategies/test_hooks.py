@@ -23,7 +23,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.winners import fitting, winner
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")
 ROWS = 14
@@ -42,11 +42,6 @@ SETTINGS = {
 }
 WITHOUT_ENDS = ("cooperative", "shared")
 KINDS = {hook.kind: hook for hook in HOOKS}
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def variant_of(hooks: str, strategy: str, function: str = "softmax") -> Variant:

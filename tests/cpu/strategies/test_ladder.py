@@ -23,18 +23,12 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.select import NAMED, select
 from softgen.strategies.variants import Variant, candidates
-from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import BOTH, check
 
 H200 = arch_named("sm_90")
 EVERY = (*LADDER, *ARTICLES)
 KIBI = Problem.of("softmax", "float32", 1024)
 LESSONS = {"oneflowblock", "oneflowwarp", "recurrence", "serial", "threepass"}
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def text_of(name: str, problem: Problem = KIBI) -> str:

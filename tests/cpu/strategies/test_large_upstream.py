@@ -8,15 +8,9 @@ import pytest
 from softgen.spec.numerics import Storage, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from tests.helpers.chosen import chosen, objections, row_count
-from tests.helpers.emulator_helpers import share_programs
 
 SCALE = 65536.0
 SCALED = ("upstream", "entropy_upstream", "out_scale", "kept_scale")
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def rows_of(problem: Problem) -> Storage:

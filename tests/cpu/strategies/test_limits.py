@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from softgen.call.merge import merge
 from softgen.devices.emulator import Job, Results, build
@@ -19,7 +18,6 @@ from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.online import Online
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import share_programs
 
 FUNCTIONS = (
     "cross_entropy",
@@ -37,11 +35,6 @@ FUNCTIONS = (
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
 PACKED = (Block(8, 16, 64, 64, 1, packed=True), Cluster(8, 16, 32, 2, 1, False, packed=True))
 ROWS = 64
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def sources() -> list[Source]:

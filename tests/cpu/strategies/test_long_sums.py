@@ -16,7 +16,7 @@ from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.shared import PLAIN, Shared
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 from tests.helpers.single import reference
 
 THREADS = 64
@@ -27,11 +27,6 @@ SETTINGS: list[tuple[Strategy, int]] = [
     (Serial(32), 1),
     (Shared(4, THREADS, PLAIN, 1, 0), 4),
 ]
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def errors(sources: Sequence[Source], step: int) -> list[float]:

@@ -19,7 +19,7 @@ from softgen.strategies.split import Split
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, candidates
 from softgen.verify.matrix import exchanges, layouts
-from tests.helpers.emulator_helpers import ARCH, broken, input_of, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken, input_of
 from tests.helpers.single import check
 
 ROWS = 9
@@ -30,11 +30,6 @@ SHARED_BY_BLOCKS = (
     Split.name,
     Spread.name,
 )  # tests/gpu/test_many_rows.py has these
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def first_row(source: Source) -> int:

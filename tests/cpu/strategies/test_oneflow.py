@@ -27,16 +27,11 @@ from softgen.strategies.oneflow import oneflow_dispatch
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, parse_name
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 from tests.helpers.single import BOTH, check
 
 H200 = arch_named("sm_90")
 KIBI = Problem.of("softmax", "float32", 1024)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 # dtype, columns, rows; packs, elements a lane, lanes, rows at once, padding; blocks of the launch.

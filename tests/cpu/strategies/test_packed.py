@@ -19,7 +19,7 @@ from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify import verify as verify_module
 from softgen.verify.verify import Report, verify
-from tests.helpers.emulator_helpers import broken, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, run_rows
 from tests.helpers.single import BOTH
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
@@ -29,11 +29,6 @@ CLUSTER = Cluster(8, 64, 128, 16, 9, False, packed=True)
 
 # Packs that end with the row, that end in it, and rows that start anywhere; one warp has no column.
 WIDTHS = (512, 456, 461)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def setting(kind: type[Sliced], problem: Problem) -> Sliced:

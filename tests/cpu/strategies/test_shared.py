@@ -14,17 +14,12 @@ from softgen.spec.arch import KNOWN, Arch, arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.variants import Variant, candidates, parse_name
-from tests.helpers.emulator_helpers import broken, input_of, run_rows, share_programs
+from tests.helpers.emulator_helpers import broken, input_of, run_rows
 from tests.helpers.single import check
 
 H200 = arch_named("sm_90")
 KIBI = Problem.of("softmax", "float32", 1024)
 WAYS = [(PLAIN, 1), (ASYNC, 1), (BULK, 1), (BULK, 2), (BULK, 3)]
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def setting(copy: int, stages: int = 1, block: int = 64, pack: int = 4) -> Shared:

@@ -18,7 +18,6 @@ from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import share_programs
 from tests.helpers.single import reference
 
 ROWS = 33
@@ -27,11 +26,6 @@ ROWS = 33
 ROUNDS_MEET = (Block(4, 40, 64, 64, 1), 64 * 9 * 4 - 3)
 BLOCKS_MEET = (Cluster(4, 8, 32, 16, 1, False), 40 * 13 * 4 - 3)
 CHUNKS_MEET = (Split(4, 8, 64, 1, False), 128 * 5 * 4 - 3)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def source_of(strategy: Sliced, cols: int) -> Source:

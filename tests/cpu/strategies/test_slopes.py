@@ -14,18 +14,12 @@ from softgen.spec.arch import arch_named
 from softgen.spec.numerics import check, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
-from tests.helpers.emulator_helpers import share_programs
 
 H200 = arch_named("sm_90")
 ROWS = 12
 STEMS = ("cross_entropy_grad", "cross_entropy_grad_rows", "cross_entropy_grad_smooth")
 HOOKS = (("softcap",), ("scale", "softcap"), ("scaleany",), ("scalerow", "softcap"))
 KINDS = (("float32", 100), ("bfloat16", 1001), ("float64", 33), ("float16", 5000))
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def job_of(name: str, hooks: tuple[str, ...], dtype: str, cols: int, strategy: str) -> Job:

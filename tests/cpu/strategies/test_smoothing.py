@@ -16,7 +16,6 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
-from tests.helpers.emulator_helpers import share_programs
 
 H200 = arch_named("sm_90")
 STRATEGIES = [kind.name for kind in all_strategies() if Feature.BELOWS in kind.takes]
@@ -26,11 +25,6 @@ PACKED = (
     ("float16", 5000, "block_p8_c8_g1024_b1024_m1_pk"),
     ("bfloat16", 33001, "cluster_p8_c40_b128_k8_m1_pk"),
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def rows_of(problem: Problem) -> Any:

@@ -15,16 +15,10 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import check, encode
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
-from tests.helpers.emulator_helpers import share_programs
 
 ARCH = arch_named("sm_90")
 ROWS, COLS = 300, 300
 CAPS = (1.0, 50.0, 300.0, 1000.0, 1025.0, 3000.0, 10000.0)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def rows_of(cap: float) -> list[Any]:

@@ -15,7 +15,7 @@ from softgen.strategies.select import select
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken
 
 HOOKS = ("scale", "outscale", "zeroempty")
 
@@ -75,11 +75,6 @@ SOURCES = (
     source_of("softmax_backward", "float32", 512, 7, 4, 7, 64, 1, 2, 1, again=2, shared=4),
     source_of("softmax", "float32", 512, 7, 4, 7, 64, 1, 2, 1, again=2, shared=4, hooks=HOOKS),
 )
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def test_every_way_to_hold_and_to_exchange_is_right_on_hard_rows() -> None:

@@ -12,14 +12,8 @@ from softgen.spec.numerics import Storage, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from tests.helpers.chosen import chosen, objections, row_count
-from tests.helpers.emulator_helpers import share_programs
 
 H200 = arch_named("sm_90")
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def rows_of(problem: Problem) -> Storage:

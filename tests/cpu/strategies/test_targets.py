@@ -20,15 +20,9 @@ from softgen.spec.numerics import check, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import share_programs
 
 H200 = arch_named("sm_90")
 LARGEST = 2**31 - 1
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def variant_of(problem: Problem, choice: str, rows: int = 64) -> Variant:

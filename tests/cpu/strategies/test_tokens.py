@@ -20,14 +20,9 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates, parse_name
 from softgen.verify.verify import on_emulator
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def sources(problem: Problem) -> dict[str, Source]:

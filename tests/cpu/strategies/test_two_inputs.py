@@ -22,18 +22,13 @@ from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.warp import Warp
 from softgen.verify import verify as verify_module
 from softgen.verify.verify import Report, verify
-from tests.helpers.emulator_helpers import broken, input_of, share_programs
+from tests.helpers.emulator_helpers import broken, input_of
 
 H200 = arch_named("sm_90")
 GRADIENTS = ("softmax_backward", "log_softmax_backward")
 
 # Packs that end with the row, that end in it, and rows that start anywhere; one warp has no column.
 WIDTHS = (512, 456, 461)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def verified(variants: list[Variant], monkeypatch: pytest.MonkeyPatch) -> Report:

@@ -29,7 +29,6 @@ from tests.differential.inputs import function_inputs
 from tests.differential.rows import Entered
 from tests.differential.run import Report, differential
 from tests.differential.storage import LARGEST, Stored, exact, rounded, steps
-from tests.helpers.emulator_helpers import share_programs
 
 ARCH = arch_named(DEFAULT_ARCH)
 FOLDER = Path(package.__file__).parent
@@ -39,11 +38,6 @@ REFERENCE = ("bounds", "dropout", "functions", "reference", "rows", "storage")
 
 # Kernels of the seed, of as many functions, strategies and layouts as there are numbers.
 NUMBERS = (2, 36, 39, 52, 53, 58, 89, 106)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def test_drawn_kernels_are_right() -> None:

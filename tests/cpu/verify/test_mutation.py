@@ -2,15 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from tests.helpers.emulator_helpers import share_programs
 from tests.mutation import RULES, judge, mutants_of, sample, subjects
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def test_broken_kernels_are_seen() -> None:

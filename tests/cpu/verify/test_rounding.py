@@ -19,7 +19,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import candidates
 from softgen.verify.matrix import layouts
-from tests.helpers.emulator_helpers import ARCH, broken, share_programs
+from tests.helpers.emulator_helpers import ARCH, broken
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -27,11 +27,6 @@ HALVES = (DType.FLOAT16, DType.BFLOAT16)
 # for rows of tiles.
 WIDTHS = (100, 5000, 32768, 69)
 WIDEST = max(WIDTHS)
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 def kernels(function: str, types: Sequence[DType], out: DType) -> list[Source]:

@@ -20,7 +20,6 @@ from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
 from softgen.spec.numerics import Storage, check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
-from tests.helpers.emulator_helpers import share_programs
 
 WIDTHS = (64, 96, 128, 160, 256, 288, 384)
 LONG = (1500, 2047, 2048, 5000, 20000)  # also in blocks and clusters
@@ -87,10 +86,7 @@ def wrong_of(numbers: Sequence[int]) -> tuple[list[str], list[Variant]]:
 
 
 @pytest.mark.parametrize("first", range(0, CASES, BATCH))
-def test_drawn_cases(
-    first: int, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
+def test_drawn_cases(first: int) -> None:
     wrong, variants = wrong_of(range(first, first + BATCH))
     assert not wrong
     assert {variant.strategy.name for variant in variants} == set(STRATEGIES)

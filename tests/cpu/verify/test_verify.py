@@ -31,14 +31,9 @@ from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
 from tests.helpers.chosen import best_guesses
 from tests.helpers.cover import cover
-from tests.helpers.emulator_helpers import broken, share_programs
+from tests.helpers.emulator_helpers import broken
 
 README = Path(__file__).parents[3] / "README.md"
-
-
-@pytest.fixture(autouse=True)
-def programs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    share_programs(tmp_path_factory, monkeypatch)
 
 
 Inputs = Sequence[Storage]

@@ -1,0 +1,112 @@
+"""What tests build is kept from run to run: the emulator's programs, and NVRTC's machine code.
+
+Each is found by a digest of all that it is made of, so a run that changes no text builds nothing.
+SOFTGEN_BUILD_CACHE names the folder, by default ~/.cache/softgen-build. A run does without it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from softgen.devices.emulator import folder as programs
+from softgen.devices.emulator import program
+from softgen.devices.emulator.compiler import Compiler, find_compiler
+from softgen.devices.gpu.compile import Compiled, compile_offline
+from softgen.disk import owned
+from softgen.disk.files import read_regular, write_whole
+from softgen.source.render import Source
+from softgen.spec.arch import Arch
+
+CODE = "code"
+MAX_BYTES = 2**30  # of programs, of which a run takes 0.3 GB
+MAX_CODES = 20_000  # of machine code, of which a run takes 2,000
+
+
+def store(kind: str) -> Path:
+    """Return a folder of what is kept."""
+    named = os.environ.get("SOFTGEN_BUILD_CACHE") or "~/.cache/softgen-build"
+    folder = Path(os.path.expanduser(named)).absolute() / kind
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def keep_programs(patch: pytest.MonkeyPatch) -> None:
+    """Have the emulator take what is kept, in place of compiling it, into its own folder."""
+    patch.setattr(program, "_compile", functools.partial(_compile, program._compile))
+    patch.setattr(program, "_host_object", functools.partial(_host_object, program._host_object))
+
+
+def put_host(cache: Path) -> None:
+    """Put the emulator's own side, which takes 2 to 5 seconds to build, into a cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTGEN_CACHE_DIR", str(cache))
+        keep_programs(patch)
+        program._host_object(find_compiler(), programs.program_folder())
+
+
+def _compile(
+    real: Callable[..., Path], compiler: Compiler, text: str, folder: Path, stem: str
+) -> Path:
+    kept = store(programs.KIND)
+    return _placed(programs.kept(kept, stem) or real(compiler, text, kept, stem), folder)
+
+
+def _host_object(real: Callable[..., Path], compiler: Compiler, folder: Path) -> Path:
+    return _placed(real(compiler, store(programs.KIND)), folder)
+
+
+def _placed(built: Path, folder: Path) -> Path:
+    """Return a file of the store in another folder."""
+    path = folder / built.name
+    if path == built:
+        return path
+    with contextlib.suppress(FileExistsError):
+        try:
+            os.link(built, path)
+        except OSError as error:
+            if isinstance(error, FileExistsError):
+                raise
+            shutil.copy2(built, path)  # another file system
+    return path
+
+
+def machine_code_of(source: Source, arch: Arch) -> Compiled:
+    """Return what `compile_offline` returns, kept; errors are not."""
+    made_by = (source.name, source.text, *source.options, arch.name, *_wheels())
+    path = store(CODE) / hashlib.sha256("\0".join(made_by).encode()).hexdigest()[:32]
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        kept = json.loads(read_regular(path))
+        os.utime(path)
+        return Compiled(**{**kept, "cubin": base64.b64decode(kept["cubin"], validate=True)})
+    made = compile_offline(source, arch)
+    fields = {**made._asdict(), "cubin": base64.b64encode(made.cubin).decode()}
+    write_whole(path, json.dumps(fields).encode())
+    return made
+
+
+@functools.cache
+def _wheels() -> tuple[str, ...]:
+    """Return the versions of what NVRTC and its headers come from."""
+    found = ((each.metadata["Name"], each.version) for each in importlib.metadata.distributions())
+    return tuple(sorted(f"{n}=={v}" for n, v in found if n and n.startswith(("nvidia", "cuda"))))
+
+
+def keep_small() -> None:
+    """Delete what was not used for longest."""
+    folder = store(programs.KIND)
+    owned.mark(programs.KIND, folder)
+    programs.keep_small(folder, MAX_BYTES)
+    codes = sorted(store(CODE).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in codes[MAX_CODES:]:
+        path.unlink(missing_ok=True)
