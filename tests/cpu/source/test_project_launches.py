@@ -47,6 +47,7 @@ PROBLEMS = (
 SPLIT = parse_name("softmax_f32_4096_split_p4_c4_b128_m1_rev")
 
 OK, NULL, MISALIGNED, OVERLAP, ROWS, COLS, NO_KERNEL, WORKSPACE, OLD, CUDA = range(10)
+ILLEGAL_ADDRESS = 700
 
 
 @pytest.fixture(scope="module")
@@ -382,6 +383,23 @@ def test_kernels_that_do_not_fit_give_way(tmp_path: Path) -> None:
     for variant in given:
         assert "anywidth" in launched_for(variant).source.name
     made.take()
+
+
+def test_an_error_that_is_not_the_kernels_is_told_and_not_kept(tmp_path: Path) -> None:
+    """As that of a launch before, which ended in an address that is none."""
+    shared = best("shared", 20000)
+    made = library(plan([shared], archs=["sm_90"]), tmp_path, computes=False)
+    _, entry = typed(made, shared.problem.label)
+    values: list[Any] = [2**40, 2**45]
+    error = ctypes.c_int.in_dll(made.handle, "stub_ready_error")
+    error.value = ILLEGAL_ADDRESS
+    assert made.call(entry.name, entry.problem, values, 64) == CUDA
+    assert made.handle.softgen_kernels_cuda_error() == ILLEGAL_ADDRESS
+    assert made.take() == []
+    error.value = 0
+    assert made.call(entry.name, entry.problem, values, 64) == OK
+    (launched,) = made.take()
+    assert launched.source.variant == shared
 
 
 def test_a_cooperative_grid_is_cut_to_the_blocks_that_are_resident(tmp_path: Path) -> None:
