@@ -17,7 +17,7 @@ from softgen.source.project_folder import project, write
 from softgen.source.project_text import texts
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
-from softgen.strategies.variants import Variant
+from softgen.strategies.variants import Variant, parse_name
 from softgen.verify.matrix import matrix
 from tests.helpers.cover import cover
 
@@ -190,3 +190,48 @@ def test_names_are_identifiers_of_63_characters_at_most() -> None:
     assert max(map(len, names)) == 63
     assert all(name.isidentifier() for name in names if name)
     assert len({*filter(None, names)}) == len([*filter(None, names)])
+
+
+TOGETHER = """\
+cmake_minimum_required(VERSION 3.24)
+project(together LANGUAGES CXX)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_SEPARABLE_COMPILATION ON)
+set(CMAKE_UNITY_BUILD ON)
+include(FetchContent)
+FetchContent_Declare(older SOURCE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/older)
+FetchContent_MakeAvailable(older)
+add_subdirectory(newer)
+add_executable(program main.cpp)
+target_link_libraries(program PRIVATE older::older newer::newer)
+"""
+
+BOTH = """\
+#include <newer.h>
+#include <older.h>
+int main() {
+  return older_softmax_f32_64(nullptr, nullptr, 0, nullptr, 0, nullptr) != OLDER_OK ||
+         newer_softmax_f32_64(nullptr, nullptr, 0, nullptr, 0, nullptr) != NEWER_OK;
+}
+"""
+
+
+@needs_nvcc
+@pytest.mark.parametrize("shared", ["ON", "OFF"])
+def test_two_libraries_of_one_program_have_kernels_of_their_own(
+    tmp_path: Path, shared: str
+) -> None:
+    """Of one name, for other architectures; in a build that hides, joins and links what it can."""
+    given = [parse_name("softmax_f32_64_warp_p4_c8_g8_r1_b128")]
+    for name, arch in (("older", "sm_80"), ("newer", "sm_90")):
+        project(tmp_path / name, given, name=name, archs=[arch])
+    (tmp_path / "CMakeLists.txt").write_text(TOGETHER)
+    (tmp_path / "main.cpp").write_text(BOTH)
+    run("cmake", "-S", ".", "-B", "b", f"-DBUILD_SHARED_LIBS={shared}", cwd=tmp_path)
+    run("cmake", "--build", "b", "-j", os.cpu_count() or 1, cwd=tmp_path)
+    run(tmp_path / "b" / "program", cwd=tmp_path)
+    for name in ("older", "newer"):
+        (built,) = (tmp_path / "b").rglob(f"lib{name}.{'so' if shared == 'ON' else 'a'}")
+        symbols = {line.split()[-1] for line in run("nm", built, cwd=tmp_path).splitlines() if line}
+        assert f"{name}_{given[0].name}" in symbols
+        assert given[0].name not in symbols
