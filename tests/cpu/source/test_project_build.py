@@ -157,6 +157,34 @@ def test_a_project_can_be_written_again_and_keeps_edited_files(tmp_path: Path) -
     assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
 
 
+def test_the_header_says_what_each_argument_is() -> None:
+    made = planned(
+        Problem.of("cross_entropy", "bfloat16", 1000),
+        Problem.of("cross_entropy", "float64", 1000),
+        Problem.of("sample_filtered_rows_seeds", "float32", 1000, hooks=("mask", "causal")),
+        Problem.of("log_softmax_lse", "float32", 100, layout="in8", out_dtype="float16"),
+        Problem.of("softmax", "float32", 100, layout="strided3"),
+    )
+    header = texts(made)["include/paired.h"]
+    for group in made.groups:
+        _, _, behind = header.partition(f"\n// {group.name}: ")
+        said = behind.partition("\n// 100")[0]
+        for name in ("in, out", "cols", *(o.name for o in group.operands), "rows"):
+            assert said.count(f"\n//   {name}: ") == 1, (group.name, name)
+    for line in (
+        "x: in [rows][cols], contiguous",
+        "loss: float32, or float64 where in or out is, [rows], contiguous",
+        "y: out [rows / 8][cols][8], contiguous; may be x where in is out",
+        "x: in [rows / size1 / size2][size1][size2][cols], strided",
+        "top_k: int64 [rows], contiguous",
+        "rows: 0 or more, a multiple of 8",
+    ):
+        assert f"\n//   {line}\n" in header, line
+    pairs = "PAIRED_BFLOAT16 and PAIRED_BFLOAT16; PAIRED_FLOAT64 and PAIRED_FLOAT64"
+    assert pairs in header
+    assert max(len(line) for line in header.splitlines() if line.startswith("//   ")) <= 100
+
+
 @pytest.mark.parametrize(
     ("problems", "options", "match"),
     [
