@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from softgen.source import project_folder
+from softgen.source.emit import write_if_different
 from softgen.source.project import Project, plan
 from softgen.source.project_folder import project, write
 from softgen.source.project_text import texts
@@ -157,6 +160,38 @@ def test_a_project_can_be_written_again_and_keeps_edited_files(tmp_path: Path) -
     assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_that_ends_on_the_way_leaves_what_the_next_one_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """After any number of files; with other options than those of the run that ended."""
+    given = [[Problem.of("softmax", "float32", cols)] for cols in (64, 128, 256)]
+
+    def contents(folder: Path) -> dict[str, str]:
+        return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*.*")}
+
+    project(tmp_path / "whole", given[2], name="mine")
+    wanted = contents(tmp_path / "whole")
+    for most in range(len(wanted) + 1):
+        folder = tmp_path / f"after_{most}"
+        if not first:
+            project(folder, given[0], name="mine")
+        written: list[Path] = []
+
+        def write_some(path: Path, text: str) -> bool:
+            if len(written) == most:  # noqa: B023
+                raise KeyboardInterrupt
+            written.append(path)  # noqa: B023
+            return write_if_different(path, text)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(project_folder, "write_if_different", write_some)
+            with contextlib.suppress(KeyboardInterrupt):
+                project(folder, given[1], name="mine")
+        project(folder, given[2], name="mine")
+        assert contents(folder) == wanted
+
+
 def test_the_header_says_what_each_argument_is() -> None:
     made = planned(
         Problem.of("cross_entropy", "bfloat16", 1000),
@@ -191,6 +226,9 @@ def test_the_header_says_what_each_argument_is() -> None:
         ([], {}, "at least one problem"),
         (["softmax"], {"name": "Two words"}, "lower-case letters"),
         (["softmax"], {"name": "a" * 25}, "at most 24"),
+        (["softmax"], {"name": "test"}, "target of CMake"),
+        (["softmax"], {"name": "math"}, "as my_math"),
+        (["softmax"], {"name": "cuda_fp16"}, "of a header"),
         (["softmax"], {"bindings": ["jax"]}, "tvm-ffi and torch"),
         (["softmax"], {"archs": []}, "one architecture"),
         (["sharded"], {}, "several devices"),
