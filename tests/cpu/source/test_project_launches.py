@@ -350,6 +350,22 @@ def test_the_example_is_right_on_the_cpu(
     assert len(loaded.take()) > 30
 
 
+def test_the_example_says_that_there_is_no_gpu_and_that_nothing_was_computed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = library(plan([Problem.of("cross_entropy", "float32", 100)]), tmp_path, computes=False)
+
+    def said() -> str:
+        made.handle["_Z12example_mainv"]()
+        ctypes.CDLL(None).fflush(None)
+        return capfd.readouterr().out
+
+    assert said().startswith("nothing was computed")
+    ctypes.c_int.in_dll(made.handle, "stub_error").value = 100
+    assert said() == "FAILED: there is no GPU to run on (an error of the stub)\n"
+    assert made.take() == []
+
+
 def best(strategy: str, cols: int, arch: str = "sm_90") -> Variant:
     return best_guess(Problem.of("softmax", "float32", cols), 16, arch_named(arch), strategy)
 

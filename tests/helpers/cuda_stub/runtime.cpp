@@ -14,6 +14,11 @@ cudaError_t cudaGetDevice(int* device) {
   return static_cast<cudaError_t>(stub_error);
 }
 
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = stub_error ? 0 : 1;
+  return static_cast<cudaError_t>(stub_error);
+}
+
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
