@@ -110,7 +110,8 @@ def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path, arch: st
     write(tmp_path / "paired", texts(made), made)
     flags = "-Wall -Wextra -Wshadow -Werror"
     jobs = os.cpu_count() or 1
-    run("cmake", "-S", "paired", "-B", "b", f"-DCMAKE_CXX_FLAGS={flags}", cwd=tmp_path)
+    strict = [f"-DCMAKE_CXX_FLAGS={flags}", "-DCMAKE_CUDA_FLAGS=--Werror=all-warnings"]
+    run("cmake", "-S", "paired", "-B", "b", *strict, cwd=tmp_path)
     run("cmake", "--build", "b", "-j", jobs, cwd=tmp_path)
     run("cmake", "--install", "b", "--prefix", tmp_path / "installed", cwd=tmp_path)
 
