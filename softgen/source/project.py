@@ -27,6 +27,17 @@ NAME = "softgen_kernels"
 # Up to how many rows a class of them goes, and for how many its kernel is chosen.
 CLASSES = ((128, 32), (2048, 512), (2**63 - 1, 8192))
 
+# Targets that CMake has itself, and headers and libraries that a program means by these names.
+_TAKEN = re.compile(
+    r"all|clean|edit_cache|help|install|list_install_components|package|package_source|"
+    r"rebuild_cache|test|assert|complex|ctype|errno|fenv|float|inttypes|iso646|limits|"
+    r"locale|math|setjmp|signal|stdalign|stdarg|stdatomic|stdbool|stddef|stdint|stdio|"
+    r"stdlib|stdnoreturn|string|tgmath|threads|time|uchar|wchar|wctype|aio|dirent|dlfcn|"
+    r"endian|fcntl|features|glob|grp|iconv|libgen|malloc|memory|net|netdb|poll|pthread|"
+    r"pwd|regex|sched|search|semaphore|spawn|strings|syscall|sys|syslog|termios|ucontext|"
+    r"unistd|values|wait|c|dl|m|rt|cuda|cudart|cudnn|cublas|cufft|curand|cusolver|"
+    r"cusparse|nccl|nvrtc|python|torch|numpy|cuda_.*"
+)
 _IDENTIFIER = 63  # characters that every compiler keeps of a name
 _BLOCK = 256  # threads of a kernel of any width: rows are as often short as long
 
@@ -116,6 +127,11 @@ def plan(
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,23}", name):
         raise InvalidValueError(
             f"name must be lower-case letters, digits and _, at most 24, got {name!r}"
+        )
+    if _TAKEN.fullmatch(name):
+        raise InvalidValueError(
+            f"name {name!r} is that of a target of CMake, of a header or of a library already; "
+            f"give another, as my_{name}"
         )
     for binding in bindings:
         if binding not in BINDINGS:

@@ -106,52 +106,72 @@ def write(folder: Path, files: dict[str, str], made: Project) -> Report:
     folder.mkdir(parents=True, exist_ok=True)
     with alone_in(folder):
         before = _listed(folder)
-        for path in (*files, *before):
-            _refuse_foreign(folder, path, before, files.get(path))
-        stale = [path for path in before if path not in files and (folder / path).is_file()]
+        found = {path: _there(folder, path, before, files.get(path)) for path in (*files, *before)}
+        stale = [path for path in before if path not in files and found[path]]
+        document = _document(made, files)
+        changing = [path for path, digest in document["files"].items() if digest != found[path]]
+        listed = folder / manifest.MANIFEST
+        earlier = listed.read_text() if listed.exists() else ""
+        if changing or stale:
+            # First and last: a run that dies on the way leaves one that knows each file, as it was
+            # and as it is to be, so that the next run knows it for softgen's.
+            replaced = {path: found[path] for path in (*changing, *stale) if found[path]}
+            write_if_different(listed, _to_text({**document, "replaces": replaced}))
         for path in stale:
             (folder / path).unlink()
-        written = []
-        for path, text in files.items():
+        for path in changing:
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            if write_if_different(folder / path, text):
-                written.append(path)
-        document = json.dumps(_document(made, files), indent=2) + "\n"
-        if write_if_different(folder / manifest.MANIFEST, document):
-            written.append(manifest.MANIFEST)
-    unchanged = [path for path in (*files, manifest.MANIFEST) if path not in written]
-    return Report(tuple(written), tuple(unchanged), tuple(stale), ())
+            write_if_different(folder / path, files[path])
+        write_if_different(listed, _to_text(document))
+        if earlier != _to_text(document):
+            changing.append(manifest.MANIFEST)
+    unchanged = [path for path in (*files, manifest.MANIFEST) if path not in changing]
+    return Report(tuple(changing), tuple(unchanged), tuple(stale), ())
 
 
-def _listed(folder: Path) -> dict[str, str]:
-    """Return the files of an earlier project in `folder`, with their digests."""
+def _to_text(document: dict[str, Any]) -> str:
+    return json.dumps(document, indent=2) + "\n"
+
+
+def _listed(folder: Path) -> dict[str, set[str]]:
+    """Return the files of an earlier project in `folder`, with their digests.
+
+    There are two of a file that a run was to replace which did not end.
+    """
     path = folder / manifest.MANIFEST
     if not path.exists():
         return {}
+    found: dict[str, set[str]] = {}
     try:
         document = json.loads(path.read_text())
-        files = {str(name): str(digest) for name, digest in document["files"].items()}
-        safe = all(re.fullmatch(r"(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_.]+", each) for each in files)
+        for files in (document["files"], document.get("replaces", {})):
+            for name, digest in files.items():
+                found.setdefault(str(name), set()).add(str(digest))
+        safe = all(re.fullmatch(r"(?:[A-Za-z0-9_]+/)*[A-Za-z0-9_.]+", each) for each in found)
         if document["generator"] != manifest.GENERATOR or "project" not in document or not safe:
             raise ValueError("it lists no project")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidValueError(
             f"{path} is not the manifest of a project ({error}); choose another folder"
         ) from error
-    return files
+    return found
 
 
-def _refuse_foreign(folder: Path, path: str, before: dict[str, str], text: str | None) -> None:
-    """Raise InvalidValueError for a file that is not as a project wrote it."""
+def _there(folder: Path, path: str, before: dict[str, set[str]], text: str | None) -> str:
+    """Return the digest of a file, or "" where there is none.
+
+    Raises InvalidValueError for one that is not as a project wrote it.
+    """
     file = folder / path
     for each in (file, *(folder / parent for parent in Path(path).parents)):
         if each != folder and each.is_symlink():
             raise InvalidValueError(f"{each} is a symbolic link; remove it")
     if not file.exists():
-        return
-    found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
-    if found not in (before.get(path), text and _digest(text)):
+        return ""
+    found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no file"
+    if found not in (*before.get(path, ()), text and _digest(text)):
         raise InvalidValueError(
             f"{file} was edited, or is not softgen's; nothing was written. Move or delete it, or "
             "choose another folder"
         )
+    return found

@@ -6,11 +6,13 @@ The templates are in templates/project/.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from softgen.source.bindings import bound, gradients
-from softgen.source.cpp import broken, declaration, spell
+from softgen.source.cpp import LINE, broken, declaration, spell
+from softgen.source.header import shape_rule
 from softgen.source.project import CLASSES, Entry, Group, Kernel, Project, arch_number
 from softgen.source.render import environment
 from softgen.spec.dtypes import DType, Float8, FloatType
@@ -86,6 +88,48 @@ def _formula(problem: Problem) -> str:
     """Return what is computed, with its hooks."""
     hooks = "".join(f", with {hook.formula}" for hook in problem.hooks)
     return f"{problem.function.formula}{hooks}"
+
+
+def _arguments(project: Project, group: Group) -> Iterator[str]:
+    """Yield a line for each argument of a group: its type, its shape, what it may be."""
+    problem = group.problem
+    pairs = {(entry.problem.dtype, entry.problem.out_dtype): None for entry in group.entries}
+    known = "; ".join(" and ".join(_dtype_name(project, each) for each in pair) for pair in pairs)
+    of_type = {
+        kind: " and ".join(o.name for o in group.arrays if o.cuda == kind) for kind in ("X", "Y")
+    }
+    outs = f"of {of_type['Y']}" if of_type["Y"] else "the same: no result has a type of its own"
+    yield f"in, out: a dispatcher's: the type of {of_type['X']}, and {outs}. {known}"
+    yield "cols: a dispatcher's: the elements of a row"
+    double = any(DType.FLOAT64 in pair for pair in pairs)
+    arithmetic = "float32, or float64 where in or out is," if double else "float32"
+    types = {"X": "in", "Y": "out", "Compute": arithmetic}
+    numbers = {operand.name for operand in group.operands}
+    for operand in group.operands:
+        name, shape = operand.name, shape_rule(problem, operand)
+        if operand.extent is Extent.NUMBER:
+            yield f"{name}: {shape.removeprefix('number, ')}"
+            continue
+        if operand.extent in (Extent.ELEMENT, Extent.COLUMN):
+            shape = shape.replace(f"[{problem.cols}]", "[cols]")
+        elif operand.extent is Extent.BROADCAST:
+            inner = f" + row % {name}_inner * {name}_step" if f"{name}_inner" in numbers else ""
+            stride = f" * {name}_stride" if f"{name}_stride" in numbers else ""
+            first = f"row / {name}_every % {name}_count{stride}{inner}"
+            shape = f"[elements], those of a row from {first} on, where divisors are 1 or more"
+        place = f"; may be {operand.may_be} where in is out" if operand.may_be else ""
+        yield f"{name}: {types.get(operand.cuda, operand.dtype.value)} {shape}{place}"
+    step = problem.layout.step
+    yield f"rows: 0 or more{f', a multiple of {step}' if step > 1 else ''}"
+
+
+def _commented(heading: str, lines: Iterable[str]) -> str:
+    """Return a heading and lines below it as comments of C++, broken where they are too long."""
+    behind = "//     "
+    found = [textwrap.fill(heading, LINE, initial_indent="// ", subsequent_indent=behind)]
+    for line in lines:
+        found.append(textwrap.fill(line, LINE, initial_indent="//   ", subsequent_indent=behind))
+    return "\n".join(found)
 
 
 def _described(problem: Problem) -> Iterator[str]:
@@ -164,6 +208,9 @@ def texts(made: Project) -> dict[str, str]:
         "dtype_name": functools.partial(_dtype_name, made),
         "head": functools.partial(_head, name),
         "formula": _formula,
+        "arguments": lambda group: _commented(
+            f"{group.name}: {_formula(group.problem)}.", _arguments(made, group)
+        ),
         "query": functools.partial(_query, name),
         "addresses": _addresses,
         "nothing": _nothing,

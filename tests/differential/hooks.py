@@ -150,7 +150,7 @@ class Drawn:
         queries = int(self.random.choice([1, 2, 5, self.rows, self.rows + 3]))
         cols = self.cols
         offset = int(self.random.choice([-3, -1, 0, cols // 2, cols - 1, cols, 2**31, -(2**40)]))
-        self.operands |= {"queries": np.int64(queries), "offset": np.int64(offset)}
+        self.operands |= {"queries": np.int64(queries), "causal_offset": np.int64(offset)}
         ends = np.arange(self.rows)[:, None] % queries + offset + 1
         self.hooks.ends = (*self.hooks.ends, np.clip(ends, 0, cols))
 

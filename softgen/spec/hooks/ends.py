@@ -102,13 +102,13 @@ class Causal(End):
     @property
     def formula(self) -> str:
         """What stands for x."""
-        return "x[:row % queries + offset + 1]"
+        return "x[:row % queries + causal_offset + 1]"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return the number of queries, and the offset."""
         return (
             number("queries", "above 0: rows until a position comes again"),
-            number("offset", "columns that position 0 sees beside one; negative for none"),
+            number("causal_offset", "columns that position 0 sees beside one; negative for none"),
         )
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:

@@ -107,6 +107,16 @@ def test_filters_keep_the_largest(world: World) -> None:
     assert world.last().function.name == "sample"
 
 
+def test_causal_has_an_offset_of_its_own(world: World) -> None:
+    x = drawn(ROWS, COLS)
+    ids, log_probs = sample(x, seed=1, offset=3, causal=True, causal_offset=2)
+    assert world.last().label.startswith("sample_f32_16_causal")
+    shown = np.arange(COLS) < np.arange(ROWS)[:, None] + 3
+    z = np.where(shown, np.asarray(x, np.float64), -np.inf)
+    np.testing.assert_array_equal(ids, chosen(z, 1, 3))
+    np.testing.assert_allclose(log_probs, log_probs_of(z, ids), rtol=1e-5)
+
+
 def test_filters_of_rows_go_with_numbers(world: World) -> None:
     x, counts = drawn(ROWS, COLS), np.array([1, 3, 0, 2, 16], np.int32)
     ids, _ = sample(x, top_k=cupy_array(counts), min_p=0.0625, seed=cupy_array(np.arange(ROWS)))

@@ -18,8 +18,8 @@ def test_kernels_with_hooks_are_listed_shown_and_emitted(tmp_path: Path) -> None
     listed = ok("list", "--cols", 300, "--hook", "out_scale", "--hook", "bias").output
     assert "softmax_f32_300_biasf32_outscale_" in listed
     text = ok("emit", *asked, "--stdout").output
-    assert "Compute scale, long long queries, long long offset" in text
-    assert "with scale * x, with x[:row % queries + offset + 1]" in text
+    assert "Compute scale, long long queries, long long causal_offset" in " ".join(text.split())
+    assert "with scale * x, with x[:row % queries + causal_offset + 1]" in text
     name = text.split()[1]
     assert ok("show", name, "--hook", "scale", "--hook", "causal").output.startswith(f"// {name}")
     every = ok(

@@ -278,9 +278,13 @@ def test_wrong_arrays_are_refused() -> None:
     with pytest.raises(InvalidValueError, match="takes nothing as others, got 1 of them"):
         run(source, x, others=(x,))
     causal = render(Variant(Problem.of("softmax", "float32", 32, hooks=["causal"]), Safe(32)))
-    with pytest.raises(InvalidValueError, match="takes queries, offset as others, got 0 of them"):
+    with pytest.raises(
+        InvalidValueError, match="takes queries, causal_offset as others, got 0 of them"
+    ):
         run(causal, x)
-    with pytest.raises(InvalidTypeError, match=r"offset must be .* number of int64, got int"):
+    with pytest.raises(
+        InvalidTypeError, match=r"causal_offset must be .* number of int64, got int"
+    ):
         run(causal, x, others=(np.int64(1), 1))
     mixed = Variant(Problem.of("softmax", "float32", 32, out_dtype="float64"), Safe(32))
     with pytest.raises(InvalidValueError, match="a result of x's dtype that may be x"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -12,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
+from softgen.source import project_folder
+from softgen.source.emit import write_if_different
 from softgen.source.project import Project, plan
 from softgen.source.project_folder import project, write
 from softgen.source.project_text import texts
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
-from softgen.strategies.variants import Variant
+from softgen.strategies.variants import Variant, parse_name
 from softgen.verify.matrix import matrix
 from tests.helpers.cover import cover
 
@@ -107,7 +110,8 @@ def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path, arch: st
     write(tmp_path / "paired", texts(made), made)
     flags = "-Wall -Wextra -Wshadow -Werror"
     jobs = os.cpu_count() or 1
-    run("cmake", "-S", "paired", "-B", "b", f"-DCMAKE_CXX_FLAGS={flags}", cwd=tmp_path)
+    strict = [f"-DCMAKE_CXX_FLAGS={flags}", "-DCMAKE_CUDA_FLAGS=--Werror=all-warnings"]
+    run("cmake", "-S", "paired", "-B", "b", *strict, cwd=tmp_path)
     run("cmake", "--build", "b", "-j", jobs, cwd=tmp_path)
     run("cmake", "--install", "b", "--prefix", tmp_path / "installed", cwd=tmp_path)
 
@@ -157,12 +161,75 @@ def test_a_project_can_be_written_again_and_keeps_edited_files(tmp_path: Path) -
     assert not [path for path in (folder / "src").iterdir() if "softmax_f32_128_" in path.name]
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_run_that_ends_on_the_way_leaves_what_the_next_one_takes_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: bool
+) -> None:
+    """After any number of files; with other options than those of the run that ended."""
+    given = [[Problem.of("softmax", "float32", cols)] for cols in (64, 128, 256)]
+
+    def contents(folder: Path) -> dict[str, str]:
+        return {str(p.relative_to(folder)): p.read_text() for p in folder.rglob("*.*")}
+
+    project(tmp_path / "whole", given[2], name="mine")
+    wanted = contents(tmp_path / "whole")
+    for most in range(len(wanted) + 1):
+        folder = tmp_path / f"after_{most}"
+        if not first:
+            project(folder, given[0], name="mine")
+        written: list[Path] = []
+
+        def write_some(path: Path, text: str) -> bool:
+            if len(written) == most:  # noqa: B023
+                raise KeyboardInterrupt
+            written.append(path)  # noqa: B023
+            return write_if_different(path, text)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(project_folder, "write_if_different", write_some)
+            with contextlib.suppress(KeyboardInterrupt):
+                project(folder, given[1], name="mine")
+        project(folder, given[2], name="mine")
+        assert contents(folder) == wanted
+
+
+def test_the_header_says_what_each_argument_is() -> None:
+    made = planned(
+        Problem.of("cross_entropy", "bfloat16", 1000),
+        Problem.of("cross_entropy", "float64", 1000),
+        Problem.of("sample_filtered_rows_seeds", "float32", 1000, hooks=("mask", "causal")),
+        Problem.of("log_softmax_lse", "float32", 100, layout="in8", out_dtype="float16"),
+        Problem.of("softmax", "float32", 100, layout="strided3"),
+    )
+    header = texts(made)["include/paired.h"]
+    for group in made.groups:
+        _, _, behind = header.partition(f"\n// {group.name}: ")
+        said = behind.partition("\n// 100")[0]
+        for name in ("in, out", "cols", *(o.name for o in group.operands), "rows"):
+            assert said.count(f"\n//   {name}: ") == 1, (group.name, name)
+    for line in (
+        "x: in [rows][cols], contiguous",
+        "loss: float32, or float64 where in or out is, [rows], contiguous",
+        "y: out [rows / 8][cols][8], contiguous; may be x where in is out",
+        "x: in [rows / size1 / size2][size1][size2][cols], strided",
+        "top_k: int64 [rows], contiguous",
+        "rows: 0 or more, a multiple of 8",
+    ):
+        assert f"\n//   {line}\n" in header, line
+    pairs = "PAIRED_BFLOAT16 and PAIRED_BFLOAT16; PAIRED_FLOAT64 and PAIRED_FLOAT64"
+    assert pairs in header
+    assert max(len(line) for line in header.splitlines() if line.startswith("//   ")) <= 100
+
+
 @pytest.mark.parametrize(
     ("problems", "options", "match"),
     [
         ([], {}, "at least one problem"),
         (["softmax"], {"name": "Two words"}, "lower-case letters"),
         (["softmax"], {"name": "a" * 25}, "at most 24"),
+        (["softmax"], {"name": "test"}, "target of CMake"),
+        (["softmax"], {"name": "math"}, "as my_math"),
+        (["softmax"], {"name": "cuda_fp16"}, "of a header"),
         (["softmax"], {"bindings": ["jax"]}, "tvm-ffi and torch"),
         (["softmax"], {"archs": []}, "one architecture"),
         (["sharded"], {}, "several devices"),
@@ -190,3 +257,48 @@ def test_names_are_identifiers_of_63_characters_at_most() -> None:
     assert max(map(len, names)) == 63
     assert all(name.isidentifier() for name in names if name)
     assert len({*filter(None, names)}) == len([*filter(None, names)])
+
+
+TOGETHER = """\
+cmake_minimum_required(VERSION 3.24)
+project(together LANGUAGES CXX)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_SEPARABLE_COMPILATION ON)
+set(CMAKE_UNITY_BUILD ON)
+include(FetchContent)
+FetchContent_Declare(older SOURCE_DIR ${CMAKE_CURRENT_SOURCE_DIR}/older)
+FetchContent_MakeAvailable(older)
+add_subdirectory(newer)
+add_executable(program main.cpp)
+target_link_libraries(program PRIVATE older::older newer::newer)
+"""
+
+BOTH = """\
+#include <newer.h>
+#include <older.h>
+int main() {
+  return older_softmax_f32_64(nullptr, nullptr, 0, nullptr, 0, nullptr) != OLDER_OK ||
+         newer_softmax_f32_64(nullptr, nullptr, 0, nullptr, 0, nullptr) != NEWER_OK;
+}
+"""
+
+
+@needs_nvcc
+@pytest.mark.parametrize("shared", ["ON", "OFF"])
+def test_two_libraries_of_one_program_have_kernels_of_their_own(
+    tmp_path: Path, shared: str
+) -> None:
+    """Of one name, for other architectures; in a build that hides, joins and links what it can."""
+    given = [parse_name("softmax_f32_64_warp_p4_c8_g8_r1_b128")]
+    for name, arch in (("older", "sm_80"), ("newer", "sm_90")):
+        project(tmp_path / name, given, name=name, archs=[arch])
+    (tmp_path / "CMakeLists.txt").write_text(TOGETHER)
+    (tmp_path / "main.cpp").write_text(BOTH)
+    run("cmake", "-S", ".", "-B", "b", f"-DBUILD_SHARED_LIBS={shared}", cwd=tmp_path)
+    run("cmake", "--build", "b", "-j", os.cpu_count() or 1, cwd=tmp_path)
+    run(tmp_path / "b" / "program", cwd=tmp_path)
+    for name in ("older", "newer"):
+        (built,) = (tmp_path / "b").rglob(f"lib{name}.{'so' if shared == 'ON' else 'a'}")
+        symbols = {line.split()[-1] for line in run("nm", built, cwd=tmp_path).splitlines() if line}
+        assert f"{name}_{given[0].name}" in symbols
+        assert given[0].name not in symbols

@@ -47,6 +47,7 @@ PROBLEMS = (
 SPLIT = parse_name("softmax_f32_4096_split_p4_c4_b128_m1_rev")
 
 OK, NULL, MISALIGNED, OVERLAP, ROWS, COLS, NO_KERNEL, WORKSPACE, OLD, CUDA = range(10)
+ILLEGAL_ADDRESS = 700
 
 
 @pytest.fixture(scope="module")
@@ -349,6 +350,22 @@ def test_the_example_is_right_on_the_cpu(
     assert len(loaded.take()) > 30
 
 
+def test_the_example_says_that_there_is_no_gpu_and_that_nothing_was_computed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made = library(plan([Problem.of("cross_entropy", "float32", 100)]), tmp_path, computes=False)
+
+    def said() -> str:
+        made.handle["_Z12example_mainv"]()
+        ctypes.CDLL(None).fflush(None)
+        return capfd.readouterr().out
+
+    assert said().startswith("nothing was computed")
+    ctypes.c_int.in_dll(made.handle, "stub_error").value = 100
+    assert said() == "FAILED: there is no GPU to run on (an error of the stub)\n"
+    assert made.take() == []
+
+
 def best(strategy: str, cols: int, arch: str = "sm_90") -> Variant:
     return best_guess(Problem.of("softmax", "float32", cols), 16, arch_named(arch), strategy)
 
@@ -382,6 +399,23 @@ def test_kernels_that_do_not_fit_give_way(tmp_path: Path) -> None:
     for variant in given:
         assert "anywidth" in launched_for(variant).source.name
     made.take()
+
+
+def test_an_error_that_is_not_the_kernels_is_told_and_not_kept(tmp_path: Path) -> None:
+    """As that of a launch before, which ended in an address that is none."""
+    shared = best("shared", 20000)
+    made = library(plan([shared], archs=["sm_90"]), tmp_path, computes=False)
+    _, entry = typed(made, shared.problem.label)
+    values: list[Any] = [2**40, 2**45]
+    error = ctypes.c_int.in_dll(made.handle, "stub_ready_error")
+    error.value = ILLEGAL_ADDRESS
+    assert made.call(entry.name, entry.problem, values, 64) == CUDA
+    assert made.handle.softgen_kernels_cuda_error() == ILLEGAL_ADDRESS
+    assert made.take() == []
+    error.value = 0
+    assert made.call(entry.name, entry.problem, values, 64) == OK
+    (launched,) = made.take()
+    assert launched.source.variant == shared
 
 
 def test_a_cooperative_grid_is_cut_to_the_blocks_that_are_resident(tmp_path: Path) -> None:

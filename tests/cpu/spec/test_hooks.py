@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.errors import InvalidTypeError, InvalidValueError, SoftgenError
 from softgen.spec.exact import exact_results
+from softgen.spec.functions import all_functions
 from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
 from softgen.spec.hooks.known import ARGUMENTS, HOOKS, hook_named
 from softgen.spec.hooks.places import place_of
@@ -110,3 +111,19 @@ def test_names_are_one_to_one_and_say_what_is_close() -> None:
         Problem.of("softmax", "float32", 8, hooks=["scalerow", "scale"])
     with pytest.raises(InvalidValueError, match="bool does not hold"):
         encode([2], hook_named("mask").operands(Problem.of("softmax", "float32", 8).dtype)[0].dtype)
+
+
+def test_no_two_operands_have_one_name() -> None:
+    """They are parameters of one kernel, and arguments of one C++ function."""
+    seen = 0
+    for function, hook, layout in itertools.product(
+        all_functions(), HOOKS, ("", "in8", "strided3")
+    ):
+        try:
+            problem = Problem.of(function, "float32", 128, hooks=[hook], layout=layout)
+        except SoftgenError:  # not together
+            continue
+        names = [operand.name for operand in problem.operands]
+        assert len({*names, "rows", "cols", "workspace"}) == len(names) + 3, problem.label
+        seen += 1
+    assert seen > 500

@@ -291,7 +291,7 @@ def test_mistakes_are_seen() -> None:
     wrong = [
         broken(render(mask), "if (!shown[i])", "if (!shown[0])"),
         broken(render(mask), "% static_cast<unsigned int>(mask_inner) * mask_step", "* 0"),
-        broken(render(causal), "queries) + offset + 1", "queries) + offset"),
+        broken(render(causal), "queries) + causal_offset + 1", "queries) + causal_offset"),
         broken(render(causal), "if (col + i >= end)", "if (col + i > end)"),
         broken(render(variant_of("causal", "block8")), "(col + N > end)", "(col + N > end + 8)"),
         broken(render(variant_of("lengthsi64", "block8")), "(shown || !stored)", "shown"),

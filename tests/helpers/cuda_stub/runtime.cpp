@@ -6,10 +6,16 @@
 
 extern "C" {
 int stub_capability = 90, stub_multiprocessors = 132, stub_shared = 232448, stub_error = 0;
+int stub_ready_error = 0;  // of making a kernel ready
 int (*stub_launch)(const void* function, const cudaLaunchConfig_t* config, void** arguments) = nullptr;
 
 cudaError_t cudaGetDevice(int* device) {
   *device = 0;
+  return static_cast<cudaError_t>(stub_error);
+}
+
+cudaError_t cudaGetDeviceCount(int* count) {
+  *count = stub_error ? 0 : 1;
   return static_cast<cudaError_t>(stub_error);
 }
 
@@ -23,6 +29,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 
 cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute attribute, int value) {
+  if (stub_ready_error) return static_cast<cudaError_t>(stub_ready_error);
   const bool shared = attribute == cudaFuncAttributeMaxDynamicSharedMemorySize;
   return shared && value > stub_shared ? cudaErrorInvalidValue : cudaSuccess;
 }
