@@ -159,6 +159,18 @@ def test_rows_of_nan(name: str) -> None:
     assert accuracy.ok, accuracy.message
 
 
+@pytest.mark.parametrize("choice", ["block", "online", "safe"])
+def test_bounds_of_numbers_that_are_none_in_float32(choice: str) -> None:
+    problem = Problem.of(K8, "float64", 2000)
+    x = np.full((4, 2000), -1e300)
+    some = np.random.default_rng(0).permutation(2000)[:40]
+    x[:, some] = np.array([[1e-39], [1e-50], [1e40], [1e-300]]) * -np.arange(1.0, 41)
+    rest = other_inputs(x, problem)
+    source = render(select(problem, 4, ARCH, choice))
+    accuracy = check(run_each(source, x, others=rest), (x, *rest), problem)
+    assert accuracy.ok, accuracy.message
+
+
 @pytest.mark.parametrize("choice", ["warp", "safe"])
 @pytest.mark.parametrize("name", ["topk_softmax_k8", "topk_softmax_k8_g8of1"])
 def test_zeros_of_both_signs_nan_of_both_signs_and_groups_that_tie(name: str, choice: str) -> None:
