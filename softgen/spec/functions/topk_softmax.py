@@ -120,6 +120,8 @@ class TopkSoftmax(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
+        if cols >= 2**31:
+            return f"ids are int32: x may have up to 2**31 - 1 columns, got {cols}"
         if self.groups and cols % self.groups:
             return f"groups must divide the columns, got {self.groups} and {cols}"
         of = cols // self.groups * self.kept_groups if self.groups else cols
