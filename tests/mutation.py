@@ -4,8 +4,9 @@
 inputs of `softgen verify`, and prints the score and the survivors. Seen is what fails there, or
 does other work than the original, which tests/cpu/devices/test_work.py knows. Mutants are rules
 over the emitted text, not patches of files: a template that is rewritten tomorrow is broken
-tomorrow. One that does not compile is not counted, nor is one whose machine code is the original's,
-nor one of the few that are known to change nothing that can be seen (EQUIVALENT, NEEDLESS).
+tomorrow. `--kernels NAME ...` breaks kernels of those names instead. One that does not compile is
+not counted, nor is one whose machine code is the original's, nor one of the few that are known to
+change nothing that can be seen (EQUIVALENT, NEEDLESS).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from softgen.strategies.split import Split
 from softgen.strategies.spread import Spread
 from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
-from softgen.strategies.variants import Variant
+from softgen.strategies.variants import Variant, parse_name
 from softgen.strategies.warp import Warp
 from softgen.verify.verify import Verdict, on_emulator
 
@@ -226,11 +227,11 @@ def mutants_of(source: Source) -> list[Mutant]:
     return found
 
 
-def sample(count: int, seed: int) -> list[Mutant]:
+def sample(count: int, seed: int, sources: Sequence[Source] = ()) -> list[Mutant]:
     """Return seeded mutants, as many of every kernel; of each rule alike, as far as there are."""
     generator = random.Random(seed)
     queues = []
-    for source in subjects():
+    for source in sources or subjects():
         by_rule: dict[str, list[Mutant]] = {}
         for mutant in mutants_of(source):
             by_rule.setdefault(mutant.rule, []).append(mutant)
@@ -291,11 +292,21 @@ def recorded() -> dict[str, list[Work | None]]:
     }
 
 
-def judge(mutants: Sequence[Mutant]) -> Score:
-    """Run mutants and count those that verification sees."""
+def measured(sources: Sequence[Source]) -> dict[str, list[Work | None]]:
+    """Return what the launches of kernels do now; raise ValueError where one is wrong."""
+    found = {}
+    for source, verdicts in zip(sources, on_emulator(sources, SECONDS), strict=True):
+        if wrong := [verdict.objection for verdict in verdicts if verdict.objection]:
+            raise ValueError(f"{source.name} is wrong as it is: {wrong[0]}")
+        found[source.name] = work_of(verdicts)
+    return found
+
+
+def judge(mutants: Sequence[Mutant], sources: Sequence[Source] = ()) -> Score:
+    """Run mutants, of the subjects or of `sources`, and count those that verification sees."""
     score = Score()
-    originals = {source.name: source for source in subjects()}
-    works = recorded()
+    originals = {source.name: source for source in sources or subjects()}
+    works = measured(sources) if sources else recorded()
     batches = [mutants[first : first + BATCH] for first in range(0, len(mutants), BATCH)]
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # compilers and programs are processes
         outcomes = pool.map(_verdicts, batches)
@@ -320,8 +331,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("count", type=int)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--kernels", nargs="+", default=[], help="break these, by their names")
     arguments = parser.parse_args()
-    score = judge(sample(arguments.count, arguments.seed))
+    sources = [render(parse_name(name)) for name in arguments.kernels]
+    score = judge(sample(arguments.count, arguments.seed, sources), sources)
     print("\n".join(score.survivors))
     print(score)
     sys.exit(score.killed < 0.95 * score.counted)

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from softgen.call import choosing, tokens
+from softgen.call.scalars import finite
+from softgen.errors import InvalidTypeError
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import TokenLogProbsBackward
 from softgen.torch.registry import Operator, like_x, plain, registered, tuning
@@ -198,7 +200,10 @@ def topk_softmax(
     `softgen.topk_softmax` raises.
     """
     if choice_bias is not None:
+        if not isinstance(choice_bias, torch.Tensor):
+            raise InvalidTypeError(f"choice_bias must be a tensor, got {choice_bias!r}")
         choice_bias = choice_bias.detach()
-    options = (scores, groups, topk_groups, renormalize, float(scale), batch_invariant)
+    number = scale if isinstance(scale, float) else finite("scale", scale)
+    options = (scores, groups, topk_groups, renormalize, number, batch_invariant)
     found: tuple[Any, Any] = TopkSoftmax.call(input, choice_bias, k, *options)
     return found

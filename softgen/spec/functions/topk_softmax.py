@@ -120,6 +120,8 @@ class TopkSoftmax(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
+        if cols >= 2**31:
+            return f"ids are int32: x may have up to 2**31 - 1 columns, got {cols}"
         if self.groups and cols % self.groups:
             return f"groups must divide the columns, got {self.groups} and {cols}"
         of = cols // self.groups * self.kept_groups if self.groups else cols
@@ -224,10 +226,13 @@ class TopkSoftmax(Function):
         return self._shaped(weights, columns)
 
     def other_inputs(self, x: Any) -> tuple[Any, ...]:
-        """Return a bias of all signs, two columns alike, and a scale that is no power of two."""
+        """Return a bias, two columns alike, and a scale that is no power of two.
+
+        The bias takes what is compared of small scores below 0.
+        """
         import numpy as np
 
-        bias = np.sin(np.arange(x.shape[1]) // 2 * 1.7) / 4
+        bias = np.sin(np.arange(x.shape[1]) // 2 * 1.7) / 4 - 0.25
         return (*((bias,) if self.bias else ()), np.float64(2.5))
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:

@@ -111,6 +111,8 @@ class TopkSoftmaxBackward(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
+        if cols >= 2**31:
+            return f"ids are int32: x may have up to 2**31 - 1 columns, got {cols}"
         return f"k must be at most the {cols} columns, got {self.k}" if self.k > cols else ""
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:

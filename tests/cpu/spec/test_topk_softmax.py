@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softgen.errors import InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions import function_named
 from softgen.spec.functions.topk_softmax import TopkSoftmax
@@ -127,3 +128,10 @@ def test_names_lead_back(name: str) -> None:
 )
 def test_names_of_nothing(name: str) -> None:
     assert function_named(name) is None
+
+
+@pytest.mark.parametrize("name", ["topk_softmax_k8", "topk_softmax_backward_k8"])
+def test_columns_that_int32_cannot_name_are_refused(name: str) -> None:
+    assert Problem.of(name, "float16", 2**31 - 1).cols == 2**31 - 1
+    with pytest.raises(InvalidValueError, match=r"up to 2\*\*31 - 1 columns, got 2147483648"):
+        Problem.of(name, "float16", 2**31)

@@ -9,7 +9,7 @@ from softgen.devices.emulator import run_each
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.numerics import check, other_inputs
+from softgen.spec.numerics import check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import parse_name
@@ -128,6 +128,42 @@ def test_a_bias_for_what_is_not_there() -> None:
     assert verdict(of_block)
     with pytest.raises(EmulationError, match="past the end of choice_bias"):
         verdict(broken(of_block, "col < kCols ? compared", "true ? compared"))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        # The same threads of both blocks have one, and weights are of x at columns that are chosen.
+        f"{K8}_sigmoid_bias_f32_4096_cluster_p4_c16_b128_k2_m1_pdl1",
+        f"{K8}_norm_bf16_4096_cluster_p8_c16_b128_k2_m1_pdl1",
+        # More threads have one than the board has places.
+        f"{K8}_sigmoid_f32_4096_block_p4_c4_g1024_b1024_m1_pdl1",
+        # Fewer threads have one than are chosen.
+        "topk_softmax_k64_sigmoid_bias_f32_100_safe_b32",
+        "topk_softmax_k64_bias_f32_100_safe_b32",
+    ],
+)
+def test_rows_of_nan(name: str) -> None:
+    source = render(parse_name(name))
+    problem = source.variant.problem
+    x = np.random.default_rng(0).normal(size=(4, problem.cols))
+    x[0], x[1, :: problem.cols // 2], x[2, 1:] = np.nan, np.nan, np.nan
+    given = encode(x, problem.dtype)
+    rest = other_inputs(given, problem)
+    accuracy = check(run_each(source, given, others=rest), (given, *rest), problem)
+    assert accuracy.ok, accuracy.message
+
+
+@pytest.mark.parametrize("choice", ["block", "online", "safe"])
+def test_bounds_of_numbers_that_are_none_in_float32(choice: str) -> None:
+    problem = Problem.of(K8, "float64", 2000)
+    x = np.full((4, 2000), -1e300)
+    some = np.random.default_rng(0).permutation(2000)[:40]
+    x[:, some] = np.array([[1e-39], [1e-50], [1e40], [1e-300]]) * -np.arange(1.0, 41)
+    rest = other_inputs(x, problem)
+    source = render(select(problem, 4, ARCH, choice))
+    accuracy = check(run_each(source, x, others=rest), (x, *rest), problem)
+    assert accuracy.ok, accuracy.message
 
 
 @pytest.mark.parametrize("choice", ["warp", "safe"])

@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import softgen.torch as st  # noqa: E402
-from softgen.errors import InvalidValueError, NotSupportedError  # noqa: E402
+from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError  # noqa: E402
 
 ROWS, COLS, K = 5, 16, 3
 
@@ -158,6 +158,10 @@ def test_what_is_not_served_says_so() -> None:
     x = drawn(ROWS, COLS).requires_grad_()
     with pytest.raises(InvalidValueError, match="k must be from 1 to 64"):
         st.topk_softmax(x, 0)
+    with pytest.raises(InvalidTypeError, match=r"choice_bias must be a tensor, got \[0, 1\]"):
+        st.topk_softmax(x, 2, choice_bias=[0, 1])
+    with pytest.raises(InvalidTypeError, match="scale must be a number, got 'a'"):
+        st.topk_softmax(x, 2, scale="a")
     (dx,) = torch.autograd.grad(st.topk_softmax(x, 2)[0].sum(), x, create_graph=True)
     with pytest.raises(NotSupportedError, match="not differentiable again"):
         torch.autograd.grad(dx.sum(), x)

@@ -1,8 +1,12 @@
-"""sample against float64: every strategy draws the same, as often as it should, on the emulator."""
+"""sample against float64: every strategy draws the same, as often as it should, on the emulator.
+
+`python -m tests.cpu.verify.test_sample 1000000` counts so many draws, and prints chi-squared.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -250,3 +254,48 @@ def test_noise_is_that_of_the_row_the_column_and_the_offset() -> None:
             assert 5 < (some == others).sum() < 80  # about 1 in 97
     exact = hooked(problem, [x, *numbers(1, 1, 0)])
     np.testing.assert_array_equal(found[0], problem.function.reference(*exact)[1])
+
+
+# What draws on request, a row each: without filters, and with all of them.
+DRAWN = (
+    *(("sample", "warp"), ("sample", "block"), ("sample", "online"), ("sample", "safe")),
+    *(("sample_filtered", "safe"), ("sample_k32", "warp"), ("sample_k32", "block")),
+)
+AT_ONCE = 20_000  # rows of a launch
+
+
+def main(draws: int) -> None:
+    """Print chi-squared of so many draws, as many by each of DRAWN."""
+    cols, temperature, each = 100, 0.8, -(-draws // len(DRAWN))
+    x = np.random.default_rng(0).normal(size=cols).astype(np.float32)
+    p = np.exp(x / np.float64(temperature))
+    top_k, top_p, min_p = 24, 0.8, 0.05
+    left = [id for id in np.argsort(-x)[:top_k] if p[id] >= min_p * p.max()]
+    before = np.cumsum(p[left]) - p[left]
+    kept = np.sort([id for id, m in zip(left, before, strict=True) if m < top_p * p[left].sum()])
+    filters = np.array(top_k), np.array(top_p, "f4"), np.array(min_p, "f4")
+    wrong = 0
+    for seed, (function, strategy) in enumerate(DRAWN):
+        problem = Problem.of(function, "float32", cols)
+        variant = next(iter(candidates(problem, each, arch_named("sm_90"), strategy)))
+        source, some = render(variant), kept if len(problem.inputs) > 4 else np.arange(cols)
+        counts = np.zeros(cols, np.int64)
+        for offset, first in enumerate(range(0, each, AT_ONCE)):
+            rows = np.broadcast_to(x, (min(AT_ONCE, each - first), cols)).copy()
+            given = (*numbers(temperature, seed, offset), *filters[: len(problem.inputs) - 4])
+            ((_, ids),) = ran([Job(source, rows, given)])
+            counts += np.bincount(ids, minlength=cols)
+        drawn = np.repeat(np.arange(len(some)), counts[some])
+        statistic, bound = chi_squared(drawn, p[some] / p[some].sum())
+        others = counts.sum() - len(drawn)  # which filters leave out
+        wrong += statistic >= bound or others > 0
+        print(
+            f"{variant.name}: {len(drawn)} draws of {len(some)} columns, {others} others, "
+            f"chi-squared {statistic:.1f}, bound {bound:.1f}",
+            flush=True,
+        )
+    sys.exit(wrong > 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -84,9 +84,11 @@ inline double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 inline int __float2int_rn(float x) { return static_cast<int>(rintf(x)); }
 inline float __int2float_rn(int x) { return static_cast<float>(x); }
 inline float __double2float_rn(double x) { return static_cast<float>(x); }
+// Of float64 too -ftz=true makes zeros of subnormal floats.
 inline float __double2float_rd(double x) {
   const float nearest = static_cast<float>(x);
-  return nearest > x ? __builtin_nextafterf(nearest, -__builtin_inff()) : nearest;
+  const float down = nearest > x ? __builtin_nextafterf(nearest, -__builtin_inff()) : nearest;
+  return fabsf(down) < 1.17549435e-38f ? copysignf(0.0f, down) : down;
 }
 
 namespace simt {
