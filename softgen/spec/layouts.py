@@ -106,10 +106,7 @@ class Layout(abc.ABC):
 class Rows(Layout):
     """The last axis of a contiguous array: rows of contiguous elements, one after another."""
 
-    @property
-    def label(self) -> str:
-        """Nothing: names of kernels are for this layout."""
-        return ""
+    label = ""  # names of kernels are for this layout
 
 
 ROWS: Layout = Rows()
@@ -129,6 +126,9 @@ class Strided(Layout):
     """
 
     outer: int
+
+    like = ROWS  # rows that follow each other: the same kernel but for where rows start
+    starts_alike = False  # each array has its base and its strides
 
     def __post_init__(self) -> None:
         if type(self.outer) is not int:
@@ -150,16 +150,6 @@ class Strided(Layout):
     def command_options(self) -> str:
         """For example --strided 1."""
         return f"--strided {self.outer}"
-
-    @property
-    def like(self) -> Layout:
-        """Rows that follow each other: the same kernel but for where rows start."""
-        return ROWS
-
-    @property
-    def starts_alike(self) -> bool:
-        """No: each array has its base and its strides."""
-        return False
 
     @property
     def sizes(self) -> tuple[str, ...]:
@@ -212,15 +202,10 @@ class AnyWidth(Layout):
     serves widths that nobody knows yet; a kernel of one width is faster.
     """
 
-    @property
-    def label(self) -> str:
-        """As in names of kernels, behind the most columns."""
-        return "anywidth"
-
-    @property
-    def like(self) -> Layout:
-        """Rows of a known width."""
-        return ROWS
+    label = "anywidth"
+    like = ROWS  # rows of a known width
+    # The shape, of which the width is a number behind the arrays.
+    shape_rule = "[rows][cols], contiguous, cols at most {cols}"
 
     def numbers(self, arrays: Sequence[Operand]) -> tuple[Operand, ...]:
         """Return the number of columns."""
@@ -233,11 +218,6 @@ class AnyWidth(Layout):
     def accepts(self, number: str) -> str:
         """Return what the width is."""
         return "elements in a row, at least 1"
-
-    @property
-    def shape_rule(self) -> str:
-        """The shape, of which the width is a number behind the arrays."""
-        return "[rows][cols], contiguous, cols at most {cols}"
 
 
 MOST_INNER = 2**40
@@ -254,6 +234,8 @@ class Columns(Layout):
     """
 
     inner: int
+
+    has_one_order = True  # a thread has the same columns of all its rows, wherever memory starts
 
     def __post_init__(self) -> None:
         if type(self.inner) is not int:
@@ -278,11 +260,6 @@ class Columns(Layout):
     def step(self) -> int:
         """The rows of one outer index."""
         return self.inner
-
-    @property
-    def has_one_order(self) -> bool:
-        """Yes: a thread has the same columns of all its rows, wherever memory starts."""
-        return True
 
     def pitch(self, cols: int) -> int:
         """Return inner: packs lie along it, whatever the columns."""

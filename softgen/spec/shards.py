@@ -34,25 +34,10 @@ class Shards(Layout):
     in each other's memory. Shards may have different widths: a launch knows its own alone.
     """
 
-    @property
-    def label(self) -> str:
-        """As in names of kernels."""
-        return "sharded"
-
-    @property
-    def command_options(self) -> str:
-        """They have a flag."""
-        return "--sharded"
-
-    @property
-    def like(self) -> Layout:
-        """Rows on one device: the same kernel but for the exchange."""
-        return ROWS
-
-    @property
-    def sharded(self) -> bool:
-        """They do."""
-        return True
+    label = "sharded"
+    command_options = "--sharded"
+    like = ROWS  # rows on one device: the same kernel but for the exchange
+    sharded = True
 
     def numbers(self, arrays: Sequence[Operand]) -> tuple[Operand, ...]:
         """Return where the mailboxes are, which of them is the device's, and how long it waits.

@@ -51,6 +51,8 @@ class Block(Sliced):
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     packed: bool = packed_knob()
 
+    skipping = True
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the group covers the row and fits the registers."""
         require, width = self.require, self.thread_group_width
@@ -85,11 +87,6 @@ class Block(Sliced):
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
         return ("thread_group_width",) if self.thread_group_width == self.block_size else ()
-
-    @property
-    def skipping(self) -> bool:
-        """It can."""
-        return True
 
     @property
     def slice_threads(self) -> int:

@@ -61,6 +61,10 @@ class Cluster(Sliced):
     )
     packed: bool = packed_knob()
 
+    skipping = True
+    one_row_a_block = True
+    needs = (9, 0)
+
     def describe(self, problem: Problem) -> str:
         """Return how a row is held, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks"
@@ -98,11 +102,6 @@ class Cluster(Sliced):
     def slices(self, problem: Problem) -> int:
         """Return into how many slices a row is cut: one a block."""
         return self.cluster_size
-
-    @property
-    def skipping(self) -> bool:
-        """It can."""
-        return True
 
     @property
     def slice_threads(self) -> int:
@@ -163,16 +162,6 @@ class Cluster(Sliced):
         if few and problem.writes_elements and not (problem.sharded or problem.logs_sum):
             return (False,)
         return super().may_pack(problem)
-
-    @property
-    def one_row_a_block(self) -> bool:
-        """Whether the compiler can tell that all threads of a block have the same row."""
-        return True
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """The first compute capability that has the instructions of this setting."""
-        return (9, 0)
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""

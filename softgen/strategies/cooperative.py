@@ -57,6 +57,8 @@ class Cooperative(Strategy):
     prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
     held: int = knob("h", "chunks of a slice kept in registers", default=0)
 
+    needs = (9, 0)
+
     @classmethod
     def computes(cls, problem: Problem) -> bool:
         """Whether elements are written: it keeps rows for that, and `split` reads them once too."""
@@ -158,11 +160,6 @@ class Cooperative(Strategy):
         chunks = self.chunks(problem)
         ahead = max(0, self.stages - chunks - self.in_flight)
         return 1 + -(-ahead // chunks)
-
-    @property
-    def needs(self) -> tuple[int, int]:
-        """The first compute capability that has the instructions of this setting."""
-        return (9, 0)
 
     @property
     def unnamed(self) -> tuple[str, ...]:

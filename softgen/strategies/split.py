@@ -40,6 +40,8 @@ class Split(Sliced):
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     reverse: bool = knob("rev", "whether chunks are written last one first", constant=False)
 
+    writes_early = True
+
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless a chunk fits the registers of a block."""
         require = self.require
@@ -79,11 +81,6 @@ class Split(Sliced):
         Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, 64 did 48 on sm_120.
         """
         return 32 if arch.compute_capability >= (12, 0) else 64
-
-    @property
-    def writes_early(self) -> bool:
-        """Whether blocks may write a slice in place while others still read the one beside it."""
-        return True
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a chunk."""

@@ -58,6 +58,8 @@ class Spreading(Columnar):
         "s", "elements of a row that a thread holds in shared memory", default=0
     )
 
+    alone = False
+
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
@@ -127,11 +129,6 @@ class Spreading(Columnar):
     def warp_parts(self) -> int:
         """The parts of a row in a block, once lanes are combined."""
         return self.block_size // WARP_SIZE if self.folds else self.threads_along
-
-    @property
-    def alone(self) -> bool:
-        """Whether nothing goes through memory: never."""
-        return False
 
     @property
     def needs(self) -> tuple[int, int]:

@@ -22,7 +22,7 @@ from softgen.spec.hooks.places import Place, one_term
 from softgen.spec.hooks.target import Target
 from softgen.spec.layouts import FIRST
 from softgen.spec.operands import Extent, Limit, Measure, Operand
-from softgen.spec.parts import MAX_SUM_BELOW, Part
+from softgen.spec.parts import MAX_SUM_BELOW
 
 IGNORE_INDEX = -100  # of torch.nn.functional.cross_entropy
 
@@ -95,38 +95,19 @@ class CrossEntropy(OfTargets):
     stem = "cross_entropy"
     ignored = "loss is 0 and lse is -inf"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "lse = log(sum(exp(x))); loss = lse - x[target] + z_loss lse^2"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy(x, target)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return (
-            "loss is NaN for a row with NaN or +inf, or of only -inf, and for a target that is no "
-            "column"
-        )
+    formula = "lse = log(sum(exp(x))); loss = lse - x[target] + z_loss lse^2"
+    call = "softgen.cross_entropy(x, target)"
+    non_finite = (
+        "loss is NaN for a row with NaN or +inf, or of only -inf, and for a target that is no "
+        "column"
+    )
+    like = "logsumexp"  # which reads the same
+    posts_element = True  # the target's: the shard that has its column tells the others
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(),)
-
-    @property
-    def like(self) -> str:
-        """logsumexp, which reads the same."""
-        return "logsumexp"
-
-    @property
-    def posts_element(self) -> bool:
-        """The target's: the shard that has its column tells the others."""
-        return True
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, loss and lse."""
@@ -169,15 +150,11 @@ class CrossEntropyGrad(OfTargets):
     upstreams: ClassVar[bool] = False
     ignored = "dx and loss are 0 and lse is -inf"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "lse, loss as cross_entropy; dx = upstream d(loss)/dx"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy_grad(x, target)"
+    formula = "lse, loss as cross_entropy; dx = upstream d(loss)/dx"
+    call = "softgen.cross_entropy_grad(x, target)"
+    hookable = True  # by those that have a derivative
+    barred = WITHOUT_SLOPES
+    like = "softmax"  # whose bytes it moves with the same launch
 
     @property
     def non_finite(self) -> str:
@@ -189,21 +166,6 @@ class CrossEntropyGrad(OfTargets):
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(gradient=True, upstreams=self.upstreams),)
-
-    @property
-    def hookable(self) -> bool:
-        """By those that have a derivative."""
-        return True
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """Those that have none here."""
-        return WITHOUT_SLOPES
-
-    @property
-    def like(self) -> str:
-        """softmax, whose bytes it moves with the same launch."""
-        return "softmax"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, dx, loss and lse."""
@@ -267,15 +229,8 @@ class CrossEntropyGradRows(CrossEntropyGrad):
     stem = "cross_entropy_grad_rows"
     upstreams = True
 
-    @property
-    def template(self) -> str:
-        """That of a number."""
-        return "cross_entropy_grad"
-
-    @property
-    def like(self) -> str:
-        """That of a number."""
-        return "cross_entropy_grad"
+    template = "cross_entropy_grad"
+    like = "cross_entropy_grad"
 
     def upstream(self, compute: DType) -> tuple[Operand, ...]:
         """Return the gradients with respect to the losses, and where rows find theirs."""
@@ -296,40 +251,18 @@ class CrossEntropySmooth(CrossEntropy):
 
     stem = "cross_entropy_smooth"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "lse; loss = lse - (1 - s) x[target] - s mean(x) + z_loss lse^2"
-
-    @property
-    def template(self) -> str:
-        """That without."""
-        return "cross_entropy"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy(x, target, label_smoothing=s)"
-
-    @property
-    def smooths(self) -> bool:
-        """All columns share it."""
-        return True
+    formula = "lse; loss = lse - (1 - s) x[target] - s mean(x) + z_loss lse^2"
+    template = "cross_entropy"
+    call = "softgen.cross_entropy(x, target, label_smoothing=s)"
+    smooths = True
+    part = MAX_SUM_BELOW
+    posts_element = False  # shards tell each other no sums of distances
+    barred = frozenset({"sink"})  # a sink: the mean of a row has none
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(smooths=True),)
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return MAX_SUM_BELOW
-
-    @property
-    def posts_element(self) -> bool:
-        """Shards tell each other no sums of distances."""
-        return False
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, loss and lse."""
@@ -343,11 +276,6 @@ class CrossEntropySmooth(CrossEntropy):
         loss, lse, ignored = losses(x, target, ignore_index, z_loss, smoothing)
         return np.where(ignored, 0, loss), lse
 
-    @property
-    def barred(self) -> frozenset[str]:
-        """A sink: the mean of a row has none."""
-        return frozenset({"sink"})
-
     def numbers(self) -> dict[str, Any]:
         """Return some smoothing, and the weight of lse^2."""
         return {"label_smoothing": 0.125, **super().numbers()}
@@ -359,25 +287,14 @@ class CrossEntropyGradSmooth(CrossEntropyGradRows):
 
     stem = "cross_entropy_grad_smooth"
 
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy_grad(x, target, label_smoothing=s)"
-
-    @property
-    def smooths(self) -> bool:
-        """All columns share it."""
-        return True
+    call = "softgen.cross_entropy_grad(x, target, label_smoothing=s)"
+    smooths = True
+    part = MAX_SUM_BELOW
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(gradient=True, upstreams=True, smooths=True),)
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return MAX_SUM_BELOW
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, upstream, the numbers, dx, loss and lse."""

@@ -36,45 +36,18 @@ class CrossEntropyBackward(OfTargets):
     stem = "cross_entropy_backward"
     ignored = "dx is 0"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = upstream d(loss)/dx, from lse"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy_backward(x, target, lse, upstream)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "an lse that is not finite, or a target that is no column, gives NaN"
-
-    @property
-    def reduces(self) -> bool:
-        """The log-sum-exp of a row is given."""
-        return False
-
-    @property
-    def hookable(self) -> bool:
-        """By those that have a derivative."""
-        return True
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """Those that have none here."""
-        return WITHOUT_SLOPES
+    formula = "dx = upstream d(loss)/dx, from lse"
+    call = "softgen.cross_entropy_backward(x, target, lse, upstream)"
+    non_finite = "an lse that is not finite, or a target that is no column, gives NaN"
+    reduces = False  # the log-sum-exp of a row is given
+    hookable = True  # by those that have a derivative
+    barred = WITHOUT_SLOPES
+    like = "finish"  # whose bytes it moves with the same launch
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(gradient=True, given=True),)
-
-    @property
-    def like(self) -> str:
-        """finish, whose bytes it moves with the same launch."""
-        return "finish"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, lse, upstream and where rows find theirs, the numbers and dx."""
@@ -144,25 +117,10 @@ class CrossEntropyBackwardShard(CrossEntropyBackward):
 
     stem = "cross_entropy_backward_shard"
 
-    @property
-    def hookable(self) -> bool:
-        """Shards take no hooks."""
-        return False
-
-    @property
-    def template(self) -> str:
-        """That of all columns."""
-        return "cross_entropy_backward"
-
-    @property
-    def call(self) -> str:
-        """`softgen.distributed` calls it."""
-        return ""
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "an lse that is not finite gives NaN, and a loss of NaN but where upstream is 0"
+    hookable = False  # shards take no hooks
+    template = "cross_entropy_backward"
+    call = ""
+    non_finite = "an lse that is not finite gives NaN, and a loss of NaN but where upstream is 0"
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:

@@ -18,42 +18,19 @@ from softgen.spec.functions.cross_entropy import loss_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.operands import Measure, Operand
-from softgen.spec.parts import MAX_SUM_BELOW, Part
+from softgen.spec.parts import MAX_SUM_BELOW
 
 
 @dataclass(frozen=True)
 class CrossEntropyProbs(Function):
     """-sum(q log softmax(x)) of each row, its log-sum-exp and sum(q)."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "cross_entropy_probs"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "loss = -sum(probs log softmax(x)), lse, mass = sum(probs)"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy(x, target=probs)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "loss is NaN for a row with NaN, +inf or only -inf, or -inf where probs is 0"
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return MAX_SUM_BELOW
-
-    @property
-    def shardable(self) -> bool:
-        """No: a part is no pair."""
-        return False
+    name = "cross_entropy_probs"
+    formula = "loss = -sum(probs log softmax(x)), lse, mass = sum(probs)"
+    call = "softgen.cross_entropy(x, target=probs)"
+    non_finite = "loss is NaN for a row with NaN, +inf or only -inf, or -inf where probs is 0"
+    part = MAX_SUM_BELOW
+    shardable = False  # a part is no pair
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the probabilities, loss, lse and the sum of the probabilities."""
@@ -79,35 +56,14 @@ class CrossEntropyProbs(Function):
 class CrossEntropyProbsBackward(Function):
     """dx of each row from x, the probabilities, lse, and what p and they are times."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "cross_entropy_probs_backward"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = exp(x - lse) scale - probs upstream - rest"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.cross_entropy_backward(x, target=probs, lse=lse, upstream=upstream)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf has p = 0"
-
-    @property
-    def shifts(self) -> bool:
-        """No: log p is x - lse."""
-        return False
-
-    @property
-    def reduces(self) -> bool:
-        """The log-sum-exp of a row is given."""
-        return False
+    name = "cross_entropy_probs_backward"
+    formula = "dx = exp(x - lse) scale - probs upstream - rest"
+    call = "softgen.cross_entropy_backward(x, target=probs, lse=lse, upstream=upstream)"
+    non_finite = (
+        "a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf has p = 0"
+    )
+    shifts = False  # log p is x - lse
+    reduces = False  # the log-sum-exp of a row is given
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the probabilities, what there is one of per row, and dx, which may be x."""

@@ -9,7 +9,7 @@ from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, lse_result, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Limit, Measure, Operand
-from softgen.spec.parts import MAX_SUM_DOT, Part
+from softgen.spec.parts import MAX_SUM_DOT
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,10 @@ class Entropy(Function):
     """
 
     lse: bool = False
+
+    template = "entropy"
+    like = "logsumexp"  # whose bytes it moves with the same launch
+    part = MAX_SUM_DOT
 
     @property
     def name(self) -> str:
@@ -39,25 +43,10 @@ class Entropy(Function):
         return f"softgen.entropy(x{', return_lse=True' if self.lse else ''})"
 
     @property
-    def template(self) -> str:
-        """The stem of its template."""
-        return "entropy"
-
-    @property
-    def like(self) -> str:
-        """logsumexp, whose bytes it moves with the same launch."""
-        return "logsumexp"
-
-    @property
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
         lse = " (lse: NaN, +inf, -inf)" if self.lse else ""
         return f"a row with NaN or +inf, or of only -inf, gives NaN{lse}; else -inf adds nothing"
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return MAX_SUM_DOT
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the entropy and, if asked for, lse."""

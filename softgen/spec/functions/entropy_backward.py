@@ -17,15 +17,8 @@ class EntropyBackward(OfLogarithms):
     gradient_of = "entropy"
     saved = ("lse", "entropy")
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = -p (log p + entropy) upstream, log p = x - lse"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row whose entropy is NaN gives NaN everywhere; else -inf gives 0"
+    formula = "dx = -p (log p + entropy) upstream, log p = x - lse"
+    non_finite = "a row whose entropy is NaN gives NaN everywhere; else -inf gives 0"
 
     def saved_of(self, x: Any) -> tuple[Any, ...]:
         """Return lse and the entropy of the rows of `x`."""

@@ -16,30 +16,11 @@ from softgen.spec.operands import Limit, Measure, Operand
 class Finish(Function):
     """softmax of each row from its pair, which is given."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "finish"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "y = exp(x - maxima) / sums"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.finish(x, m, d)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf gives 0"
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the pair of a row is found, and not given."""
-        return False
+    name = "finish"
+    formula = "y = exp(x - maxima) / sums"
+    call = "softgen.finish(x, m, d)"
+    non_finite = "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf gives 0"
+    reduces = False
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima, sums and y."""

@@ -15,35 +15,14 @@ from softgen.spec.operands import Limit, Measure, Operand
 class LogFinish(Finish):
     """log_softmax of each row from its pair, which is given."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "log_finish"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "y = (x - maxima) - log(sums)"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.finish(x, m, d, log=True)"
-
-    @property
-    def like(self) -> str:
-        """finish, whose bytes it moves with the same launch."""
-        return "finish"
-
-    @property
-    def shifts(self) -> bool:
-        """Nothing takes the place of a maximum of -inf."""
-        return False
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf stays -inf"
+    name = "log_finish"
+    formula = "y = (x - maxima) - log(sums)"
+    call = "softgen.finish(x, m, d, log=True)"
+    like = "finish"  # whose bytes it moves with the same launch
+    shifts = False  # nothing takes the place of a maximum of -inf
+    non_finite = (
+        "a pair of NaN, or of a row of only -inf, gives NaN everywhere; else -inf stays -inf"
+    )
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima, sums and y."""

@@ -16,30 +16,11 @@ from softgen.spec.operands import Operand
 class LogSumExp(Function):
     """log(sum(exp(x))) of each row."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "logsumexp"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "lse = log(sum(exp(x)))"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.logsumexp(x)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN gives NaN, else one with +inf gives +inf, one of only -inf -inf"
-
-    @property
-    def keeps_infinity(self) -> bool:
-        """Whether +inf in a row gives +inf, not NaN."""
-        return True
+    name = "logsumexp"
+    formula = "lse = log(sum(exp(x)))"
+    call = "softgen.logsumexp(x)"
+    non_finite = "a row with NaN gives NaN, else one with +inf gives +inf, one of only -inf -inf"
+    keeps_infinity = True
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x and lse."""

@@ -15,15 +15,8 @@ class LogSumExpBackward(OfLogarithms):
 
     gradient_of = "logsumexp"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = exp(x - lse) upstream"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf gives 0"
+    formula = "dx = exp(x - lse) upstream"
+    non_finite = "a row of lse = -inf, or +inf in a row of lse = +inf, gives NaN; else -inf gives 0"
 
     def of_logarithms(self, log_p: Any, *row: Any) -> Any:
         """Return dx."""

@@ -16,20 +16,9 @@ from softgen.spec.operands import Measure, Operand
 class Merge(Function):
     """One pair of many a row: the monoid of Milakov & Gimelshein, arXiv 1805.02867, section 3.1."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "merge"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "maxima, sums = merge of the pairs (ms, ds)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
+    name = "merge"
+    formula = "maxima, sums = merge of the pairs (ms, ds)"
+    non_finite = "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return the pieces' maxima and sums, a column a piece, then maxima and sums."""

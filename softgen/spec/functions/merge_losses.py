@@ -29,30 +29,15 @@ class MergeLosses(OfTargets):
     stem = "merge_losses"
     ignored = "loss is 0 and lse is -inf"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "lse of the pairs (ms, ds); loss = lse - logits + z_loss lse^2"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "loss is NaN for a row with NaN or +inf, or of only -inf, and for a logit of +inf"
+    formula = "lse of the pairs (ms, ds); loss = lse - logits + z_loss lse^2"
+    non_finite = "loss is NaN for a row with NaN or +inf, or of only -inf, and for a logit of +inf"
+    like = "merge"  # which reads the same
+    posts_element = True
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target, whose element is known."""
         return (Target(told=True),)
-
-    @property
-    def like(self) -> str:
-        """merge, which reads the same."""
-        return "merge"
-
-    @property
-    def posts_element(self) -> bool:
-        """The target's."""
-        return True
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return the pieces' pairs, the logits, target, the numbers, loss and lse."""

@@ -15,25 +15,11 @@ from softgen.spec.operands import Measure, Operand
 class FromLse(Function):
     """Base of gradients with hooks that take log p = x - lse from the lse of each row."""
 
-    @property
-    def shifts(self) -> bool:
-        """No: log p is x - lse."""
-        return False
-
-    @property
-    def reduces(self) -> bool:
-        """Whether the part of a row is found, and not given."""
-        return False
-
-    @property
-    def hookable(self) -> bool:
-        """What enters it is modified as it was in the function whose gradient it is."""
-        return True
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """What is part of lse already, and what is for NaN of rows of -inf."""
-        return frozenset({"sink", "zeroempty"})
+    shifts = False  # log p is x - lse
+    reduces = False
+    hookable = True  # what enters it is modified as it was in the function whose gradient it is
+    # What is part of lse already, and what is for NaN of rows of -inf.
+    barred = frozenset({"sink", "zeroempty"})
 
 
 @dataclass(frozen=True)

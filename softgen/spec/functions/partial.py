@@ -15,25 +15,10 @@ from softgen.spec.operands import Limit, Measure, Operand
 class Partial(Function):
     """The pair (m, d) of each row (Milakov & Gimelshein, arXiv 1805.02867, section 3.1)."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "partial"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "maxima = max(x), sums = sum(exp(x - max(x)))"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.partial(x)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
+    name = "partial"
+    formula = "maxima = max(x), sums = sum(exp(x - max(x)))"
+    call = "softgen.partial(x)"
+    non_finite = "a row with NaN or +inf gives NaN twice, one of only -inf gives -inf and 0"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, maxima and sums."""

@@ -28,30 +28,15 @@ class PartialTarget(OfTargets):
     stem = "partial_target"
     ignored = "the pair is (-inf, 0)"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "m = max(x), d = sum(exp(x - m)), logit = x[target - first]"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "NaN makes m, d NaN, +inf d alone, both either; logit is +inf of targets elsewhere"
+    formula = "m = max(x), d = sum(exp(x - m)), logit = x[target - first]"
+    non_finite = "NaN makes m, d NaN, +inf d alone, both either; logit is +inf of targets elsewhere"
+    hookable = False  # it is not: nobody asks for it
+    like = "partial"  # which reads the same
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The target."""
         return (Target(shard=True),)
-
-    @property
-    def hookable(self) -> bool:
-        """It is not: nobody asks for it."""
-        return False
-
-    @property
-    def like(self) -> str:
-        """partial, which reads the same."""
-        return "partial"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, target, the numbers, maxima, sums and logits."""

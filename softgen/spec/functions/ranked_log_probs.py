@@ -15,7 +15,7 @@ from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.ids import Ids
 from softgen.spec.operands import Extent, Limit, Measure, Operand
-from softgen.spec.parts import TOP, Part
+from softgen.spec.parts import TOP
 
 UNRANKED = -1  # the rank of what has no log-probability
 
@@ -34,6 +34,12 @@ class RankedLogProbs(OfIds):
 
     k: int = 20
 
+    non_finite = "a row with NaN or +inf, or of only -inf, gives NaN; a rank beside NaN is -1"
+    like = "logsumexp"  # which reads the same
+    barred = frozenset({"sink"})  # a sink, which is no column that an id could name
+    shardable = False  # shards exchange no choices
+    part = TOP
+
     @property
     def options(self) -> str:
         """What is in its name of what it gives beside."""
@@ -50,29 +56,9 @@ class RankedLogProbs(OfIds):
         return f"softgen.token_log_probs(x, ids, topk={self.k})"
 
     @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN or +inf, or of only -inf, gives NaN; a rank beside NaN is -1"
-
-    @property
-    def like(self) -> str:
-        """logsumexp, which reads the same."""
-        return "logsumexp"
-
-    @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The ids."""
         return (Ids(self.count),)
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """A sink, which is no column that an id could name."""
-        return frozenset({"sink"})
-
-    @property
-    def shardable(self) -> bool:
-        """No: shards exchange no choices."""
-        return False
 
     @property
     def chosen(self) -> int:
@@ -83,11 +69,6 @@ class RankedLogProbs(OfIds):
     def ranked(self) -> int:
         """How many elements of a row are ranked."""
         return self.count
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return TOP
 
     @property
     def least_cols(self) -> int:

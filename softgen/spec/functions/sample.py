@@ -56,6 +56,13 @@ class Sample(Function):
     seeds: bool = False
     k: int = 0
 
+    template = "sample"
+    formula = "ids, drawn by softmax(x / temperature), and log p of them"
+    call = "softgen.sample(x, seed=s)"
+    like = "logsumexp"  # which reads the same
+    non_finite = "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
+    barred = frozenset({"sink"})  # a sink, which is no column that could be drawn
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
@@ -68,40 +75,10 @@ class Sample(Function):
         return self.filtered or self.k > 0
 
     @property
-    def template(self) -> str:
-        """The stem of its template."""
-        return "sample"
-
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "ids, drawn by softmax(x / temperature), and log p of them"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.sample(x, seed=s)"
-
-    @property
-    def like(self) -> str:
-        """logsumexp, which reads the same."""
-        return "logsumexp"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
-
-    @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The temperature and the noise."""
         warm = Temperature(self.rows)
         return (warm,) if self.k else (warm, Draw(self.rows, self.seeds, self.filtered))
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """A sink, which is no column that could be drawn."""
-        return frozenset({"sink"})
 
     @property
     def hookable(self) -> bool:

@@ -26,6 +26,9 @@ class Normalized(Function):
 
     lse: bool = False
 
+    writes_float8 = True
+    like = "softmax"  # whose bytes it moves with the same launch
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
@@ -56,19 +59,9 @@ class Normalized(Function):
         return self.stem
 
     @property
-    def writes_float8(self) -> bool:
-        """They may."""
-        return True
-
-    @property
     def textbook(self) -> bool:
         """Whether there is no lse."""
         return not self.lse
-
-    @property
-    def like(self) -> str:
-        """softmax, whose bytes it moves with the same launch."""
-        return "softmax"
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, y and, if asked for, lse."""
@@ -106,15 +99,8 @@ class Softmax(Normalized):
     measure = Measure.VALUE
     limit = Limit.UP_TO_ONE
 
-    @property
-    def own_terms(self) -> bool:
-        """Whether its template has terms of its own where results are float32, or x is float16."""
-        return True
-
-    @property
-    def weighs(self) -> bool:
-        """They do."""
-        return True
+    own_terms = True
+    weighs = True
 
     def of_terms(self, shifted: Any, terms: Any, total: Any) -> Any:
         """Return y."""

@@ -10,7 +10,7 @@ from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function, element, element_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Measure, Operand
-from softgen.spec.parts import SUM, Part
+from softgen.spec.parts import SUM
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class Backward(Function):
     """The gradient with respect to x, from that with respect to y, and y."""
 
     gradient_of: ClassVar[str]
+
+    part = SUM
 
     @property
     def name(self) -> str:
@@ -28,11 +30,6 @@ class Backward(Function):
     def call(self) -> str:
         """How people call it on arrays."""
         return f"softgen.{self.name}(dy, y)"
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return SUM
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return dy, y and dx, which may be dy."""
@@ -64,15 +61,8 @@ class SoftmaxBackward(Backward):
 
     gradient_of = "softmax"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = y (dy - sum(dy y))"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row whose sum is not finite gives NaN everywhere"
+    formula = "dx = y (dy - sum(dy y))"
+    non_finite = "a row whose sum is not finite gives NaN everywhere"
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return dx; NaN in rows whose sum is not finite."""
@@ -95,15 +85,8 @@ class LogSoftmaxBackward(Backward):
 
     gradient_of = "log_softmax"
 
-    @property
-    def formula(self) -> str:
-        """What the kernel computes."""
-        return "dx = dy - exp(y) sum(dy)"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return "a row with dy not finite gives NaN everywhere; where y is -inf dx is dy"
+    formula = "dx = dy - exp(y) sum(dy)"
+    non_finite = "a row with dy not finite gives NaN everywhere; where y is -inf dx is dy"
 
     def reference(self, *inputs: Any) -> tuple[Any, ...]:
         """Return dx; NaN in rows whose dy is not finite."""

@@ -92,6 +92,13 @@ class TokenLogProbs(OfIds):
     lse: bool = False
     entropy: bool = False
 
+    non_finite = (
+        "log_probs is NaN for a row with NaN or +inf, or of only -inf, and for an id that is "
+        "no column"
+    )
+    barred = frozenset({"sink"})  # a sink, which is no column that an id could name
+    like = "logsumexp"  # which reads the same
+
     @property
     def options(self) -> str:
         """What is in its name of what it gives beside."""
@@ -111,27 +118,9 @@ class TokenLogProbs(OfIds):
         return f"softgen.token_log_probs(x, ids{f', {option}=True' if self.lse else ''})"
 
     @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return (
-            "log_probs is NaN for a row with NaN or +inf, or of only -inf, and for an id that is "
-            "no column"
-        )
-
-    @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The ids."""
         return (Ids(self.count),)
-
-    @property
-    def barred(self) -> frozenset[str]:
-        """A sink, which is no column that an id could name."""
-        return frozenset({"sink"})
-
-    @property
-    def like(self) -> str:
-        """logsumexp, which reads the same."""
-        return "logsumexp"
 
     @property
     def part(self) -> Part:

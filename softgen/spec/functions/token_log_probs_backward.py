@@ -30,6 +30,10 @@ class TokenLogProbsBackward(FromLse, OfIds):
 
     entropy: bool = False
 
+    non_finite = (
+        "lse that is not finite gives NaN, as an id that is no column, unless its upstream is 0"
+    )
+
     @property
     def options(self) -> str:
         """What is in its name of what it adds."""
@@ -47,13 +51,6 @@ class TokenLogProbsBackward(FromLse, OfIds):
         """How people call it on arrays."""
         more = ", entropy, entropy_upstream" if self.entropy else ""
         return f"softgen.token_log_probs_backward(x, ids, lse, upstream{more})"
-
-    @property
-    def non_finite(self) -> str:
-        """What a row with NaN or an infinity gives, for the header of an emitted file."""
-        return (
-            "lse that is not finite gives NaN, as an id that is no column, unless its upstream is 0"
-        )
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:

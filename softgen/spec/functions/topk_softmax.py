@@ -10,7 +10,7 @@ from softgen.spec.dtypes import DType, FloatType, Integer
 from softgen.spec.functions.base import Function, element, number_input, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.operands import Extent, Measure, Operand
-from softgen.spec.parts import TOP, Part
+from softgen.spec.parts import TOP
 
 MOST_CHOSEN = 64  # of a row
 MOST_GROUPS = 32  # a lane ranks one each
@@ -42,6 +42,12 @@ class TopkSoftmax(Function):
     kept_groups: int = 0
     renormalize: bool = False
 
+    template = "topk_softmax"
+    like = "logsumexp"  # which reads the same
+    hookable = False  # the choice is made of the bits of x
+    shardable = False  # shards exchange no choices
+    part = TOP
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
@@ -56,11 +62,6 @@ class TopkSoftmax(Function):
         return "_".join(words + ["norm"] * self.renormalize)
 
     @property
-    def template(self) -> str:
-        """The stem of its template."""
-        return "topk_softmax"
-
-    @property
     def formula(self) -> str:
         """What the kernel computes."""
         scores = "sigmoid(x)" if self.sigmoid else "softmax(x)"
@@ -73,25 +74,10 @@ class TopkSoftmax(Function):
         return f"softgen.topk_softmax(x, k={self.k})"
 
     @property
-    def like(self) -> str:
-        """logsumexp, which reads the same."""
-        return "logsumexp"
-
-    @property
     def non_finite(self) -> str:
         """What a row with NaN or an infinity gives, for the header of an emitted file."""
         rows = "NaN" if self.sigmoid else "NaN or +inf, or of only -inf,"
         return f"a row with {rows} gives NaN and the first ids; -inf has weight 0"
-
-    @property
-    def hookable(self) -> bool:
-        """No: the choice is made of the bits of x."""
-        return False
-
-    @property
-    def shardable(self) -> bool:
-        """No: shards exchange no choices."""
-        return False
 
     @property
     def chosen(self) -> int:
@@ -107,11 +93,6 @@ class TopkSoftmax(Function):
     def sums(self) -> bool:
         """Whether a row's sum is needed."""
         return not self.sigmoid and (self.chooses_scores or not self.renormalize)
-
-    @property
-    def part(self) -> Part:
-        """What a piece of a row reduces to."""
-        return TOP
 
     @property
     def least_cols(self) -> int:

@@ -41,6 +41,12 @@ class TopkSoftmaxBackward(Function):
     sigmoid: bool = False
     renormalize: bool = False
 
+    template = "topk_softmax_backward"
+    call = "softgen.topk_softmax_backward(x, weights, ids, upstream)"
+    like = "softmax"  # whose bytes it moves with the same launch
+    hookable = False  # the choice is not
+    shardable = False  # the choice is not
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
@@ -48,25 +54,10 @@ class TopkSoftmaxBackward(Function):
         return f"topk_softmax_backward_k{self.k}{options}"
 
     @property
-    def template(self) -> str:
-        """The stem of its template."""
-        return "topk_softmax_backward"
-
-    @property
     def formula(self) -> str:
         """What the kernel computes."""
         scores = "sigmoid" if self.sigmoid else "softmax"
         return f"dx = d(weights upstream)/dx of {self.k} chosen by {scores}"
-
-    @property
-    def call(self) -> str:
-        """How people call it on arrays."""
-        return "softgen.topk_softmax_backward(x, weights, ids, upstream)"
-
-    @property
-    def like(self) -> str:
-        """softmax, whose bytes it moves with the same launch."""
-        return "softmax"
 
     @property
     def non_finite(self) -> str:
@@ -88,16 +79,6 @@ class TopkSoftmaxBackward(Function):
     def shifts(self) -> bool:
         """Whether elements are taken relative to a maximum."""
         return self.reduces
-
-    @property
-    def hookable(self) -> bool:
-        """No, as the choice is not."""
-        return False
-
-    @property
-    def shardable(self) -> bool:
-        """No, as the choice is not."""
-        return False
 
     @property
     def modifiers(self) -> tuple[Hook, ...]:

@@ -22,6 +22,10 @@ class Lines(Hook):
 
     packs: bool = True
 
+    by_row = True
+    lined = True
+    instructions = 3.0  # it is loaded, widened and applied
+
     @property
     def dtype(self) -> ElementType:
         """The type of an element."""
@@ -43,21 +47,6 @@ class Lines(Hook):
         """Return a distance of lines for tests, which is not that of rows."""
         return -(-cols // 16) * 16 + 16 if self.packs else cols + 3
 
-    @property
-    def by_row(self) -> bool:
-        """A line a row."""
-        return True
-
-    @property
-    def lined(self) -> bool:
-        """It is."""
-        return True
-
-    @property
-    def instructions(self) -> float:
-        """It is loaded, widened and applied."""
-        return 3.0
-
     def registers(self, compute: DType) -> int:
         """Return what addresses take, and a pack on its way."""
         return 16
@@ -73,20 +62,13 @@ class Bias(Lines):
 
     of: DType = DType.FLOAT32
 
+    kind = "bias"
+    formula = "x + bias"
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
         return f"bias{self.of.short}" + ("" if self.packs else "any")
-
-    @property
-    def kind(self) -> str:
-        """One for all types."""
-        return "bias"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "x + bias"
 
     @property
     def dtype(self) -> DType:
@@ -112,25 +94,15 @@ class Bias(Lines):
 class Mask(Lines):
     """Hide elements by an array of booleans: where it is False, an element is -inf."""
 
+    kind = "mask"  # one however its lines start
+    formula = "x where mask"
+    dtype = Integer.BOOL
+    computes = False  # what is shown stays what it is
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
         return "mask" + ("" if self.packs else "any")
-
-    @property
-    def kind(self) -> str:
-        """One however its lines start."""
-        return "mask"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "x where mask"
-
-    @property
-    def dtype(self) -> Integer:
-        """The type of an element."""
-        return Integer.BOOL
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
         """Return four lines for pairs of two rows: one hides all, one shows one element."""
@@ -148,8 +120,3 @@ class Mask(Lines):
         import numpy as np
 
         return np.where(self.lines(x, *values), x, x.dtype.type(-np.inf))
-
-    @property
-    def computes(self) -> bool:
-        """It does not: what is shown stays what it is."""
-        return False

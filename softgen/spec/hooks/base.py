@@ -152,29 +152,15 @@ class Hook(abc.ABC):
 class Beside(Hook):
     """Base of hooks that leave elements what they are on their way in, whichever they are."""
 
-    @property
-    def placed(self) -> bool:
-        """It knows no column."""
-        return False
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
-
-    @property
-    def instructions(self) -> float:
-        """It is done once a row."""
-        return 0.0
+    placed = False  # it knows no column
+    enters = False  # elements stay what they are
+    instructions = 0.0  # it is done once a row
 
 
 class Leaving(Beside):
     """Base of hooks that modify results, by a number that all of a row are multiplied by."""
 
-    @property
-    def weighs(self) -> bool:
-        """On the way out."""
-        return True
+    weighs = True  # on the way out
 
 
 class OfFunction(Hook):
@@ -187,6 +173,8 @@ class OfFunction(Hook):
     """
 
     gradient: bool
+
+    enters = False  # elements stay what they are
 
     @property
     def formula(self) -> str:
@@ -205,11 +193,6 @@ class OfFunction(Hook):
     def placed(self) -> bool:
         """Where results are modified."""
         return self.gradient
-
-    @property
-    def enters(self) -> bool:
-        """Elements stay what they are."""
-        return False
 
     @property
     def leaves(self) -> bool:

@@ -24,10 +24,7 @@ class Choices(OfFunction):
     total: bool = True
     divided: bool = False
 
-    @property
-    def name(self) -> str:
-        """As the others have one; it is in no kernel's name."""
-        return "choices"
+    name = "choices"
 
     @property
     def weighs(self) -> bool:

@@ -33,25 +33,10 @@ class Draw(OfFunction):
     filtered: bool = False
     gradient: bool = False
 
-    @property
-    def name(self) -> str:
-        """As the others have one; it is in no kernel's name."""
-        return "draw"
-
-    @property
-    def placed(self) -> bool:
-        """The column tells which bits make the noise."""
-        return True
-
-    @property
-    def enters(self) -> bool:
-        """They are seen there, and stay what they are."""
-        return True
-
-    @property
-    def computes(self) -> bool:
-        """Elements stay what they are."""
-        return False
+    name = "draw"
+    placed = True  # the column tells which bits make the noise
+    enters = True  # they are seen there, and stay what they are
+    computes = False  # elements stay what they are
 
     @property
     def by_row(self) -> bool:

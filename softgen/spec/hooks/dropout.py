@@ -30,15 +30,11 @@ _MASK = 0xFFFFFFFF
 class Dropout(Leaving):
     """Multiply results by 0 with probability threshold / 65536, and the others by a number."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "dropout"
-
-    @property
-    def formula(self) -> str:
-        """What is written."""
-        return "kept_scale * y where kept"
+    name = "dropout"
+    formula = "kept_scale * y where kept"
+    placed = True  # the column tells which bits decide
+    leaves = True  # elements are dropped one by one
+    instructions = 7.0  # as in a kernel with packs of 8 elements on an H200
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return what decides who is kept, and what those are multiplied by."""
@@ -62,21 +58,6 @@ class Dropout(Leaving):
         bits = bits_of(np.arange(y.size, dtype=np.uint64), int(seed), int(offset))
         kept = bits.reshape(y.shape) >= np.uint64(int(threshold))
         return np.where(kept, y * scale, y * 0)
-
-    @property
-    def placed(self) -> bool:
-        """The column tells which bits decide."""
-        return True
-
-    @property
-    def leaves(self) -> bool:
-        """Elements are dropped one by one."""
-        return True
-
-    @property
-    def instructions(self) -> float:
-        """As in a kernel with packs of 8 elements on an H200."""
-        return 7.0
 
     def registers(self, compute: DType) -> int:
         """Return what the generator takes."""

@@ -17,6 +17,12 @@ from softgen.spec.operands import Extent, Operand
 class End(Hook):
     """Base of hooks that end rows."""
 
+    computes = False  # what is shown stays what it is
+    ends = True
+    by_row = True  # an end a row
+    # Of those that are shown; rows of few elements a thread take longer than that tells.
+    instructions = 3.0
+
     @abc.abstractmethod
     def end(self, x: Any, *values: Any) -> Any:
         """Return the first hidden column of each row, as a column; it may be outside of the row."""
@@ -27,26 +33,6 @@ class End(Hook):
 
         shown = np.arange(x.shape[1]) < self.end(x, *values)
         return np.where(shown, x, x.dtype.type(-np.inf))
-
-    @property
-    def computes(self) -> bool:
-        """It does not: what is shown stays what it is."""
-        return False
-
-    @property
-    def ends(self) -> bool:
-        """It does."""
-        return True
-
-    @property
-    def by_row(self) -> bool:
-        """An end a row."""
-        return True
-
-    @property
-    def instructions(self) -> float:
-        """Of those that are shown; rows of few elements a thread take longer than that tells."""
-        return 3.0
 
 
 @dataclass(frozen=True)
@@ -59,20 +45,13 @@ class Lengths(End):
 
     of: Integer = Integer.INT64
 
+    kind = "lengths"
+    formula = "x[:lengths[row]]"
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
         return f"lengths{self.of.short}"
-
-    @property
-    def kind(self) -> str:
-        """One for both types."""
-        return "lengths"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "x[:lengths[row]]"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return the numbers, and where rows find theirs."""
@@ -94,15 +73,8 @@ class Lengths(End):
 class Causal(End):
     """A row at position p, its number modulo the queries, shows p + offset + 1 elements."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "causal"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "x[:row % queries + causal_offset + 1]"
+    name = "causal"
+    formula = "x[:row % queries + causal_offset + 1]"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return the number of queries, and the offset."""

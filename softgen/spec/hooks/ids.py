@@ -26,10 +26,7 @@ class Ids(OfFunction):
     gradient: bool = False
     entropy: bool = False
 
-    @property
-    def name(self) -> str:
-        """As the others have one; it is in no kernel's name."""
-        return "ids"
+    name = "ids"
 
     @property
     def reads(self) -> bool:

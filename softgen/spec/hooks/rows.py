@@ -21,20 +21,15 @@ class Sink(Beside):
 
     of: DType = DType.FLOAT32
 
+    kind = "sink"
+    formula = "x and sink[row]"
+    sinks = True
+    by_row = True  # a logit a row
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
         return f"sink{self.of.short}"
-
-    @property
-    def kind(self) -> str:
-        """One for all types."""
-        return "sink"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "x and sink[row]"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return the logits, and where rows find theirs."""
@@ -54,39 +49,18 @@ class Sink(Beside):
         sink, every, count = values
         return sink.reshape(-1)[Place(int(every), int(count), 1).of(np.arange(rows))]
 
-    @property
-    def sinks(self) -> bool:
-        """It does."""
-        return True
-
-    @property
-    def by_row(self) -> bool:
-        """A logit a row."""
-        return True
-
 
 @dataclass(frozen=True)
 class ZeroRows(Beside):
     """A row of nothing but -inf gives 0 (log_softmax: -inf), and not NaN. It hides no NaN."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "zeroempty"
-
-    @property
-    def formula(self) -> str:
-        """What is written."""
-        return "0 for empty rows"
+    name = "zeroempty"
+    formula = "0 for empty rows"
+    zeroes = True
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return nothing: it is the text that differs."""
         return ()
-
-    @property
-    def zeroes(self) -> bool:
-        """It does."""
-        return True
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
         """Return nothing."""

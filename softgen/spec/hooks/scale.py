@@ -21,20 +21,13 @@ class Scale(Hook):
 
     sign: str = "positive"
 
+    kind = "scale"
+    formula = "scale * x"
+
     @property
     def name(self) -> str:
         """As in names of kernels."""
         return "scale" if self.sign == "positive" else "scaleany"
-
-    @property
-    def kind(self) -> str:
-        """As the scale of rows."""
-        return "scale"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "scale * x"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return a number of the type of the arithmetic."""
@@ -70,20 +63,10 @@ class Scale(Hook):
 class RowScale(Hook):
     """Multiply by a number of the row, of any sign."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "scalerow"
-
-    @property
-    def kind(self) -> str:
-        """As the scale of all rows."""
-        return "scale"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "scale[row] * x"
+    name = "scalerow"
+    kind = "scale"
+    formula = "scale[row] * x"
+    by_row = True  # a number a row
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return an array of the type of the arithmetic, and where rows find their element."""
@@ -108,11 +91,6 @@ class RowScale(Hook):
         """Return their sizes."""
         return abs(row_values(x, *values))
 
-    @property
-    def by_row(self) -> bool:
-        """A number a row."""
-        return True
-
 
 def _factor(x: Any, scale: Any) -> Any:
     """Return what the arithmetic of x takes a scale for: 0 where -ftz=true makes that of it."""
@@ -127,15 +105,8 @@ def _factor(x: Any, scale: Any) -> Any:
 class OutScale(Leaving):
     """Multiply the results by a number."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "outscale"
-
-    @property
-    def formula(self) -> str:
-        """What is written."""
-        return "out_scale * y"
+    name = "outscale"
+    formula = "out_scale * y"
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return a number of the type of the arithmetic."""
@@ -155,20 +126,10 @@ class OutScale(Leaving):
 class RowOutScale(Leaving):
     """Multiply the results by a number of the row, as one that makes most of a type of 8 bits."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "outscalerow"
-
-    @property
-    def kind(self) -> str:
-        """As the number of all rows."""
-        return "outscale"
-
-    @property
-    def formula(self) -> str:
-        """What is written."""
-        return "out_scale[row] * y"
+    name = "outscalerow"
+    kind = "outscale"
+    formula = "out_scale[row] * y"
+    by_row = True  # a number a row
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return an array of the type of the arithmetic, and where rows find their element."""
@@ -184,11 +145,6 @@ class RowOutScale(Leaving):
     def leave(self, y: Any, *values: Any) -> Any:
         """Return the products."""
         return y * row_values(y, *values)
-
-    @property
-    def by_row(self) -> bool:
-        """A number a row."""
-        return True
 
 
 def row_values(x: Any, values: Any, every: Any, count: Any) -> Any:

@@ -14,15 +14,9 @@ from softgen.spec.operands import Extent, Operand
 class Softcap(Hook):
     """Bend elements towards -c and c. It moves no maximum; -inf becomes -c."""
 
-    @property
-    def name(self) -> str:
-        """As in names of kernels."""
-        return "softcap"
-
-    @property
-    def formula(self) -> str:
-        """What stands for x."""
-        return "softcap * tanh(x / softcap)"
+    name = "softcap"
+    formula = "softcap * tanh(x / softcap)"
+    instructions = 8.0  # where all of 8 neighbours are below 0.8 c
 
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return c."""
@@ -52,11 +46,6 @@ class Softcap(Hook):
         1.1e-7 of it, and roundings the rest. To have less of it takes twice the instructions.
         """
         return 1.0 if compute is DType.FLOAT64 else 4.25
-
-    @property
-    def instructions(self) -> float:
-        """Where all of 8 neighbours are below 0.8 c."""
-        return 8.0
 
     def registers(self, compute: DType) -> int:
         """Return what the polynomial of some elements takes; tanh() in float64."""

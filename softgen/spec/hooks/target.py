@@ -34,10 +34,7 @@ class Target(OfFunction):
     smooths: bool = False
     upstreams: bool = False
 
-    @property
-    def name(self) -> str:
-        """As the others have one; it is in no kernel's name."""
-        return "target"
+    name = "target"
 
     @property
     def ends(self) -> bool:

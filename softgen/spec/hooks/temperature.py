@@ -21,15 +21,8 @@ class Temperature(OfFunction):
     of_rows: bool = False
     gradient: bool = False
 
-    @property
-    def name(self) -> str:
-        """As the others have one; it is in no kernel's name."""
-        return "temperature"
-
-    @property
-    def enters(self) -> bool:
-        """Elements become others."""
-        return True
+    name = "temperature"
+    enters = True
 
     def enter(self, x: Any, *values: Any) -> Any:
         """Return x over the temperature of its row, NaN where that is none."""

@@ -53,8 +53,8 @@ MODULE_FAULTS = [
     ("FUNCTIONS = (LogMeanExp(),)", "raise SystemExit", "SystemExit;"),
     ("FUNCTIONS = (LogMeanExp(),)", "FUNCTIONS = (LogMeanExp(),", "SyntaxError"),
     ("FUNCTIONS = (LogMeanExp(),)", "FUNCTIONS = 1 / 0", "ZeroDivisionError"),
-    ('return "lme = log(mean(exp(x)))"', 'return "lme" / 2', "TypeError"),
-    ('return "logmeanexp"', "return self.title", "AttributeError: .*'title'"),
+    ('formula = "lme', "formula = property(lambda self: self / 2)  #", "TypeError"),
+    ('name = "log', "name = property(lambda self: self.title)  #", "AttributeError: .*'title'"),
     ('row_result("lme", out_dtype, "Y", Measure.LOGARITHM)', "x", "NameError: .*'x'"),
     (  # of pairs of types alone
         'row_result("lme", out_dtype, "Y", Measure.LOGARITHM)',
@@ -62,7 +62,11 @@ MODULE_FAULTS = [
         "KeyError",
     ),
     ("def operands(self, dtype", "def operand(self, dtype", "TypeError: .*abstract"),
-    ("return True", "raise SystemExit(1)", "SystemExit: 1"),
+    (
+        "keeps_infinity = True",
+        "keeps_infinity = property(lambda self: (_ for _ in ()).throw(SystemExit(1)))",
+        "SystemExit: 1",
+    ),
 ]
 
 
@@ -71,7 +75,9 @@ def test_a_broken_module_is_left_out(
     line: str, instead: str, message: str, checkout: Path, tmp_path: Path
 ) -> None:
     path = checkout / "softgen/spec/functions/logmeanexp.py"
-    in_use = line.startswith(("return", "row_result"))  # the module itself can be imported
+    in_use = line.startswith(
+        ("name", "formula", "keeps", "row_result")
+    )  # the module itself can be imported
     number = break_line(path, line, instead)
     if "abstract" in message:  # it is found where the class is used
         number = BLOCKS["python"].splitlines().index("FUNCTIONS = (LogMeanExp(),)") + 1
@@ -169,7 +175,7 @@ def test_a_name_that_cannot_be_is_left_out(module: str, name: str, checkout: Pat
     path = functions / f"{module}.py"
     (functions / "logmeanexp.py").rename(path)
     try:
-        break_line(path, 'return "logmeanexp"', f'return "{name}"')
+        break_line(path, 'name = "logmeanexp"', f'name = "{name}"')
         listed = softgen(checkout, "functions", "--json")
         assert listed.returncode == 0
         formulas = {each["name"]: each["formula"] for each in json.loads(listed.stdout)}
