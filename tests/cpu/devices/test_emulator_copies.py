@@ -288,6 +288,37 @@ def test_in_place_a_row_that_is_overwritten_before_it_was_copied() -> None:
     assert "thread 0 of block 0 overwrote x[row 0, col 8]" in report(early, in_place=True)
 
 
+LATE = by_hand(
+    """\
+  constexpr int kFencing = 64;
+  alignas(16) __shared__ float buffer[kCols];
+  __shared__ unsigned long long full;
+  for (int i = threadIdx.x; i < kCols; i += blockDim.x) buffer[i] = 0;
+  __syncthreads();
+  float sum = 0;
+  for (int i = 0; i < kCols; ++i) sum += buffer[i];
+  if (threadIdx.x < kFencing) fence_async();
+  __syncthreads();
+  if (threadIdx.x == 0) mbarrier_init(&full, 1);
+  __syncthreads();
+  const float* row = x + blockIdx.x * kCols;
+  if (threadIdx.x == 0) {
+    mbarrier_arrive_expect(&full, kBytes);
+    bulk_load(buffer, row, kBytes, &full);
+  }
+  mbarrier_wait(&full, 0);
+  for (int i = threadIdx.x; i < kCols; i += 128) y[blockIdx.x * kCols + i] = buffer[i] + sum;""",
+    block=128,
+)
+
+
+def test_a_copy_over_what_many_warps_read_before_the_first_mbarrier() -> None:
+    """Of many not all are known to the emulator: it takes none for granted."""
+    text = report(LATE)
+    assert "thread 0 wrote what threads of many warps read before the first mbarrier" in text
+    assert "with no fence_async between" in text
+
+
 # A ring of stages: a warp that loads and two warps that use the rows.
 
 RING = by_hand(

@@ -164,6 +164,21 @@ def test_a_shared_write_after_another_threads_read_is_a_race() -> None:
     assert "with no __syncthreads between" in text
 
 
+@pytest.mark.parametrize("writer", [0, 31, 32, 70, 127])
+def test_a_write_after_reads_of_many_warps_is_a_race_whoever_writes(writer: int) -> None:
+    body = (
+        "__shared__ float s;\nif (threadIdx.x == 0) s = 1;\n__syncthreads();\n"
+        "if (threadIdx.x < kCols) y[threadIdx.x] = s;\nelse if (s == 7) return;\n__syncwarp();\n"
+        f"%sif (threadIdx.x == {writer}) s = 2;"
+    )
+    text = report(written(body % "", block=128), 1)
+    named = re.search(r"race on shared memory: thread (\d+) (wrote|read) what thread (\d+) ", text)
+    assert named
+    assert int(named[1]) // 32 != int(named[3]) // 32
+    assert writer in (int(named[1]), int(named[3]))
+    run_rows(written(body % "__syncthreads();\n", block=128), 1)
+
+
 def test_lanes_are_ordered_by_syncwarp_and_not_by_a_shuffle() -> None:
     body = (
         "__shared__ float s[64];\ns[threadIdx.x] = x[threadIdx.x];\n%s;\n"
