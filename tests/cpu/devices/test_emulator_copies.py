@@ -290,14 +290,13 @@ def test_in_place_a_row_that_is_overwritten_before_it_was_copied() -> None:
 
 LATE = by_hand(
     """\
-  constexpr int kFencing = 64;
   alignas(16) __shared__ float buffer[kCols];
   __shared__ unsigned long long full;
   for (int i = threadIdx.x; i < kCols; i += blockDim.x) buffer[i] = 0;
   __syncthreads();
   float sum = 0;
   for (int i = 0; i < kCols; ++i) sum += buffer[i];
-  if (threadIdx.x < kFencing) fence_async();
+  if (threadIdx.x / 32 != 2 && threadIdx.x / 32 != 3) fence_async();
   __syncthreads();
   if (threadIdx.x == 0) mbarrier_init(&full, 1);
   __syncthreads();
@@ -307,8 +306,8 @@ LATE = by_hand(
     bulk_load(buffer, row, kBytes, &full);
   }
   mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < kCols; i += 128) y[blockIdx.x * kCols + i] = buffer[i] + sum;""",
-    block=128,
+  for (int i = threadIdx.x; i < kCols; i += 192) y[blockIdx.x * kCols + i] = buffer[i] + sum;""",
+    block=192,
 )
 
 
