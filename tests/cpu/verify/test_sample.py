@@ -261,7 +261,7 @@ DRAWN = (
     *(("sample", "warp"), ("sample", "block"), ("sample", "online"), ("sample", "safe")),
     *(("sample_filtered", "safe"), ("sample_k32", "warp"), ("sample_k32", "block")),
 )
-AT_ONCE = 20_000  # rows of a launch
+AT_ONCE = 2_000  # rows of a launch
 
 
 def main(draws: int) -> None:
