@@ -109,6 +109,28 @@ def test_emitted_files_of_sharded_rows_are_formatted(tmp_path: Path) -> None:
     assert check_format(files) == ""
 
 
+def test_emitted_files_that_choose_or_draw_are_formatted(tmp_path: Path) -> None:
+    files = []
+    for number, function in enumerate(
+        (
+            *(
+                "topk_softmax_k8",
+                "topk_softmax_k40_sigmoid_bias_norm",
+                "topk_softmax_k5_bias_g4of2",
+            ),
+            *("topk_softmax_k5_sigmoid_g4of2", "topk_softmax_k50_norm", "ranked_log_probs_top20"),
+            *("ranked_log_probs_top50_k40", "sample_seeds", "sample_filtered_rows", "sample_k32"),
+        )
+    ):
+        for turn, dtype in enumerate(DType):
+            cols = (100, 1000, 4096, 128256)[(number + turn) % 4]
+            for variant in spread(Problem.of(function, dtype, cols)).values():
+                files.append(tmp_path / f"{variant.name}.cu")
+                files[-1].write_text(render(variant).text)
+    assert len(files) > 100
+    assert check_format(files) == ""
+
+
 def test_the_check_sees_a_badly_formatted_line(tmp_path: Path) -> None:
     problem = Problem.of("softmax", "float32", 1000)
     text = render(next(candidates(problem, 64, arch_named("sm_90")))).text
