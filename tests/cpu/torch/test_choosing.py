@@ -161,7 +161,7 @@ def test_what_is_not_served_says_so() -> None:
     with pytest.raises(InvalidTypeError, match=r"choice_bias must be a tensor, got \[0, 1\]"):
         st.topk_softmax(x, 2, choice_bias=[0, 1])
     with pytest.raises(InvalidTypeError, match="scale must be a number, got 'a'"):
-        st.topk_softmax(x, 2, scale="a")
+        st.topk_softmax(x, 2, scale="a")  # type: ignore[arg-type]
     (dx,) = torch.autograd.grad(st.topk_softmax(x, 2)[0].sum(), x, create_graph=True)
     with pytest.raises(NotSupportedError, match="not differentiable again"):
         torch.autograd.grad(dx.sum(), x)
