@@ -156,6 +156,16 @@ def _described(problem: Problem) -> Iterator[str]:
         yield f"{{{', '.join(map(str, values))}}}"
 
 
+def _divisors(problem: Problem) -> list[int]:
+    """Return the places of the numbers that a row's number is divided by."""
+    ends = ("_every", "_count", "_inner")
+    return [
+        place
+        for place, operand in enumerate(problem.operands)
+        if operand.name == "queries" or operand.name.endswith(ends)
+    ]
+
+
 def _plain(problem: Problem) -> str:
     """Return which loop of the example checks a problem: a name, or ""."""
     name, kind = problem.function.name, problem.out_dtype
@@ -208,6 +218,8 @@ def texts(made: Project) -> dict[str, str]:
         "dtype_name": functools.partial(_dtype_name, made),
         "head": functools.partial(_head, name),
         "formula": _formula,
+        "divisors": _divisors,
+        "most_divisors": max(1, *(len(_divisors(entry.problem)) for entry in made.entries)),
         "arguments": lambda group: _commented(
             f"{group.name}: {_formula(group.problem)}.", _arguments(made, group)
         ),

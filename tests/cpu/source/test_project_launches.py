@@ -14,7 +14,7 @@ import pytest
 
 from softgen.source.project import Entry, Group, plan
 from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
+from softgen.spec.dtypes import DType, Integer
 from softgen.spec.numerics import check, encode, other_inputs, storage_dtype
 from softgen.spec.operands import Extent
 from softgen.spec.problem import Problem
@@ -46,7 +46,7 @@ PROBLEMS = (
 )
 SPLIT = parse_name("softmax_f32_4096_split_p4_c4_b128_m1_rev")
 
-OK, NULL, MISALIGNED, OVERLAP, ROWS, COLS, NO_KERNEL, WORKSPACE, OLD, CUDA = range(10)
+OK, NULL, MISALIGNED, OVERLAP, ROWS, COLS, NUMBER, NO_KERNEL, WORKSPACE, OLD, CUDA = range(11)
 ILLEGAL_ADDRESS = 700
 
 
@@ -323,6 +323,23 @@ def test_lines_of_a_mask_that_lie_otherwise_take_such_a_kernel_too(loaded: Libra
         (launched,) = loaded.take()
         require_right(problem, values, 4)
         assert ("anywidth" in launched.source.name) == ((off, stride) != (0, 96 + 16))
+
+
+def test_numbers_that_rows_are_divided_by_are_checked(loaded: Library) -> None:
+    _, entry = typed(loaded, "softmax_f32_96_scale_mask_causal")
+    problem = entry.problem
+    names = [operand.name for operand in problem.operands]
+    for name in ("mask_every", "mask_count", "mask_inner", "queries"):
+        operand = problem.operands[names.index(name)]
+        assert operand.dtype is Integer.INT64
+        for bad in (0, -1, 2**31):
+            values = values_of(problem, 4)
+            values[names.index(name)] = bad
+            status = loaded.call(entry.name, problem, values, 4)
+            assert status == NUMBER
+            assert "from 1 to 2^31 - 1" in loaded.status_text(status)
+            assert loaded.call(entry.name, problem, values, 0) == OK
+    assert loaded.take() == []
 
 
 def test_strides_of_views_are_checked(loaded: Library) -> None:
