@@ -17,6 +17,7 @@ from softgen.source.project import CLASSES, Entry, Group, Kernel, Project, arch_
 from softgen.source.render import environment
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.hooks.arrays import Lines
+from softgen.spec.hooks.places import MOST_ROWS
 from softgen.spec.layouts import ROWS, Strided
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
@@ -158,12 +159,7 @@ def _described(problem: Problem) -> Iterator[str]:
 
 def _divisors(problem: Problem) -> list[int]:
     """Return the places of the numbers that a row's number is divided by."""
-    ends = ("_every", "_count", "_inner")
-    return [
-        place
-        for place, operand in enumerate(problem.operands)
-        if operand.name == "queries" or operand.name.endswith(ends)
-    ]
+    return [place for place, operand in enumerate(problem.operands) if operand.divides]
 
 
 def _plain(problem: Problem) -> str:
@@ -219,6 +215,7 @@ def texts(made: Project) -> dict[str, str]:
         "head": functools.partial(_head, name),
         "formula": _formula,
         "divisors": _divisors,
+        "most_divisor": MOST_ROWS,
         "most_divisors": max(1, *(len(_divisors(entry.problem)) for entry in made.entries)),
         "arguments": lambda group: _commented(
             f"{group.name}: {_formula(group.problem)}.", _arguments(made, group)

@@ -72,6 +72,7 @@ class Operand:
         accepts: of a number, which it may be, in words.
         width: elements that a row has, where the extent is that of rows.
         default: of a number, what it is where a command line does not say it; None for no such.
+        divides: of a number, whether rows are divided by it in 32 bits: it is 1 to 2^31 - 1.
         limit: of a result, what it never passes.
     """
 
@@ -85,6 +86,7 @@ class Operand:
     accepts: str = ""
     width: int = 1
     default: float | None = None
+    divides: bool = False
     limit: Limit = Limit.NONE
 
     @property

@@ -79,7 +79,7 @@ class Causal(End):
     def operands(self, compute: DType) -> tuple[Operand, ...]:
         """Return the number of queries, and the offset."""
         return (
-            number("queries", "above 0: rows until a position comes again"),
+            number("queries", "above 0: rows until a position comes again", divides=True),
             number("causal_offset", "columns that position 0 sees beside one; negative for none"),
         )
 

@@ -13,10 +13,14 @@ from softgen.spec.operands import Extent, Operand
 MOST_ROWS = 2**31 - 1
 
 
-def number(name: str, accepts: str) -> Operand:
+def number(name: str, accepts: str, *, divides: bool = False) -> Operand:
     """Return a whole number that a hook takes."""
     kind = Integer.INT64
-    return Operand(name, kind, Extent.NUMBER, False, kind.cuda, accepts=accepts)
+    return Operand(name, kind, Extent.NUMBER, False, kind.cuda, accepts=accepts, divides=divides)
+
+
+def _divisor(name: str, accepts: str) -> Operand:
+    return number(name, accepts, divides=True)
 
 
 @dataclass(frozen=True)
@@ -51,10 +55,10 @@ class Place:
 def two_terms(name: str) -> tuple[Operand, ...]:
     """Return the numbers of a Place, for the array called `name`."""
     return (
-        number(f"{name}_every", f"rows that share a line of {name}, one after another"),
-        number(f"{name}_count", "how many such lines there are, before they come again"),
+        _divisor(f"{name}_every", f"rows that share a line of {name}, one after another"),
+        _divisor(f"{name}_count", "how many such lines there are, before they come again"),
         number(f"{name}_stride", "elements between them"),
-        number(f"{name}_inner", "rows after which the inner lines come again"),
+        _divisor(f"{name}_inner", "rows after which the inner lines come again"),
         number(f"{name}_step", "elements between those"),
     )
 
@@ -62,8 +66,8 @@ def two_terms(name: str) -> tuple[Operand, ...]:
 def one_term(name: str) -> tuple[Operand, ...]:
     """Return the numbers of a Place, for a contiguous array of one element a place."""
     return (
-        number(f"{name}_every", f"rows that share an element of {name}, one after another"),
-        number(f"{name}_count", "how many elements there are, before they come again"),
+        _divisor(f"{name}_every", f"rows that share an element of {name}, one after another"),
+        _divisor(f"{name}_count", "how many elements there are, before they come again"),
     )
 
 
