@@ -30,7 +30,7 @@ class PartialTarget(OfTargets):
 
     formula = "m = max(x), d = sum(exp(x - m)), logit = x[target - first]"
     non_finite = "NaN makes m, d NaN, +inf d alone, both either; logit is +inf of targets elsewhere"
-    hookable = False  # it is not: nobody asks for it
+    hookable = False  # nobody asks for it
     like = "partial"  # which reads the same
 
     @property

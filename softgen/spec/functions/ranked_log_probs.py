@@ -11,7 +11,7 @@ from softgen.spec.functions.base import element, lse_result, row_result
 from softgen.spec.functions.exhibit import Exhibit
 from softgen.spec.functions.softmax import log_sum_exp
 from softgen.spec.functions.token_log_probs import MOST_IDS, OfIds, log_probs_of
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
+from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax, past_int32
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.ids import Ids
 from softgen.spec.operands import Extent, Limit, Measure, Operand
@@ -77,8 +77,8 @@ class RankedLogProbs(OfIds):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
-        if cols >= 2**31:
-            return f"columns and ranks are int32: x may have up to 2**31 - 1 columns, got {cols}"
+        if wide := past_int32("columns and ranks", cols):
+            return wide
         return f"topk must be at most the {cols} columns, got {self.k}" if self.k > cols else ""
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:

@@ -21,6 +21,12 @@ _SCORE_ERROR = {DType.FLOAT32: 4e-6, DType.FLOAT64: 4e-14}
 _SUM_ERROR = {DType.FLOAT32: 2.0**-22, DType.FLOAT64: 2.0**-51}
 
 
+def past_int32(what: str, cols: int) -> str:
+    """Return why results of int32 do not name all of `cols` columns, or ""."""
+    many = f"{what} are int32: x may have up to 2**31 - 1 columns, got {cols}"
+    return many if cols >= 2**31 else ""
+
+
 @dataclass(frozen=True)
 class TopkSoftmax(Function):
     """The `k` largest scores of each row, largest first, ties to the lower column.
@@ -101,8 +107,8 @@ class TopkSoftmax(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
-        if cols >= 2**31:
-            return f"ids are int32: x may have up to 2**31 - 1 columns, got {cols}"
+        if wide := past_int32("ids", cols):
+            return wide
         if self.groups and cols % self.groups:
             return f"groups must divide the columns, got {self.groups} and {cols}"
         of = cols // self.groups * self.kept_groups if self.groups else cols

@@ -17,7 +17,7 @@ from softgen.spec.functions.base import (
 )
 from softgen.spec.functions.cross_entropy import probabilities, size_of
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
+from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax, past_int32
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.choices import Choices
 from softgen.spec.operands import Measure, Operand
@@ -92,8 +92,8 @@ class TopkSoftmaxBackward(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
-        if cols >= 2**31:
-            return f"ids are int32: x may have up to 2**31 - 1 columns, got {cols}"
+        if wide := past_int32("ids", cols):
+            return wide
         return f"k must be at most the {cols} columns, got {self.k}" if self.k > cols else ""
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
