@@ -100,8 +100,7 @@ def report(source: Source, rows: int = 5, **options: int | bool) -> str:
 
 # One row a block, one bulk copy.
 
-ONCE = by_hand(
-    """\
+ROW_AT_ONCE = """\
   alignas(16) __shared__ float buffer[kCols];
   __shared__ unsigned long long full;
   if (threadIdx.x == 0) mbarrier_init(&full, 1);
@@ -113,7 +112,8 @@ ONCE = by_hand(
   }
   mbarrier_wait(&full, 0);
   for (int i = threadIdx.x; i < kCols; i += 64) y[blockIdx.x * kCols + i] = buffer[i];"""
-)
+ONCE = by_hand(ROW_AT_ONCE)
+INIT = "if (threadIdx.x == 0) mbarrier_init(&full, 1);"
 WAIT = "mbarrier_wait(&full, 0);"
 LOAD = "bulk_load(buffer, row, kBytes, &full);"
 
@@ -201,7 +201,7 @@ def test_an_arrival_too_many() -> None:
 
 
 def test_a_missing_init() -> None:
-    text = report(broken(ONCE, "if (threadIdx.x == 0) mbarrier_init(&full, 1);", ""))
+    text = report(broken(ONCE, INIT, ""))
     assert "called mbarrier_wait on a barrier without mbarrier_expect or mbarrier_init" in text
     wait = report(broken(ONCE, WAIT, "mbarrier_wait(&full + 1, 0);"))
     assert "called mbarrier_wait on a barrier without" in wait
@@ -288,26 +288,18 @@ def test_in_place_a_row_that_is_overwritten_before_it_was_copied() -> None:
     assert "thread 0 of block 0 overwrote x[row 0, col 8]" in report(early, in_place=True)
 
 
-LATE = by_hand(
-    """\
-  alignas(16) __shared__ float buffer[kCols];
-  __shared__ unsigned long long full;
-  for (int i = threadIdx.x; i < kCols; i += blockDim.x) buffer[i] = 0;
+LATE = broken(
+    by_hand(ROW_AT_ONCE, block=192),
+    INIT,
+    f"""\
+for (int i = threadIdx.x; i < kCols; i += 192) buffer[i] = 0;
   __syncthreads();
   float sum = 0;
   for (int i = 0; i < kCols; ++i) sum += buffer[i];
   if (threadIdx.x / 32 != 2 && threadIdx.x / 32 != 3) fence_async();
+  if (sum) return;
   __syncthreads();
-  if (threadIdx.x == 0) mbarrier_init(&full, 1);
-  __syncthreads();
-  const float* row = x + blockIdx.x * kCols;
-  if (threadIdx.x == 0) {
-    mbarrier_arrive_expect(&full, kBytes);
-    bulk_load(buffer, row, kBytes, &full);
-  }
-  mbarrier_wait(&full, 0);
-  for (int i = threadIdx.x; i < kCols; i += 192) y[blockIdx.x * kCols + i] = buffer[i] + sum;""",
-    block=192,
+  {INIT}""",
 )
 
 
