@@ -67,17 +67,17 @@ def _host_object(real: Callable[..., Path], compiler: Compiler, folder: Path) ->
 
 
 def _placed(built: Path, folder: Path) -> Path:
-    """Return a file of the store in another folder."""
+    """Return a file of the store in another folder, in the place of a damaged one."""
+    if built.parent == folder:
+        return built
     path = folder / built.name
-    if path == built:
-        return path
-    with contextlib.suppress(FileExistsError):
+    with programs.work_folder(folder) as work:
+        placed = Path(work) / built.name
         try:
-            os.link(built, path)
-        except OSError as error:
-            if isinstance(error, FileExistsError):
-                raise
-            shutil.copy2(built, path)  # another file system
+            os.link(built, placed)
+        except OSError:  # another file system
+            shutil.copy2(built, placed)
+        os.replace(placed, path)
     return path
 
 

@@ -47,6 +47,14 @@ def test_a_damaged_program_is_built_anew(store: Path, monkeypatch: pytest.Monkey
     assert run_rows(SOURCE, 2).shape == (2, 40)
 
 
+def test_a_damaged_program_of_a_test_is_replaced(store: Path) -> None:
+    path = build([SOURCE]).path
+    path.unlink()  # in the store it stays
+    path.write_bytes(b"\x7fELF")
+    assert build([SOURCE]).path == path
+    assert run_rows(SOURCE, 2).shape == (2, 40)
+
+
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows with each compile."""
     found: list[str] = []
