@@ -23,7 +23,7 @@ from softgen.spec.layouts import AnyWidth, Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
-from softgen.strategies.board import MANY, chunk, most_found, names
+from softgen.strategies.board import MANY, chunk, lanes_of_name, most_found, names
 from softgen.strategies.variants import Variant
 
 
@@ -174,6 +174,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "tops": part is TOP,
         "draws": part is DRAW,
         "names": names,
+        "lanes_of_name": lanes_of_name,
         "chunk": chunk,
         "most_found": most_found,
         "many": MANY,

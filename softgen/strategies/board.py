@@ -7,10 +7,15 @@ few more.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from softgen.spec.arch import WARP_SIZE
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.sliced import Sliced
+
+if TYPE_CHECKING:
+    from softgen.strategies.cluster import Cluster
 
 # Of 32 names a warp finds the k-th by itself: of random elements 31 are not behind the 20th. With
 # as many names as are chosen it would be five times the choice.
@@ -20,7 +25,8 @@ MANY_NAMES = 128
 # Keys that a block has a place for. It looks for a nearer bound where more are found, and before it
 # compares more than MANY with each other.
 MOST_FOUND = 512
-MANY = 96
+MANY = 128
+LEAST_ROW_NAMES = 64
 
 MOST_OF_CHUNK = 8  # elements that are behind a bound at once
 
@@ -30,9 +36,36 @@ def names(chosen: int, threads: int) -> int:
     return WARP_SIZE if chosen <= MOST_OF_FEW_NAMES else min(MANY_NAMES, threads)
 
 
-def most_found(strategy: Strategy) -> int:
-    """Return how many keys a board has a place for: a row's, or those of what a block holds."""
-    return MOST_FOUND if isinstance(strategy, Sliced) else 2 * MOST_FOUND
+def lanes_of_name(chosen: int, strategy: Cluster) -> int:
+    """Return of how many lanes a name is that the blocks of a row tell each other.
+
+    Of 64 names of a row, and of twice those that are chosen, 1.4 times as many elements pass the
+    bound as are chosen, or fewer. All blocks compare all names.
+    """
+    wanted = max(LEAST_ROW_NAMES, 2 * chosen)
+    threads = strategy.cluster_size * strategy.block_size
+    return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
+
+
+def exchange_bytes(problem: Problem, strategy: Cluster) -> int:
+    """Return the shared memory of what the blocks of a row tell each other of a choice."""
+    chosen, number = problem.function.chosen, problem.compute_dtype.itemsize
+    sent = -(-chosen // WARP_SIZE) * WARP_SIZE
+    slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
+    slots = strategy.cluster_size * -(-slot // 8) * 8
+    names = strategy.cluster_size * strategy.block_size // lanes_of_name(chosen, strategy)
+    warps = -(-min(names, strategy.block_size) // WARP_SIZE)
+    of_names = names * number + (warps + warps % 2) * number + 8
+    return slots + of_names
+
+
+def most_found(chosen: int, strategy: Strategy) -> int:
+    """Return how many keys a board has a place for: a row's, or those of what a block holds.
+
+    And what up to 16 blocks of a cluster tell the first: 32 or 64 each.
+    """
+    many = chosen > WARP_SIZE and "cluster_size" in strategy.knobs
+    return MOST_FOUND if isinstance(strategy, Sliced) and not many else 2 * MOST_FOUND
 
 
 def chunk(strategy: Sliced) -> int:
@@ -50,7 +83,8 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
     function, number, key = problem.function, problem.compute_dtype.itemsize, problem.key_bytes
     warps, held = threads // WARP_SIZE, isinstance(strategy, Sliced)
     many = names(function.chosen, threads)
-    keys, numbers, words = most_found(strategy) + function.chosen, 0, threads + 1
+    keys, numbers, words = most_found(function.chosen, strategy) + function.chosen, 0, threads + 1
+    words += "cluster_size" in strategy.knobs
     if many > WARP_SIZE:
         keys += 1
         words += many
@@ -59,7 +93,8 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
     elif function.groups:
         keys += warps
         numbers += function.groups
-    return -(-(keys * key + numbers * number + 4 * words) // key) * key
+    unit = max(key, 8)
+    return -(-(keys * key + numbers * number + 4 * words) // unit) * unit
 
 
 def rank_bytes(problem: Problem, parts: int) -> int:

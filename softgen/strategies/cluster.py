@@ -20,7 +20,7 @@ from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes, rank_bytes
+from softgen.strategies.board import board_bytes, exchange_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
 
@@ -32,6 +32,10 @@ LEAST_PACKED_CLUSTER = 8
 # Beside packed elements of rows that start on packs and are summed, which takes no maximum and no
 # exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
 PACKED_SUM_REGISTERS = 16
+
+# Beside packed elements of which some are chosen. With 8 less ranked_log_probs spilled 16 bytes on
+# sm_100 at 50264 columns.
+PACKED_CHOICE_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,8 @@ class Cluster(Sliced):
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS
         chooses = problem.function.part is TOP
+        if self.packed and chooses:
+            return PACKED_CHOICE_REGISTERS
         if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
@@ -167,7 +173,7 @@ class Cluster(Sliced):
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
         if problem.function.part is TOP:  # one of each block, and what that is made of
             parts = board_bytes(problem, self, self.block_size)
-            parts += self.cluster_size * problem.part_bytes
+            parts += exchange_bytes(problem, self)
             warps = self.block_size // WARP_SIZE
             parts += rank_bytes(problem, warps) + rank_bytes(problem, self.cluster_size)
         else:

@@ -83,9 +83,8 @@ def require_packable(
     # to stay the largest, and what is not there -inf.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
-    as_loaded = function.sums and not function.chooses_scores and not problem.enters
-    if function.part is TOP and as_loaded:
-        own |= {Feature.TOPS, Feature.RANKS}
+    if function.part is TOP and function.sums and not function.chooses_scores:
+        own |= {Feature.TOPS} if problem.enters else {Feature.TOPS, Feature.RANKS}
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
         if sums and not problem.fixed_order:
@@ -316,6 +315,8 @@ class Sliced(Strategy):
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: elements that are written have 16 bits."""
+        if problem.function.part is TOP and problem.dtype is DType.FLOAT16:
+            return (False,)  # it is widened early: 300 to 400 bytes spilled in threads of 64
         worth = (
             problem.dtype.itemsize == 2
             and (problem.out_dtype.itemsize <= 2 or not problem.writes_elements)

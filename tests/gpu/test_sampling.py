@@ -37,7 +37,7 @@ def test_every_strategy_and_alignment_draws_the_same(cols: int, kind: str) -> No
     for strategy in STRATEGIES:
         try:
             found = softgen.sample(x, temperature=0.7, seed=5, offset=9, variant=strategy)
-        except softgen.IllegalVariantError:
+        except (softgen.IllegalVariantError, softgen.InvalidValueError):  # has no setting here
             continue
         served += 1
         cupy.testing.assert_array_equal(found[0], wanted)

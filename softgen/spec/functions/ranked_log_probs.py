@@ -58,7 +58,7 @@ class RankedLogProbs(OfIds):
     @property
     def modifiers(self) -> tuple[Hook, ...]:
         """The ids."""
-        return (Ids(self.count),)
+        return (Ids(self.count, later=True),)
 
     @property
     def chosen(self) -> int:

@@ -20,18 +20,22 @@ class Ids(OfFunction):
         count: how many a row has.
         gradient: whether results are gradients, made of log p, to which those of the ids are added.
         entropy: whether they have that of the entropy too.
+        later: whether elements are read when the row is here. Where that of an id is read before, no
+            load of the row starts before the id is there: 1024 rows of bfloat16 128256 with their
+            best 20 took 117 us on an H200.
     """
 
     count: int = 1
     gradient: bool = False
     entropy: bool = False
+    later: bool = False
 
     name = "ids"
 
     @property
     def reads(self) -> bool:
         """One element, as it comes while the row is on its way; of more ids each is read later."""
-        return self.count == 1 and not self.gradient
+        return self.count == 1 and not (self.gradient or self.later)
 
     @property
     def held(self) -> bool:

@@ -1,7 +1,8 @@
 // Thread block clusters: the cluster barrier, and pushes into the memory of other blocks.
 //
-// The rules are PTX's (barrier.cluster, st.async) as far as softgen's kernels use them: pushes go to
-// an mbarrier of one phase, which ends when the bytes it expects have been pushed.
+// The rules are PTX's (barrier.cluster, st.async, mbarrier.arrive.expect_tx of another block) as far
+// as softgen's kernels use them: pushes go to an mbarrier of one phase, which ends when the bytes it
+// expects have been pushed.
 #pragma once
 
 #include "mbarrier.h"
@@ -19,6 +20,24 @@ inline void require_same_site(const char* file, int line) {
            current_thread() + format(" at %s:%d", file, line));
     }
   }
+}
+
+inline Block& peer_of(int rank, const char* does, const std::string& where) {
+  if (rank >= 0 && rank < launch.cluster_size) return launch.blocks[static_cast<size_t>(rank)];
+  fail(current_thread() + format(" %s rank %d of a cluster of %d", does, rank,
+                                 launch.cluster_size) + where);
+}
+
+// The mbarrier of `peer` at `barrier`; ends the run if the thread cannot know of one.
+inline Mbarrier* ready_mbarrier(Block& peer, const void* barrier, const std::string& what,
+                                const std::string& where) {
+  if (all_returned(peer)) fail(what + ", which had ended" + where);
+  Mbarrier* mbarrier = mbarrier_at(peer, barrier);
+  const bool published = mbarrier && (this_thread().waited > mbarrier->arrived ||
+                                      (&peer == launch.block && mbarrier->by == launch.current));
+  if (published) return mbarrier;
+  fail(what + ", whose mbarrier it cannot know to be ready: no cluster barrier between the "
+              "mbarrier_expect and the push" + where);
 }
 
 extern "C" {
@@ -58,33 +77,34 @@ inline __attribute__((used)) void simt_cluster_wait(const char* file, int line) 
   mine.waited = mine.arrived;
 }
 
+inline __attribute__((used)) void simt_mbarrier_tell(unsigned long long* barrier, int bytes,
+                                                     int rank, const char* file, int line) {
+  const std::string where = called_at(file, line);
+  Block& peer = peer_of(rank, "told", where);
+  const std::string what = current_thread() + format(" told block %lld",
+                                                     static_cast<long long>(peer.index));
+  Mbarrier* mbarrier = ready_mbarrier(peer, barrier, what, where);
+  count_arrival(*mbarrier, bytes, what, file, line);
+  settle(peer, *mbarrier);
+}
+
 inline __attribute__((used)) void simt_push(const void* part, void* slot, int size,
                                             unsigned long long* barrier, int rank,
                                             const char* file, int line) {
   const auto bytes = static_cast<size_t>(size);
   const std::string where = called_at(file, line);
   const Thread& mine = this_thread();
-  if (rank < 0 || rank >= launch.cluster_size) {
-    fail(current_thread() + format(" pushed to rank %d of a cluster of %d", rank,
-                                   launch.cluster_size) + where);
-  }
+  Block& peer = peer_of(rank, "pushed to", where);
   simt_require_aligned(slot, size & -size, file, line);  // three words are stored one by one
-  Block& peer = launch.blocks[static_cast<size_t>(rank)];
   const std::string what = current_thread() + format(" pushed to block %lld",
                                                      static_cast<long long>(peer.index));
   SharedRegion* region = region_of(peer, slot, bytes);
   if (!region) fail(what + ", outside of its shared memory" + where);
-  if (all_returned(peer)) fail(what + ", which had ended" + where);
-  Mbarrier* mbarrier = mbarrier_at(peer, barrier);
-  const bool published = mbarrier && (mine.waited > mbarrier->arrived ||
-                                      (&peer == launch.block && mbarrier->by == launch.current));
-  if (!published) {
-    fail(what + ", whose mbarrier it cannot know to be ready: no cluster barrier between the "
-                "mbarrier_expect and the push" + where);
-  }
+  Mbarrier* mbarrier = ready_mbarrier(peer, barrier, what, where);
   mbarrier->started += size;
   mbarrier->received += size;
-  if (mbarrier->received > mbarrier->expected) {
+  const bool told = mbarrier->missing == 0 || mbarrier->phases > 0;  // by all who say what they push
+  if (told && mbarrier->received > mbarrier->expected) {
     fail(what + format(", whose mbarrier then got %lld bytes and expects %lld",
                        static_cast<long long>(mbarrier->received),
                        static_cast<long long>(mbarrier->expected)) + where);

@@ -99,9 +99,10 @@ inline void require_expected(const Mbarrier& mbarrier, const std::string& what,
                      static_cast<long long>(mbarrier.expected - mbarrier.before)) + where);
 }
 
-inline void arrive(Mbarrier& mbarrier, int bytes, const char* call, const char* file, int line) {
-  Block& block = *launch.block;
-  const std::string what = current_thread() + " called " + call, where = called_at(file, line);
+// Counts an arrival, and the bytes that it makes the phase expect.
+inline void count_arrival(Mbarrier& mbarrier, int bytes, const std::string& what, const char* file,
+                          int line) {
+  const std::string where = called_at(file, line);
   if (mbarrier.missing == 0) {
     fail(what + format(", but all %d arrivals of the phase are there, and %lld of %lld bytes",
                        mbarrier.needed,
@@ -116,8 +117,13 @@ inline void arrive(Mbarrier& mbarrier, int bytes, const char* call, const char* 
     mbarrier.line = line;
   }
   --mbarrier.missing;
-  block.clocks.release(launch.current, mbarrier.arriving);
   require_expected(mbarrier, what, where);
+}
+
+inline void arrive(Mbarrier& mbarrier, int bytes, const char* call, const char* file, int line) {
+  Block& block = *launch.block;
+  block.clocks.release(launch.current, mbarrier.arriving);
+  count_arrival(mbarrier, bytes, current_thread() + " called " + call, file, line);
   settle(block, mbarrier);
 }
 

@@ -62,6 +62,15 @@ inline __half2 __hmax2(__half2 a, __half2 b) {
                            fmaxf(__high2float(a), __high2float(b)));
 }
 
+inline __half2 __hadd2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__low2float(a) + __low2float(b), __high2float(a) + __high2float(b));
+}
+
+// 1 where the first is larger, and 0 where it is not, or one is NaN.
+inline __half2 __hgt2(__half2 a, __half2 b) {
+  return __floats2half2_rn(__low2float(a) > __low2float(b), __high2float(a) > __high2float(b));
+}
+
 // The larger of each: a NaN where either is.
 inline __half2 __hmax2_nan(__half2 a, __half2 b) {
   const auto larger = [](float one, float other) {

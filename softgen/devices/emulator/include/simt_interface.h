@@ -71,6 +71,7 @@ void simt_copy_async_wait();
 int simt_cluster_rank();
 void simt_cluster_arrive(const char* file, int line);
 void simt_cluster_wait(const char* file, int line);
+void simt_mbarrier_tell(unsigned long long* barrier, int bytes, int rank, const char* file, int line);
 void simt_push(const void* part, void* slot, int size, unsigned long long* barrier, int rank,
                const char* file, int line);
 

@@ -80,6 +80,10 @@ inline void mbarrier_expect(unsigned long long* barrier, int bytes, SIMT_SITE) {
   simt::simt_mbarrier_expect(barrier, bytes, file, line);
 }
 
+inline void mbarrier_tell(unsigned long long* barrier, int bytes, int rank, SIMT_SITE) {
+  simt::simt_mbarrier_tell(barrier, bytes, rank, file, line);
+}
+
 // Of a cluster's barrier, which has one phase.
 inline void mbarrier_wait(unsigned long long* barrier, SIMT_SITE) {
   simt::simt_mbarrier_wait(barrier, 0, file, line);

@@ -63,3 +63,7 @@ inline int __reduce_max_sync(unsigned mask, int value, SIMT_SITE) {
   return static_cast<int>(
       simt::simt_warp_call(simt::WarpCall::kMax, mask, bits, 0, 32, file, line));
 }
+
+inline int __reduce_min_sync(unsigned mask, int value, SIMT_SITE) {
+  return ~__reduce_max_sync(mask, ~value, file, line);  // the order of ~ is the other one
+}
