@@ -24,7 +24,7 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
 @pytest.mark.parametrize(
     ("name", "dtype", "cols", "choice", "old", "new"),
     [
-        ("topk_softmax_k8", "bfloat16", 256, "warp", "| kLastColumn) - col", "| 0) + col"),
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "+ kLastColumn - col", "+ kLastColumn + col"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "keys[0] == largest", "lane == 0"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "next < kKept", "next < kKept - 1"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "sort_keys<kPiece, kStep / 2>(keys)", ""),
@@ -42,7 +42,7 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
             "float32",
             256,
             "warp",
-            "i = place * kLanes + lane",
+            "i = lane * kPlaces + first",
             "i = lane",
         ),
         (K8, "float32", 1000, "block", "rank == kChosen - 1", "rank == kChosen - 2"),
