@@ -92,7 +92,8 @@ __device__ void load_slice(const X* row, int lane, const Hooks& hooks,
 // 32 lanes choose 20 of a row together.
 constexpr int kChosen = 20;
 constexpr int kLanes = 32;
-constexpr int kPlaces = 1;  // Each of them has so many, one after another.
+// Each of them has kPlaces of the chosen, one after another.
+constexpr int kPlaces = 1;
 
 // A number and its column, in the order of the choice: a larger number is the larger key, and of
 // equal ones that with the lower column. NaN is the largest number.

@@ -70,7 +70,8 @@ __device__ void load_slice(const X* row, int lane, Raw (&raw)[kPacks]) {
 // 8 lanes choose 8 of a row together.
 constexpr int kChosen = 8;
 constexpr int kLanes = 8;
-constexpr int kPlaces = 1;  // Each of them has so many, one after another.
+// Each of them has kPlaces of the chosen, one after another.
+constexpr int kPlaces = 1;
 constexpr int kListed = 8;  // keys of a list that lanes merge
 
 // A number and its column, in the order of the choice: a larger number is the larger key, and of
@@ -241,22 +242,64 @@ __device__ Compute high_of(Pair pair) {
   return __uint_as_float(word & 0xffff0000);
 }
 
-// The keys of a pack that starts at column `col`.
-__device__ void keys_of(Raw pack, Col col, Key* keys) {
-  Compute values[kPackSize];
-  widen_pack(pack, values);
-#pragma unroll
-  for (int i = 0; i < kPackSize; ++i) keys[i] = key_of(values[i], i) - col;
+#ifndef SOFTGEN_EMULATOR  // a CPU test build that has its own
+// The sign of each half, in all of its bits.
+__device__ unsigned int signs_of(unsigned int halves) {
+  unsigned int signs;
+  asm("prmt.b32 %0, %1, 0, 0xbb99;" : "=r"(signs) : "r"(halves));
+  return signs;
+}
+#endif
+
+// The keys of two elements, whose places are the halves of `places`: columns counted from the last.
+// That is three instructions a key, and five by key_of().
+__device__ void keys_of(Pair pair, unsigned int places, Key& low, Key& high) {
+  const Pair number = __hadd2(pair, Pair{});  // -0 is 0, and there is one NaN
+  unsigned int bits;
+  memcpy(&bits, &number, sizeof(bits));
+  const unsigned int ordered = bits ^ (signs_of(bits) & 0x7fff7fff);
+  low = static_cast<Key>(__byte_perm(ordered, places, 0x1054));  // its low half over that of places
+  high = static_cast<Key>(__byte_perm(ordered, places, 0x3276));
 }
 
-// The largest element of a pack, NaN where there is one.
-__device__ Compute largest(const Raw& pack) {
+// The places of two columns, the second of which is `step` behind.
+__device__ unsigned int places_of(Col col, unsigned int step) {
+  return (kLastColumn - col) * 0x10001u - (step << 16);
+}
+
+// The keys of a pack that starts at column `col`.
+__device__ void keys_of(Raw pack, Col col, Key* keys) {
+  Pair pairs[kPackSize / 2];
+  memcpy(pairs, &pack, sizeof(pairs));
+  const unsigned int places = places_of(col, 1);
+#pragma unroll
+  for (int i = 0; i < kPackSize / 2; ++i) {
+    keys_of(pairs[i], places - i * 0x20002u, keys[2 * i], keys[2 * i + 1]);
+  }
+}
+
+// The largest elements of both halves of a pack, NaN where there is one.
+__device__ Pair largest(const Raw& pack) {
   Pair pairs[kPackSize / 2];
   memcpy(pairs, &pack, sizeof(pairs));
   Pair top = pairs[0];
 #pragma unroll
   for (int i = 1; i < kPackSize / 2; ++i) top = __hmax2_nan(top, pairs[i]);
-  return low_of(__hmax2_nan(top, Pair{top.y, top.x}));
+  return top;
+}
+
+// The keys of a lane's packs: of their largest elements, and of the columns where they start.
+__device__ void keys_of(const Raw (&raw)[kPacks], int lane, Key (&keys)[kPacks]) {
+  constexpr int kStep = kLanes * kPackSize;
+  const unsigned int places = places_of(lane * kPackSize, kStep);
+#pragma unroll
+  for (int p = 0; p < kPacks; p += 2) {
+    const Pair a = largest(raw[p]), b = largest(raw[p + 1 < kPacks ? p + 1 : p]);
+    const Pair both = __hmax2_nan(Pair{a.x, b.x}, Pair{a.y, b.y});
+    Key second;
+    keys_of(both, places - p * (kStep * 0x10001u), keys[p], second);
+    if (p + 1 < kPacks) keys[p + 1] = second;
+  }
 }
 
 constexpr Compute kLog2E = 1.44269504f;
@@ -343,10 +386,7 @@ __device__ Top reduce_row(const Raw (&raw)[kPacks], const X* row_x, int lane) {
   Top whole;
   // The packs that may have what is chosen, by the columns where they start.
   Key packs[kPacks];
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    packs[p] = key_of(largest(raw[p]), p * kLanes * kPackSize) - lane * kPackSize;
-  }
+  keys_of(raw, lane, packs);
   choose_from<false>(packs, lane, whole);
   whole.d = add_lanes(sum_of(raw, whole.first));
   // A lane reads those that it was given, most of which were another's: they are in the L1 cache.

@@ -20,7 +20,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.choice import Choice, list_of
 from softgen.strategies.launch import Launch
-from softgen.strategies.sliced import Sliced, packed_knob
+from softgen.strategies.sliced import PACKED_NEEDS, Sliced, halves_in_float32, packed_knob
 
 # 32-bit registers that may hold elements. A thread has 255; addresses, the packs in flight and the
 # reductions take the rest.
@@ -89,16 +89,7 @@ class Warp(Sliced):
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
         if self.packed:
-            self.require_packable(problem, arch)
-            choice, function = Choice.of(problem, self), problem.function
-            self.require(
-                problem.column_bits > 0 and not problem.modifiers and not function.groups,
-                "only elements that are chosen by their own bits alone stay packed here",
-            )
-            self.require(
-                choice is not None and choice.listed > 0,
-                "packs are chosen by lanes that merge lists, not by a whole warp",
-            )
+            self.require_packed_choice(problem, arch)
         require(
             self.rows_per_access == 1 or problem.function.part is not DRAW,
             "what is drawn of a row is known where it is loaded, of one row at a time",
@@ -140,6 +131,23 @@ class Warp(Sliced):
     def all_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a lane that hold elements, of all its rows."""
         return self.element_registers(problem) * self.rows_per_access
+
+    def require_packed_choice(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless lanes choose from elements as they were loaded."""
+        choice, function = Choice.of(problem, self), problem.function
+        as_loaded = not (problem.modifiers or function.groups or function.chooses_scores)
+        self.require(
+            choice is not None and choice.listed > 0 and as_loaded,
+            "only elements that lanes choose from as they were loaded stay packed, by merged lists",
+        )
+        self.require(
+            halves_in_float32(problem) and self.pack_size >= 2 and problem.column_bits > 0,
+            "only 16-bit elements in packs of two or more, computed in float32, can stay packed",
+        )
+        self.require(
+            arch.compute_capability >= PACKED_NEEDS,
+            f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
+        )
 
     def sorted_keys(self, problem: Problem) -> int:
         """Return the most keys that a lane sorts at once: of packs, or of elements of a few."""
