@@ -52,6 +52,17 @@ __device__ void load_word(const X* from, Raw& to) {
 }
 #endif
 
+// One instruction an element: a bfloat16 is the upper half of a float.
+__device__ void widen_pack(Raw raw, Compute* to) {
+  unsigned int words[kPackSize / 2];
+  memcpy(words, &raw, sizeof(words));
+#pragma unroll
+  for (int i = 0; i < kPackSize / 2; ++i) {
+    to[2 * i] = __uint_as_float(words[i] << 16);
+    to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000);
+  }
+}
+
 // What is taken of a row, and what is done with it.
 struct Hooks {
   long long id;
@@ -74,16 +85,15 @@ __device__ void load_slice(const X* row, int lane, const Hooks& hooks,
 #pragma unroll
   for (int p = 0; p < kPacks; ++p)
     load_word(row + (p * kThreadGroupWidth + lane) * kPackSize, raw[p]);
-  const X* elements = reinterpret_cast<const X*>(raw);
 #pragma unroll
-  for (int i = 0; i < kColsPerThread; ++i) values[i] = __bfloat162float(elements[i]);
+  for (int p = 0; p < kPacks; ++p) widen_pack(raw[p], values + p * kPackSize);
 }
 
 // 32 lanes choose 20 of a row together.
 constexpr int kChosen = 20;
 constexpr int kLanes = 32;
-// Each of them has every kLanes-th of the chosen.
-constexpr int kPlaces = (kChosen + kLanes - 1) / kLanes;
+// Each of them has kPlaces of the chosen, one after another.
+constexpr int kPlaces = 1;
 
 // A number and its column, in the order of the choice: a larger number is the larger key, and of
 // equal ones that with the lower column. NaN is the largest number.
@@ -94,7 +104,9 @@ constexpr int kNumberBits = 0x7fffffff - kLastColumn;  // without its sign
 __device__ Key key_of(Compute number, Col col) {
   const int number_bits = __float_as_int(__fadd_rn(number, 0));  // -0 is 0, and there is one NaN
   const int sign = number_bits >> 31;
-  return ((number_bits ^ (sign & kNumberBits)) | kLastColumn) - col;
+  // The bits of a number, without those of the one NaN that are a column's.
+  const int ordered = (number_bits ^ (sign & kNumberBits)) & (sign | kNumberBits);
+  return ordered + kLastColumn - col;
 }
 __device__ Compute number_of(Key key) {
   const int ordered = key & ~kLastColumn;
@@ -130,14 +142,12 @@ struct Top {
   Key chosen[kPlaces];
 };
 
-constexpr int kKept = kChosen < kColsPerThread ? kChosen : kColsPerThread;  // of a thread
-
 // Sorts a thread's keys, the largest first, by Batcher's odd-even merges of pieces of kPiece keys:
-// keys kStep apart are put in order. What orders none of the first kKept is dead code.
-template <int kPiece, int kStep>
-__device__ void sort_keys(Key (&keys)[kColsPerThread]) {
+// keys kStep apart are put in order. What orders none of those that are looked at is dead code.
+template <int kPiece, int kStep, int N>
+__device__ void sort_keys(Key (&keys)[N]) {
 #pragma unroll
-  for (int i = kStep % kPiece; i + kStep < kColsPerThread; ++i) {
+  for (int i = kStep % kPiece; i + kStep < N; ++i) {
     const bool first = (i - kStep % kPiece) / kStep % 2 == 0;
     if (first && i / (2 * kPiece) == (i + kStep) / (2 * kPiece)) {
       put_in_order(keys[i], keys[i + kStep]);
@@ -145,21 +155,26 @@ __device__ void sort_keys(Key (&keys)[kColsPerThread]) {
   }
   if constexpr (kStep > 1) {
     sort_keys<kPiece, kStep / 2>(keys);
-  } else if constexpr (2 * kPiece < kColsPerThread) {
+  } else if constexpr (2 * kPiece < N) {
     sort_keys<2 * kPiece, 2 * kPiece>(keys);
   }
 }
 
-// Takes the largest keys that lanes have, one after another, and gives each lane its places.
-__device__ void choose(Key (&keys)[kColsPerThread], int lane, Top& top) {
+// The choice of a row from all keys of its lanes: it takes the largest that lanes have, one after
+// another, and gives each lane its places.
+template <int N>
+__device__ void choose_from(Key (&keys)[N], int lane, Top& top) {
+  constexpr int kKept = kChosen < N ? kChosen : N;
+  sort_keys<1, 1>(keys);
 #pragma unroll
-  for (int place = 0; place < kPlaces; ++place) {
-    top.chosen[place] = nothing();
+  for (int place = 0; place < kPlaces; ++place) top.chosen[place] = nothing();
 #pragma unroll 1
-    for (int i = 0; i < kLanes && place * kLanes + i < kChosen; ++i) {
+  for (int other = 0; other * kPlaces < kChosen; ++other) {
+#pragma unroll
+    for (int place = 0; place < kPlaces && other * kPlaces + place < kChosen; ++place) {
       const Key largest = largest_key(keys[0]);
-      if (place == 0 && i == 0) top.first = number_of(largest);
-      if (lane == i) top.chosen[place] = largest;
+      if (other + place == 0) top.first = number_of(largest);
+      if (lane == other) top.chosen[place] = largest;
       if (keys[0] == largest) {
 #pragma unroll
         for (int next = 1; next < kKept; ++next) keys[next - 1] = keys[next];
@@ -252,7 +267,7 @@ __device__ void write_choice(long long row, const Top& whole, int lane, bool liv
   const Compute log_of_sum = log_of(whole.d);
 #pragma unroll
   for (int place = 0; place < kPlaces; ++place) {
-    const int i = place * kLanes + lane;
+    const int i = lane * kPlaces + place;
     if (i >= kChosen) continue;
     const Compute result = (number_of(whole.chosen[place]) - whole.m) - log_of_sum;
     top_log_probs[row * kChosen + i] = bad ? not_a_number() : result;
@@ -275,8 +290,7 @@ __device__ Top reduce_row(Compute (&values)[kColsPerThread], int lane) {
   Top whole;
   Key keys[kColsPerThread];
   make_keys(values, lane, keys);
-  sort_keys<1, 1>(keys);
-  choose(keys, lane, whole);
+  choose_from(keys, lane, whole);
   whole.m = whole.first;
   whole.d = add_lanes(sum_in_place(values, base_of(whole.m)));
   return whole;

@@ -24,6 +24,7 @@ from softgen.spec.operands import Extent
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.board import MANY, chunk, lanes_of_name, most_found, names
+from softgen.strategies.choice import Choice
 from softgen.strategies.variants import Variant
 
 
@@ -35,6 +36,7 @@ def context(variant: Variant, arch: Arch | None) -> dict[str, Any]:
         "problem": problem,
         "strategy": variant.strategy,
         "launch": variant.launch,
+        "choice": Choice.of(problem, variant.strategy),
         "alignment_rule": alignment_rule(problem),
         "hooks_rule": "".join(f", with {hook.formula}" for hook in problem.hooks),
         "shape_rule": functools.partial(shape_rule, problem),

@@ -23,6 +23,7 @@ HELPERS = frozenset(
         *(
             "base",
             "board",
+            "choice",
             "columnar",
             "faults",
             "ladder",

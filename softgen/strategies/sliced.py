@@ -297,16 +297,20 @@ class Sliced(Strategy):
                 f"{self.cols_per_thread}",
             )
             return
-        most = MOST_SORTED[problem.compute_dtype]
+        most, keys = MOST_SORTED[problem.compute_dtype], self.sorted_keys(problem)
         if problem.function.chosen > WARP_SIZE and not problem.column_bits:
             most = min(most, MOST_SORTED_OF_MANY)
-        if self.cols_per_thread > most:
-            self.refuse(f"a thread sorts at most {most} elements, not {self.cols_per_thread}")
+        if keys > most:
+            self.refuse(f"a thread sorts at most {most} elements, not {keys}")
         if problem.function.groups > self.slice_threads:
             self.refuse("a lane ranks one group each")
         covered = self.cols_per_thread * self.slice_threads
         if problem.column_bits and covered > 2**problem.column_bits:
             self.refuse(f"{problem.column_bits} bits of a key count no {covered} columns")
+
+    def sorted_keys(self, problem: Problem) -> int:
+        """Return the most keys that a thread sorts at once where the largest are chosen."""
+        return self.cols_per_thread
 
     def require_packable(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError if elements are to stay packed and cannot."""
@@ -328,9 +332,9 @@ class Sliced(Strategy):
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
         if problem.function.part is TOP and self.sorts:  # keys, and elements until they are summed
-            key = problem.key_bytes // 4
-            kept = problem.compute_dtype.itemsize // 4 * problem.function.sums
-            return self.cols_per_thread * (key + kept)
+            keys = self.sorted_keys(problem) * problem.key_bytes // 4
+            kept = problem.dtype if self.packed else problem.compute_dtype
+            return keys + self.cols_per_thread * kept.itemsize * problem.function.sums // 4
         held = problem.dtype if self.packed else problem.compute_dtype
         return len(problem.element_inputs) * self.cols_per_thread * held.itemsize // 4
 

@@ -12,14 +12,15 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
+from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import DRAW
+from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
+from softgen.strategies.choice import Choice, list_of
 from softgen.strategies.launch import Launch
-from softgen.strategies.sliced import Sliced
+from softgen.strategies.sliced import PACKED_NEEDS, Sliced, halves_in_float32, packed_knob
 
 # 32-bit registers that may hold elements. A thread has 255; addresses, the packs in flight and the
 # reductions take the rest.
@@ -35,6 +36,12 @@ MOST_REGISTERS = {DType.FLOAT32: 64, DType.FLOAT64: 32}
 # settings: 3% less at float16 49152 x 64 on an H200, 2% at 128, nothing from 512 columns on.
 SHORT_ROW = 512  # bytes
 BEST = 2
+
+# What of a choice is waited for where a scheduler has no other warps, counted in such warps; and
+# registers of keys and elements that leave an SM warps enough.
+SCHEDULERS = 4  # of an SM
+LATENCY = 3
+FEW_REGISTERS = 40
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,7 @@ class Warp(Sliced):
     evict_first: bool = knob(
         "ef", "whether loads and stores leave the caches first", constant=False, default=False
     )
+    packed: bool = packed_knob()
 
     def describe(self, problem: Problem) -> str:
         """Return how a row is held, for the header of a file."""
@@ -80,6 +88,8 @@ class Warp(Sliced):
         require(self.rows_per_access in (1, 2, 4), "rows_per_access must be 1, 2 or 4")
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
+        if self.packed:
+            self.require_packed_choice(problem, arch)
         require(
             self.rows_per_access == 1 or problem.function.part is not DRAW,
             "what is drawn of a row is known where it is loaded, of one row at a time",
@@ -122,6 +132,38 @@ class Warp(Sliced):
         """Return the 32-bit registers of a lane that hold elements, of all its rows."""
         return self.element_registers(problem) * self.rows_per_access
 
+    def require_packed_choice(self, problem: Problem, arch: Arch) -> None:
+        """Raise IllegalVariantError unless lanes choose from elements as they were loaded."""
+        choice, function = Choice.of(problem, self), problem.function
+        as_loaded = not (problem.modifiers or function.groups or function.chooses_scores)
+        self.require(
+            choice is not None and choice.listed > 0 and as_loaded,
+            "only elements that lanes choose from as they were loaded stay packed, by merged lists",
+        )
+        self.require(
+            halves_in_float32(problem) and self.pack_size >= 2 and problem.column_bits > 0,
+            "only 16-bit elements in packs of two or more, computed in float32, can stay packed",
+        )
+        self.require(
+            arch.compute_capability >= PACKED_NEEDS,
+            f"the maximum of two 16-bit elements at once needs sm_80, {arch.name} has none",
+        )
+
+    def sorted_keys(self, problem: Problem) -> int:
+        """Return the most keys that a lane sorts at once: of packs, or of elements of a few."""
+        if not self.chooses_packs(problem):
+            return self.cols_per_thread
+        places = list_of(problem.function.chosen) // self.thread_group_width
+        return max(self.packs, places * self.pack_size)
+
+    def chooses_packs(self, problem: Problem) -> bool:
+        """Return whether packs are chosen before their elements: of a row that has many.
+
+        Of 64 elements in 8 packs all are compared: all packs may have one of the 8 largest.
+        """
+        listed, packs = list_of(problem.function.chosen), problem.cols // self.pack_size
+        return self.packed and packs >= 2 * listed >= 2 * self.thread_group_width
+
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: as many thread groups as fit the block."""
         groups = self.block_size // self.thread_group_width
@@ -138,6 +180,9 @@ class Warp(Sliced):
             for width in (1, 2, 4, 8, 16, 32):
                 one = cls.covering(problem, pack, width)
                 registers = one.all_registers(problem)
+                packed = dataclasses.replace(one, packed=True)
+                if problem.function.part is TOP and packed.is_legal(problem, arch):
+                    one, registers = packed, packed.all_registers(problem)
                 for rows_per_access in (1, 2, 4):
                     if registers * rows_per_access > most:  # asked first: it is of half of them
                         break
@@ -148,7 +193,13 @@ class Warp(Sliced):
                         if setting.is_legal(problem, arch):
                             legal.append(setting)
         usual = [s for s in legal if s.all_registers(problem) >= LEAST_REGISTERS]
-        for rank, setting in enumerate(sorted(usual or legal, key=lambda s: s._badness(problem))):
+
+        def badness(setting: Warp) -> tuple[float, float]:
+            if problem.function.part is TOP:
+                return setting._choice_badness(problem, rows, arch)
+            return setting._badness(problem)
+
+        for rank, setting in enumerate(sorted(usual or legal, key=badness)):
             yield setting
             if rank < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
                 yield dataclasses.replace(setting, evict_first=True)
@@ -190,6 +241,33 @@ class Warp(Sliced):
             + 0.4 * math.log(self.rows_per_access)
         )
         return score, self.block_size
+
+    def _choice_badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
+        """Return about the logarithm of the time of a choice, which its instructions take."""
+        instructions = sum(self._instructions(problem)) * self.rows_per_access
+        warps = rows * self.thread_group_width / (WARP_SIZE * self.rows_per_access)
+        busy = warps / (SCHEDULERS * arch.multiprocessors)
+        crowd = max(0.0, math.log(self.all_registers(problem) / FEW_REGISTERS))
+        return math.log(instructions * (busy + LATENCY)) + 0.4 * crowd, self.block_size
+
+    def _instructions(self, problem: Problem) -> Iterator[float]:
+        """Yield about what a warp takes for a row of each lane, as counted in code for sm_90."""
+        choice = Choice.of(problem, self)
+        assert choice is not None
+        chosen, summed = problem.function.chosen, 4 * problem.function.sums
+        in_order = {4: 2, 8: 6, 16: 12}[problem.key_bytes]  # of two keys
+        yield 60 + 25 * choice.places + summed * self.cols_per_thread + 4 * self.packs
+        few = [choice.places * self.pack_size, self.packs]
+        for keys in few if self.chooses_packs(problem) else [self.cols_per_thread]:
+            depth = math.log2(keys)
+            pairs = keys / 4 * (depth**2 - depth + 4) - 1  # Batcher's, of which some is dead code
+            yield 6 * keys + in_order * pairs * min(1, chosen / keys) ** 0.3
+            if not choice.listed:
+                yield chosen * (12 + in_order * min(keys, chosen) / 4)
+                continue
+            for lanes in (2**n for n in range(1, choice.lanes.bit_length())):
+                both = min(choice.listed, lanes * list_of(keys))
+                yield both * (2 + in_order / 2 * (1 + math.log2(both)))
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -143,8 +143,8 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
         modules = {path.stem for path in (folder / room).glob("*.py")} & own
         assert modules <= {
             *("base", "exhibit", "softmax"),
-            *("block", "board", "sliced", "faults", "launch", "occupancy", "registry", "variants"),
-            "winners",
+            *("block", "board", "choice", "sliced", "faults", "launch", "occupancy", "registry"),
+            *("variants", "winners"),
         }, room
     spared = {"jinja2", "logging", "softgen.spec.numerics", "softgen.tuning.tune"}
     assert loaded & spared == set()

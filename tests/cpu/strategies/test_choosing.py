@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import run_each
+from softgen.devices.emulator import Job, build, run_each
 from softgen.errors import EmulationError
 from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.numerics import check, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select
-from softgen.strategies.variants import parse_name
+from softgen.strategies.variants import Variant, candidates, parse_name
+from softgen.strategies.warp import Warp
 from softgen.verify.verify import on_emulator
 from tests.helpers.emulator_helpers import broken
 
@@ -24,7 +27,7 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
 @pytest.mark.parametrize(
     ("name", "dtype", "cols", "choice", "old", "new"),
     [
-        ("topk_softmax_k8", "bfloat16", 256, "warp", "| kLastColumn) - col", "| 0) + col"),
+        ("topk_softmax_k8", "bfloat16", 256, "warp", "+ kLastColumn - col", "+ kLastColumn + col"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "keys[0] == largest", "lane == 0"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "next < kKept", "next < kKept - 1"),
         ("topk_softmax_k8", "bfloat16", 256, "warp", "sort_keys<kPiece, kStep / 2>(keys)", ""),
@@ -42,7 +45,7 @@ ROUTER = "topk_softmax_k8_sigmoid_bias_g8of4_norm"
             "float32",
             256,
             "warp",
-            "i = place * kLanes + lane",
+            "i = lane * kPlaces + first",
             "i = lane",
         ),
         (K8, "float32", 1000, "block", "rank == kChosen - 1", "rank == kChosen - 2"),
@@ -107,6 +110,79 @@ def test_what_is_broken_is_seen(
     source = render(select(Problem.of(name, dtype, cols), 64, ARCH, choice))
     (verdicts,) = on_emulator([broken(source, old, new)])
     assert any(verdict.objection for verdict in verdicts)
+
+
+OF_PACKS = f"{K8}_bf16_256_warp_p8_c64_g4_r1_b128_pk"
+OF_FEW_PACKS = f"{K8}_bf16_64_warp_p8_c8_g8_r1_b128_pk"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        (OF_PACKS, "__hmax2_nan(top, pairs[i])", "top"),
+        (OF_PACKS, "__hmax2_nan(Pair{a.x, b.x}, Pair{a.y, b.y})", "Pair{a.x, b.x}"),
+        (OF_PACKS, "__hmax2_nan(top, pairs[i])", "__hmax2(top, pairs[i])"),
+        (OF_PACKS, "p * (kStep * 0x10001u)", "p * kStep"),
+        (OF_PACKS, "- (step << 16)", "- (step << 17)"),
+        (OF_PACKS, "i * 0x20002u", "i * 0x10001u"),
+        (OF_PACKS, "bits ^ (signs_of(bits) & 0x7fff7fff)", "bits"),
+        (OF_PACKS, "partners[i] = keys[N - 1 - i];", "partners[i] = keys[N / 2 + i];"),
+        (OF_PACKS, "later ? mine[i + half] : mine[i]", "mine[i]"),
+        (OF_PACKS, "row_x + col, pack", "row_x + lane * kPackSize, pack"),
+        (OF_PACKS, "exp2f(-terms.rounded)", "0.9f"),
+        (OF_PACKS, "rows - 1;  // all lanes", "row;  // all lanes"),
+        (OF_PACKS, "store_word(words, to);", "store_word(words, to + kWide);"),
+        (OF_FEW_PACKS, "exchanged(keys[N - 1 - i], kAlike)", "exchanged(keys[i], kAlike)"),
+        (OF_FEW_PACKS, "order_keys(both);", ""),
+        (OF_FEW_PACKS, "later ? last_of(", "!later ? last_of("),
+        (OF_FEW_PACKS, "(p * kLanes + lane) * kPackSize", "p * kLanes * kPackSize"),
+    ],
+)
+def test_what_is_broken_in_merges_is_seen(name: str, old: str, new: str) -> None:
+    (verdicts,) = on_emulator([broken(render(parse_name(name)), old, new)])
+    assert any(verdict.objection for verdict in verdicts)
+
+
+@pytest.mark.parametrize("cols", [64, 96, 160, 256, 384])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
+    problem = Problem.of(K8, dtype, cols)
+    settings = {
+        dataclasses.replace(variant.strategy, evict_first=False, pdl=0, block_size=128)
+        for variant in candidates(problem, 64, ARCH, "warp")
+        if isinstance(variant.strategy, Warp)
+    }
+    x = np.random.default_rng(cols).normal(size=(9, cols))
+    x[0], x[1, 1::2], x[2, cols // 3], x[3] = np.round(x[0]), -np.inf, np.nan, x[3] * 1e-39
+    x[4], x[5], x[6, ::3] = -np.sort(-x[4]), -0.0, -0.0
+    x[5, 1::2] = 0.0
+    given = encode(x, problem.dtype)
+    rest = other_inputs(given, problem)
+    sources = [render(Variant(problem, setting)) for setting in sorted(settings, key=str)]
+    jobs = [Job(source, given, rest) for source in sources]
+    ids = set()
+    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
+        assert not isinstance(result, EmulationError), result
+        accuracy = check(result[0], (given, *rest), problem)
+        assert accuracy.ok, f"{job.source.name}: {accuracy.message}"
+        ids.add(result[0][1][[0, 1, 4, 5, 6, 7, 8]].tobytes())
+    assert len(ids) == 1
+    assert any(setting.chooses_packs(problem) for setting in settings)
+
+
+def test_zeros_of_both_signs_in_packs() -> None:
+    source = render(parse_name(OF_PACKS))
+    problem = source.variant.problem
+    x = np.full((2, 256), -0.0)
+    x[:, 1::2] = 0.0
+    given = encode(x, problem.dtype)
+    rest = other_inputs(given, problem)
+
+    def ids(one: Source) -> list[int]:
+        return list(run_each(one, given, others=rest)[1][0])
+
+    assert ids(source) == list(range(8))
+    assert ids(broken(source, "__hadd2(pair, Pair{})", "pair")) != list(range(8))
 
 
 def test_a_bias_for_what_is_not_there() -> None:

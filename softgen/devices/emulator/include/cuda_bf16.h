@@ -84,5 +84,19 @@ inline __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
                                larger(__high2float(a), __high2float(b)));
 }
 
+// In double, which has a subnormal one as a normal number: -ftz=true is for floats.
+inline __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b) {
+  const auto exact = [](__nv_bfloat16 value) {
+    const int exponent = value.bits >> 7 & 0xff, fraction = value.bits & 0x7f;
+    if (exponent == 0xff) return static_cast<double>(__bfloat162float(value));
+    const double size = ldexp(exponent ? 128 + fraction : fraction, (exponent ? exponent : 1) - 134);
+    return value.bits >> 15 ? -size : size;
+  };
+  return __double2bfloat16(exact(a) + exact(b));
+}
+inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__hadd(a.x, b.x), __hadd(a.y, b.y)};
+}
+
 using nv_bfloat16 = __nv_bfloat16;
 using nv_bfloat162 = __nv_bfloat162;

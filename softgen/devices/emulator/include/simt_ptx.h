@@ -32,6 +32,10 @@ __device__ void store_word(Word word, T* to, SIMT_SITE) {
   simt::simt_store_word(to, &word, sizeof(Word));
 }
 
+inline unsigned signs_of(unsigned halves) {
+  return (halves >> 31) * 0xffff0000u | (halves >> 15 & 1) * 0xffffu;
+}
+
 template <typename T>
 __device__ void load_number(const T* from, T& to, SIMT_SITE) {
   simt::simt_load_word(&to, from, sizeof(T));

@@ -1,0 +1,54 @@
+"""How lanes that share a row choose of it (templates/parts/top/part.cuh.j2)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from softgen.spec.arch import WARP_SIZE
+from softgen.spec.parts import TOP
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
+
+# Registers of a list of keys that each lane of a row has.
+MOST_LISTED = 32
+
+MOST_STORED = 16  # bytes that a lane stores at once
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Who chooses, and who has what of it.
+
+    Attributes:
+        lanes: how many lanes of a warp choose together.
+        listed: the keys of a list that lanes merge, a power of two, or 0 where they give up their
+            largest one after another: a whole warp finds it in one instruction.
+        places: how many of the chosen a lane has, one after another.
+        wide: how many results of a lane one store takes.
+    """
+
+    lanes: int
+    listed: int
+    places: int
+    wide: int
+
+    @classmethod
+    def of(cls, problem: Problem, strategy: Strategy) -> Choice | None:
+        """Return the choice of a problem that has one."""
+        chosen = problem.function.chosen
+        if problem.function.part is not TOP:
+            return None
+        lanes = min(strategy.knobs.get("thread_group_width", WARP_SIZE), WARP_SIZE)
+        listed = list_of(chosen)
+        merges = strategy.sorts and lanes < WARP_SIZE
+        if not merges or listed * problem.key_bytes > 4 * MOST_LISTED:
+            listed = 0
+        places = max(1, listed // lanes) if listed else -(-chosen // lanes)
+        most = MOST_STORED // problem.compute_dtype.itemsize
+        return cls(lanes, listed, places, math.gcd(places, chosen, most))
+
+
+def list_of(chosen: int) -> int:
+    """Return the length of a list of so many, a power of two."""
+    return int(2 ** (chosen - 1).bit_length())
