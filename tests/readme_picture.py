@@ -11,7 +11,7 @@ import hashlib
 import io
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,17 +24,17 @@ DIGEST = "Description"  # the entry of the PNG with the digest of what is drawn
 OF_COPY = "speed, a copy = 1"
 PEERS = ("torch", "torch.compile", "quack", "liger")
 GROUNDS = {"light": ("#ffffff", "#1f2328", "#d1d9e0"), "dark": ("#0d1117", "#e6edf3", "#3d444d")}
-# Of more than one library's rows, so that a legend of one line serves all panels.
-ALSO = {
-    "DTensor": OTHERS[4],
-    **dict.fromkeys(("torch.topk", "torch.multinomial"), COLOURS["torch"]),
-    **dict.fromkeys(("torch.compile-topk", "torch.gumbel"), COLOURS["torch.compile"]),
-    **dict.fromkeys(("flashinfer.topk", "flashinfer.sampling"), COLOURS["flashinfer"]),
-    "flashinfer.top_k_top_p": COLOURS["flashinfer"],
-    "quack.topk": COLOURS["quack"],
-    "sglang": OTHERS[6],
-    "vllm": OTHERS[7],
+# What a library is called, where it has a peer a suite: a legend of one line serves all panels.
+LIBRARY = {
+    **dict.fromkeys(("torch.topk", "torch.multinomial", "torch.gumbel"), "torch"),
+    "torch.compile-topk": "torch.compile",
+    **dict.fromkeys(
+        ("flashinfer.topk", "flashinfer.sampling", "flashinfer.top_k_top_p"), "flashinfer"
+    ),
+    "quack.topk": "quack",
+    **{name: name for name in (*PEERS, SOFTGEN, "sglang", "vllm")},
 }
+ALSO = {"DTensor": OTHERS[4], "sglang": OTHERS[6], "vllm": OTHERS[7]}  # the colours of others
 CHOOSING = ("routing", "topk", "sample")
 
 
@@ -91,13 +91,14 @@ def _speeds(found: Iterable[Call], along: str) -> dict[str, list[tuple[float, fl
     return points
 
 
-def _cases(title: str, found: dict[str, Call], most: float = 1.4) -> Panel:
+def _cases(title: str, found: dict[str, Call]) -> Panel:
     """Return a list of calls, and the speed of each competitor there."""
     points: dict[str, list[tuple[float, float]]] = {}
     for number, each in enumerate(found.values()):
         for peer, time in each.us.items():
-            if peer in (*PEERS, SOFTGEN, *ALSO):
-                points.setdefault(peer, []).append((each.us[LIMIT] / time, float(number)))
+            if peer in LIBRARY:
+                place = (each.us[LIMIT] / time, float(number))
+                points.setdefault(LIBRARY[peer], []).append(place)
     return Panel(title, OF_COPY, "", points, tuple(found))
 
 
@@ -144,10 +145,11 @@ def _steps() -> Panel:
 
 def _choosing() -> Panel:
     """Return a call of each suite of choosing: the widest, with the most rows."""
-    labels = ("8 of so many experts", "the 20 best tokens", "a sample, all filters")
+    labels = ("experts", "20 best tokens", "a sample")
     widest = [max(calls(name), key=lambda each: (each.cols, each.rows)) for name in CHOOSING]
-    sized = [f"{label}: {c.rows} x {c.cols}" for label, c in zip(labels, widest, strict=True)]
-    return _cases("Choosing", dict(zip(sized, widest, strict=True)))
+    sized = [f"{label}\n{c.rows} x {c.cols}" for label, c in zip(labels, widest, strict=True)]
+    found = _cases("Choosing: one read of the logits", dict(zip(sized, widest, strict=True)))
+    return replace(found, x="speed, a read = 1")
 
 
 def _several_gpus() -> Panel:
