@@ -44,7 +44,7 @@ Runner = Callable[[Source, Sequence[Storage], int, int], Results]
 _BATCH = 24
 
 # Measured on a machine of two x86 cores, with nothing compiled before: what `_expected` says of
-# seven selections, of 21 to 245 kernels, is 0.7 to 1.5 times what they took.
+# six selections, of 21 to 245 kernels, is 0.7 to 1.2 times what they took.
 _START_SECONDS = 1.5
 _COMPILE_SECONDS = 0.25
 _COLS_PER_SECOND = 30_000  # of all rows and both launches of a variant
