@@ -350,6 +350,8 @@ def main() -> None:
     parser.add_argument("--small", action="store_true", help="two narrow layers, for a first look")
     parser.add_argument("--out", type=Path, default=Path("gpt"), help="folder for the curves")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("it needs an NVIDIA GPU, and PyTorch finds none")
     size = SMALL if options.small else Size()
     text, words = words_of(TEXT_BYTES)
     print(

@@ -157,6 +157,8 @@ def main() -> None:
     parser.add_argument("--loss", choices=("logits", "linear"), default="logits", help="of what")
     parser.add_argument("--csv", type=Path, help="file for the table")
     options = parser.parse_args()
+    if not torch.cuda.is_available():
+        parser.error("it needs an NVIDIA GPU, and PyTorch finds none")
     shape = (2, 64, 50304) if options.small else (8, 1024, 151936)
     torch.manual_seed(0)
     inputs, steps = (linear_of if options.loss == "linear" else logits_of)(shape)

@@ -76,14 +76,6 @@ def _five_suites() -> tuple[str, str, str]:
     return f"{level}, and ahead by more at {len(every) - level}", f"{family}", ahead
 
 
-def _copy(worst: Call) -> str:
-    return f"{worst.over_limit:.2f}: {worst.size}"
-
-
-def _leads(name: str) -> str:
-    return spread([each.lead for each in calls(name)])
-
-
 def _slow_axis() -> str:
     worst = max(calls("axes"), key=lambda each: each.over_limit)
     return f"up to {worst.over_limit:.2f} of a copy's time: {worst.size}."
@@ -110,75 +102,95 @@ def _patched_models() -> tuple[str, str, str]:
     )
 
 
+def _apart_in_two_runs() -> tuple[float, float, str]:
+    """Return by how much times of two runs differ: in the median, at most, and where."""
+    pairs = [(call("llm", each.size), each) for each in calls("batch_invariant")]
+    apart = {one.size: abs(one.us[SOFTGEN] / two.us[SOFTGEN] - 1) for one, two in pairs}
+    most = max(apart, key=apart.__getitem__)
+    return median([*apart.values()]), apart[most], most
+
+
+def _felt() -> Iterator[Claim]:
+    """Yield the lines of README's table, and what its first comes to where all is compiled."""
+    path = "published/linear_gpt.csv"
+    gpt = {row[""]: f"{row['a step']}, {row['peak memory']}" for row in rows(path)}
+    yield say(
+        f"| {gpt['softgen, eager']} | PyTorch with SDPA {gpt['PyTorch, eager']}; Liger "
+        f"{gpt['Liger, eager']} |",
+        path,
+    )
+    yield say(
+        "that GPT takes {}, and PyTorch's {}.".format(
+            *(gpt[f"{who}, compiled"].replace(", ", " and ") for who in ("softgen", "PyTorch"))
+        ),
+        path,
+    )
+    path = "published/policy_step.csv"
+    mine, _, compiled, _ = rows(path)
+    at_most = "memory beside the logits, at most"
+    yield say(
+        f"| {mine['ms']} ms, {mine[at_most]} | `torch.compile` {compiled['ms']} ms, "
+        f"{compiled[at_most]} |",
+        path,
+    )
+    loss = call("losses", "bfloat16 8192 x 151936", "cross_entropy_grad").us
+    ms = {peer: f"{time / 1e3:.2f} ms" for peer, time in loss.items()}
+    yield say(
+        f"| {ms[SOFTGEN]} | Liger {ms['liger']}, `torch.compile` {ms['torch.compile']} |",
+        *bench("losses"),
+    )
+    for name, case, what in (
+        ("hooks", "causal, scaled, 4 x 16 x 2048 x 2048", "64 heads of 2048 x 2048"),
+        ("axes", "axis 1 of 64 x 21 x 512 x 512", "64 x 21 x 512 x 512, axis 1"),
+    ):
+        us = call(name, f"bfloat16 {case}", "softmax").us
+        yield say(
+            f"{what} | {us[SOFTGEN]:.0f} us | `torch.compile` {us['torch.compile']:.0f} us |",
+            *bench(name),
+        )
+    path = "vocabulary_parallel/steps.csv"
+    step = {
+        row["run"]: f"{float(row['ms a step']):.1f} ms, {row['peak GB']} GB" for row in rows(path)
+    }
+    yield say(f"| {step[SOFTGEN]} | `loss_parallel` {step['loss_parallel']} |", path)
+
+
 def readme() -> Iterator[Claim]:
     """Yield the sentences of README.md."""
+    yield from _felt()
     searched = calls("compiled")
     slower = spread([each.over(SOFTGEN, "torch.compile-max-autotune") for each in searched])
     yield say(
-        f"with the search of its mode `max-autotune` it takes {slower} times softgen's time, at "
+        f"with the search of `max-autotune` it takes {slower} times softgen's time, at "
         f"{len(searched)} shapes.",
         *bench("compiled"),
     )
-    every = five()
-    wide = [
-        each.over_limit
-        for each in every
-        if (each.dtype, each.rows) == ("float32", 4096) and each.cols >= 1024
-    ]
-    close = sum(each.over_limit <= 1.05 for each in every)
-    slowest = max(every, key=lambda each: each.over_limit)
-    drawn = max(calls("drawn"), key=lambda each: each.over_limit)
-    yield say(
-        f"On an H200, float32 4096 x 1024 and wider takes {spread(wide)} of the time of a plain "
-        f"copy. {close} of the {len(every)} timings of five suites are within 5% of a copy. The "
-        f"slowest takes {_copy(slowest)}.",
-        *OF_FIVE,
-    )
-    yield say(
-        f"In the suite `drawn`, of random shapes, the slowest takes {_copy(drawn)}.",
-        *bench("drawn"),
-    )
     level, family, packs = _five_suites()
+    count, (usual, most, _) = len(five()), _apart_in_two_runs()
     yield say(
-        f"softgen is behind no other library at any of the {len(every)}: level with the next, "
-        f"within {NOISE * 100:.0f}%, at {level}. Of the {len(every)}, {family} are float32 with "
-        f"4096 rows. In the suite `packs` {packs}.",
+        f"softgen is behind no other library at any of the {count} timings of five suites: level "
+        f"with the next, within {NOISE * 100:.0f}%, at {level}. Two runs of one suite differ by "
+        f"{usual * 100:.1f}% in the median and by {most * 100:.1f}% at most. {family} of the "
+        f"{count} are float32 with 4096 rows. In the suite `packs` {packs}.",
         *OF_FIVE,
-        *bench("packs"),
-    )
-    times = [each.us[SOFTGEN] for each in calls("short")]
-    yield say(
-        f"Calls of {spread(times, 1)} us are {_leads('short')} times as fast as the fastest "
-        f"other, and {_leads('chained')} times in a chain.",
-        *bench("short", "chained"),
-    )
-    steps = [step for step in rows("matmuls/between_matmuls.csv") if step["where"] == "eager"]
-    adds = [
-        (float(step["torch"]) - float(step["gap"])) / (float(step["softgen"]) - float(step["gap"]))
-        for step in steps
-    ]
-    yield say(
-        "Between two matrix products of PyTorch's, called one by one, `torch.softmax` adds "
-        f"{spread(adds, 1)} times the time that softgen adds.",
-        "matmuls/between_matmuls.csv",
+        *bench("packs", "batch_invariant"),
     )
     _, compiled, memory = _patched_models()
     yield say(
-        f"with `patch(model)`, whose loss is of hidden states, it takes {compiled} of the time and "
-        f"{memory} less memory",
+        f"with `patch(model)` takes {compiled} of the time and {memory} less memory",
         "published/huggingface.csv",
     )
     yield say(
-        f"A float32 4 x 16777216 takes "
-        f"{call('online', 'float32 4 x 16777216').over_limit:.2f} of a copy's time.",
+        "float32 4 x 16777216 takes "
+        f"{call('online', 'float32 4 x 16777216').over_limit:.2f} of a copy's time",
         *bench("online"),
     )
     few = call("llm", "bfloat16 8 x 128256")
     yield say(
-        f"bfloat16 8 x 128256 takes {few.over_limit:.1f} of a copy's {few.us[LIMIT]:.1f} us.",
+        f"bfloat16 8 x 128256 takes {few.over_limit:.1f} of a copy's {few.us[LIMIT]:.1f} us",
         *bench("llm"),
     )
-    yield say(f"Axes that are not the last take {_slow_axis()}", *bench("axes"))
+    yield say(f"axes that are not the last take {_slow_axis()}", *bench("axes"))
     host = {row[""]: row for row in rows("published/host_times.csv")}
     yield say(
         "takes as much host time as `torch.softmax` "
@@ -208,13 +220,10 @@ def performance() -> Iterator[Claim]:
         *OF_FIVE,
         *bench("packs"),
     )
-    pairs = [(call("llm", each.size), each) for each in calls("batch_invariant")]
-    apart = {one.size: abs(one.us[SOFTGEN] / two.us[SOFTGEN] - 1) for one, two in pairs}
-    most = max(apart, key=apart.__getitem__)
+    usual, most, where = _apart_in_two_runs()
     yield say(
         "Between two runs, those of `llm` and of batch invariance, softgen's times differ by "
-        f"{median([*apart.values()]) * 100:.1f}% in the median and by {apart[most] * 100:.1f}% at "
-        f"most ({most}).",
+        f"{usual * 100:.1f}% in the median and by {most * 100:.1f}% at most ({where}).",
         *bench("llm", "batch_invariant"),
     )
     yield from _drawn()
@@ -597,7 +606,6 @@ MODEL = (
 )
 PARAMETER = "a number that the code has, or that a caller gives"
 NO_MEASUREMENT: dict[str, dict[str, str]] = {
-    "README.md": {"| 5.2 GB |": "the size of PyTorch's packages on disk"},
     "docs/bench.md": {
         "One whose input is over 1 GiB is drawn again": PARAMETER,
         "by temperature 0.8, top_k 50, top_p 0.9 and min_p 0.02": PARAMETER,

@@ -28,7 +28,6 @@ app = typer.Typer(
     name="softgen",
     cls=Commands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -50,6 +49,8 @@ def main(
     ] = False,
 ) -> None:
     """Generate, tune and run specialized CUDA softmax kernels.
+
+    Each command has --help, and --json for programs.
 
     Exit codes: 0 ok, 1 the operation failed, 2 wrong usage, 3 no GPU where one was asked for,
     4 a result is farther from float64 than its bound.

@@ -30,56 +30,56 @@ DEFAULT_SUITES = ["llm"]
 def bench(
     suite: Annotated[
         list[str] | None,
-        typer.Option(
-            "--suite",
-            help="triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, compiled, "
-            "drawn, axes, hooks, views, backward, losses, routing, topk or sample; may be "
-            "repeated.",
+        options.suite_option(
+            "triton, fastsoftmax, online, oneflow, packs, llm, logsumexp, short, compiled, "
+            "drawn, axes, hooks, views, backward, losses, routing, topk or sample; repeatable."
         ),
     ] = None,
     shape: Annotated[
         list[str] | None,
-        typer.Option("--shape", help="ROWSxCOLS, as 4096x1024, with --dtype; may be repeated."),
+        options.shape_option(", with --dtype; repeatable."),
     ] = None,
     dtype: Annotated[
         DType | None,
-        typer.Option(
-            "--dtype",
-            parser=options.parse_dtype,
-            metavar=options.DTYPES,
-            help="Element type of --shape, by default float32; of a suite the only one.",
-        ),
+        options.dtype_option("Of --shape, by default float32; of a suite the only one."),
     ] = None,
     function: options.SuiteFunction = None,
     peers: Annotated[
         str | None,
         typer.Option(
             "--peers",
-            help="Competitors, as torch,quack,ladder,warp_p4_c32_g32_r1_b128: libraries, and any "
-            "variant by its name (docs/sources.md). softgen-again, softgen-exhaustive and "
-            "softgen-invariant judge a run. \\[default: softgen, its first guess, oneflow and the "
-            "libraries, with what belongs to a suite; in suite drawn softgen-again too]",
+            metavar="LIST",
+            help="Competitors, as torch,quack,ladder: libraries, and any variant by its name "
+            "(docs/sources.md). softgen-again, softgen-exhaustive and softgen-invariant judge a "
+            "run. \\[default: softgen, its first guess, oneflow and the libraries, with what "
+            "belongs to a suite; in suite drawn softgen-again too]",
         ),
     ] = None,
     csv: Annotated[
         Path | None,
         typer.Option(
-            "--csv", help="Write every figure to this file; while measuring, as it comes."
+            "--csv",
+            metavar="FILE",
+            help="Write every figure to this file; while measuring, as it comes.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", help="Draw GB/s over columns into this PNG file.")
+        Path | None,
+        typer.Option("--plot", metavar="FILE", help="Draw GB/s over columns into this PNG file."),
     ] = None,
     source: Annotated[
         list[Path] | None,
         typer.Option(
             "--from",
-            help="Measure nothing: report on a file of --csv, or of `tune --grid`; may be "
-            "repeated.",
+            metavar="FILE",
+            help="Measure nothing: report on a file of --csv, or of `tune --grid`; repeatable.",
         ),
     ] = None,
     seconds: Annotated[
-        float, number_option("--seconds", least=0.001, help="Time a competitor and shape is timed.")
+        float,
+        number_option(
+            "--seconds", least=0.001, help="Time a competitor and shape is timed.", hidden=True
+        ),
     ] = 0.2,
     setup_seconds: Annotated[
         float,
@@ -87,6 +87,7 @@ def bench(
             "--setup-seconds",
             least=0,
             help="Time a competitor that compiles for every shape may take for that in a suite.",
+            hidden=True,
         ),
     ] = 120.0,
     quick: Annotated[
@@ -97,12 +98,15 @@ def bench(
         typer.Option(
             "--warm",
             help="Time each between a kernel that writes its input and one that reads its output.",
+            hidden=True,
         ),
     ] = False,
     chained: Annotated[
         bool,
         typer.Option(
-            "--chained", help="Time chains: each launch reads what the launch before has written."
+            "--chained",
+            help="Time chains: each launch reads what the launch before has written.",
+            hidden=True,
         ),
     ] = False,
     json: options.JsonOption = False,

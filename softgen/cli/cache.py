@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from softgen.cli import options, output
-from softgen.cli.group import Command
+from softgen.cli.group import Command, Commands
 from softgen.cli.tune import describe
 from softgen.disk import folders, outputs
 
 app = typer.Typer(
     name="cache",
+    cls=Commands,
     no_args_is_help=True,
     help="List, export, import and merge the tuned choices; clear all that is kept.",
 )
@@ -27,7 +28,7 @@ NAMES = {
     "sources": "sources",
 }
 
-File = Annotated[Path, typer.Argument(help="JSON file of cache entries.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="JSON file of cache entries.")]
 
 
 @app.command("ls", cls=Command)
@@ -45,7 +46,7 @@ def list_entries(json: options.JsonOption = False) -> None:
     if json:
         output.document(lines)
     elif lines:
-        output.table(lines[0].keys(), (line.values() for line in lines))
+        output.table(lines[0].keys(), (line.values() for line in lines), ("variant", "device"))
     else:
         output.note(f"no tuned choices in {folders.directory()}; `softgen tune` makes some")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from softgen.cli import output
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from softgen.tuning.explain import Explanation
 
 NONE = "-"
-# What a narrow terminal does not get: the times say it.
-DISPENSABLE = "/ winner"
 
 
 def show(found: Explanation) -> None:
@@ -26,11 +25,11 @@ def show(found: Explanation) -> None:
     if found.timed:
         columns["us"] = [short(each.microseconds) for each in table]
     if base is not None:
-        columns[DISPENSABLE] = [
+        columns["/ winner"] = [
             f"{each.microseconds / base:.3f}" if each.microseconds else NONE for each in table
         ]
     columns[""] = [_remark(each.variant, found) for each in table]
-    print_fitting(columns, DISPENSABLE)
+    print_columns(columns, ("", "/ winner"))
     for each in table:
         if each.failure:
             output.result(f"{each.variant.strategy.label}: {each.failure}")
@@ -53,13 +52,9 @@ def document(found: Explanation) -> list[dict[str, Any]]:
     ]
 
 
-def print_fitting(columns: dict[str, list[str]], dispensable: str) -> None:
-    """Print a table; where it is too wide for the terminal, without the dispensable column."""
-    rows = list(zip(*columns.values(), strict=True))
-    if output.table_width(list(columns), rows) > output.width():
-        columns = {head: cells for head, cells in columns.items() if head != dispensable}
-        rows = list(zip(*columns.values(), strict=True))
-    output.table(columns, rows)
+def print_columns(columns: dict[str, list[str]], below: Sequence[str]) -> None:
+    """Print a table of columns by their headings; those of `below` as `output.table` does."""
+    output.table(columns, zip(*columns.values(), strict=True), below)
 
 
 def short(number: float | None) -> str:

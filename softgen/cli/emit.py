@@ -38,16 +38,18 @@ def emit(
         Path | None,
         typer.Option(
             "--out",
+            metavar="FOLDER",
             help="Folder to write into, made if it is not there. \\[default: generated, in the "
             "current folder]",
         ),
     ] = None,
+    shape: options.ShapeOption = None,
     cols: options.SomeCols = None,
     dtype: options.SomeDTypes = None,
     function: options.SomeFunctions = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
-    rows: options.Rows = DEFAULT_ROWS,
+    rows: options.Rows = None,
     arch: options.SomeArchs = None,
     sms: options.Sms = None,
     variant: options.VariantOption = None,
@@ -57,53 +59,70 @@ def emit(
     sharded: options.ShardedOption = False,
     hooks: options.HooksOption = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Every candidate instead of one choice; needs --cols.")
+        bool,
+        typer.Option(
+            "--all", help="Every candidate instead of one choice; needs --cols.", hidden=True
+        ),
     ] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Write nothing; print a diff and exit 1 if any differs.")
+        bool,
+        typer.Option(
+            "--check", help="Write nothing; print a diff and exit 1 if any differs.", hidden=True
+        ),
     ] = False,
     stdout: Annotated[
-        bool, typer.Option("--stdout", help="Print the sources instead of writing files.")
+        bool,
+        typer.Option("--stdout", help="Print the sources instead of writing files.", hidden=True),
     ] = False,
     project: Annotated[
         Path | None,
         typer.Option(
             "--project",
+            metavar="FOLDER",
             help="Folder for a project instead: kernels for every --cols, --dtype and --function, "
             "C++ functions that launch them, a CMake package and an example.",
         ),
     ] = None,
     name: Annotated[
         str | None,
-        typer.Option("--name", help=f"Of the project's library. \\[default: {NAME}]"),
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help=f"Of the project's library. \\[default: {NAME}]",
+            hidden=True,
+        ),
     ] = None,
     bindings: Annotated[
         list[str] | None,
         typer.Option(
             "--bindings",
-            metavar=f"[{'|'.join(BINDINGS)}]",
-            help="Of the project, for other libraries; may be repeated.",
+            metavar="NAME",
+            help=f"Of the project, for other libraries: {' or '.join(BINDINGS)}; repeatable.",
+            hidden=True,
         ),
     ] = None,
     json: options.JsonOption = False,
 ) -> None:
     """Write CUDA files, with a manifest.json that says what each of them is.
 
-    Without options: the gallery. With --cols: one kernel, added to the folder. It is the winner
-    that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), where there is
-    one, else the best guess; what is printed says which. With --all --cols:
-    every candidate of every strategy for that width, for all dtypes and all functions unless
-    --dtype, --function or --variant narrow it.
+    Without options: the gallery. With --shape or --cols: one kernel, added to the folder. It is the
+    winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), where
+    there is one, else the best guess; what is printed says which. With --all --cols: every
+    candidate of every strategy for that width, for all dtypes and all functions unless --dtype,
+    --function or --variant narrow it.
 
     The gallery and --all are whole sets: files that an earlier run of the same set wrote and that
     are no longer produced are deleted, unless they were edited. Nothing else is touched.
     """
+    if shape is not None:
+        rows, width = options.sized(shape, rows, cols[0] if cols else None)
+        cols = [width] if width else None
     if project is not None:
         if stdout or check or every or out is not None or sharded or alignment is not None:
             raise typer.BadParameter(
                 "--project takes none of --out, --all, --check, --stdout, --sharded and --alignment"
             )
-        if (rows, sms, batch_invariant) != (DEFAULT_ROWS, None, False):
+        if (rows, sms, batch_invariant) != (None, None, False):
             raise typer.BadParameter(
                 "a project has kernels for few, middle and many rows, which the shipped tables "
                 "choose: --rows, --sms and --batch-invariant are not for it"
@@ -210,7 +229,7 @@ class Selection:
         function: Function | None,
         out_dtype: FloatType | None,
         alignment: int | None,
-        rows: int,
+        rows: int | None,
         arch: str,
         sms: int | None,
         variant: str | None,
@@ -242,12 +261,13 @@ class Selection:
                 "or none of them for the gallery"
             )
         known = arch_named(arch, sms)
-        if cols is None and (rows, arch, sms) != (DEFAULT_ROWS, DEFAULT_ARCH, None):
+        if cols is None and (rows, arch, sms) != (None, DEFAULT_ARCH, None):
             raise typer.BadParameter(
                 "the gallery has its own rows and architecture: --rows, --arch and --sms need "
                 "--cols"
             )
-        self.cols, self.rows, self.arch, self.variant = cols, rows, known, variant
+        self.rows = DEFAULT_ROWS if rows is None else rows
+        self.cols, self.arch, self.variant = cols, known, variant
         self.dtype, self.function = dtype, function
         self.out_dtype, self.alignment, self.every = out_dtype, alignment, every
         self.batch_invariant = batch_invariant

@@ -11,11 +11,8 @@ from softgen.cli import candidates, options, output
 from softgen.cli.shapes import parse_shape
 from softgen.cli.show import resources
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import Problem
-from softgen.strategies.select import untimed
+from softgen.strategies.select import select, untimed
 
 if TYPE_CHECKING:
     from softgen.cli.explain_text import Choice
@@ -28,35 +25,34 @@ def explain(
         list[str],
         typer.Argument(metavar="ROWSxCOLS", help="As 4096x1024.", show_default=False),
     ],
-    dtype: options.DTypeOption = DType.FLOAT32,
-    function: options.FunctionOption = SOFTMAX,
+    dtype: options.AnyDType = None,
+    function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
+    variant: options.VariantOption = None,
     arch: options.HereOrArch = None,
     sms: options.Sms = None,
     batch_invariant: options.BatchInvariant = False,
+    strided: options.StridedOption = 0,
     inner: options.InnerOption = 1,
+    hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """Tell why a shape gets its kernel: what there was to choose from, expected and measured.
 
-    Times are those that `softgen tune`, or a first call, left in the cache for the GPU here. With
-    --arch or --sms, and without a GPU, there are none, and it tells what a call takes on that
-    device without tuning: the winner that softgen ships for it, else the best guess.
+    The first line has the time, and how far ahead of the first guess and of a copy it is. Times are
+    those that `softgen tune`, or a first call, left in the cache for the GPU here. With --arch or
+    --sms, and without a GPU, there are none, and it tells what a call takes on that device without
+    tuning: the winner that softgen ships for it, else the best guess.
     """
     from softgen.cli import explain_text
     from softgen.spec.roofline import data_sheet_peaks, roofline
     from softgen.tuning import explain as choices
 
     rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")
-    layout = layout_behind(inner)
-    options.require_possible(alignment, cols, layout)
-    problem = Problem.of(
-        *(function, dtype, cols),
-        out_dtype=out_dtype,
-        alignment=alignment,
-        fixed_order=batch_invariant,
-        layout=layout,
+    problem = options.problem_of(
+        *(variant, cols, dtype, function, out_dtype, alignment),
+        *(batch_invariant, strided, inner, hooks),
     )
     entry, elsewhere = None, _why_not_here(arch, sms)
     if elsewhere:
@@ -66,7 +62,7 @@ def explain(
         here = choices.look_here(problem, rows)
         known, peaks = here.arch, here.peaks
         entry = None if batch_invariant else here.entry
-    choice = _choose(problem, rows, known, entry, batch_invariant)
+    choice = _choose(problem, rows, known, entry, batch_invariant, variant)
     found = choices.explain(problem, rows, known, choice.variant, entry)
     limits = roofline(problem, rows, known, peaks) if peaks else None
     used, unknown = resources(choice.variant, known)
@@ -79,9 +75,11 @@ def explain(
                 "arch": known.name,
                 "variant": choice.variant.name,
                 "origin": choice.origin,
+                "answer": explain_text.answer(choice, found, rows, limits, elsewhere),
                 "why": explain_text.why(choice, found),
                 "microseconds": choice.microseconds,
                 "timed_rows": entry.rows if entry else None,
+                "shipped": dataclasses.asdict(choice.shipped) if choice.shipped else None,
                 "roofline": dataclasses.asdict(limits) if limits else None,
                 "resources": used,
                 "missing": unknown,
@@ -106,17 +104,25 @@ def _why_not_here(arch: str | None, sms: int | None) -> str:
 
 
 def _choose(
-    problem: Problem, rows: int, arch: Arch, entry: Entry | None, batch_invariant: bool
+    problem: Problem,
+    rows: int,
+    arch: Arch,
+    entry: Entry | None,
+    batch_invariant: bool,
+    variant: str | None,
 ) -> Choice:
-    """Return what a call runs that tunes nothing."""
-    from softgen.cli.explain_text import Choice
+    """Return what a call runs that tunes nothing, or what --variant names."""
+    from softgen.cli.explain_text import ASKED, Choice
     from softgen.strategies import winners
 
+    if variant is not None:
+        named = select(problem, rows, arch, variant)
+        return Choice(named, ASKED, entry, arch.device, winners.times_of(named, rows, arch.device))
     if entry is not None:
         origin = f"tuned here, {output.count(len(entry.timings), 'candidate')} timed"
         return Choice(entry.winner, origin, entry)
     found = untimed(problem, rows, arch, batch_invariant)
-    shipped = winners.time_of(found.variant, rows, arch.device) if found.rows else None
+    shipped = winners.times_of(found.variant, rows, arch.device) if found.rows else None
     return Choice(found.variant, found.origin, None, found.tuned_on, shipped)
 
 

@@ -10,14 +10,17 @@ from softgen.cli.candidates import short
 from softgen.cli.show import sentence
 from softgen.spec.arch import Arch
 from softgen.spec.functions.softmax import SOFTMAX
+from softgen.spec.problem import rows_bucket
 from softgen.spec.roofline import Roofline
 from softgen.strategies.select import describe
 from softgen.strategies.variants import Variant
+from softgen.strategies.winners import Times
 from softgen.tuning import cost
 from softgen.tuning.entry import Entry
 from softgen.tuning.explain import Explanation
 from softgen.tuning.reason import reason
 
+ASKED = "asked for by --variant"
 # The fastest copy of bfloat16 1 x 128256 (0.5 MB) takes 1.82 us on an H200: that is the launch.
 LAUNCH_MICROSECONDS = 1.8
 
@@ -30,14 +33,14 @@ class Choice:
         origin: where the choice is from, in words.
         entry: the tuned choice in the cache; None where nothing was timed here.
         tuned_on: the device whose shipped table it is from; empty for none.
-        shipped: the microseconds that it took on that device.
+        shipped: what it took on that device.
     """
 
     variant: Variant
     origin: str
     entry: Entry | None = None
     tuned_on: str = ""
-    shipped: float | None = None
+    shipped: Times | None = None
 
     @property
     def microseconds(self) -> float | None:
@@ -48,6 +51,8 @@ class Choice:
 
 def why(choice: Choice, found: Explanation) -> str:
     """Return why it was chosen, in one sentence."""
+    if choice.origin == ASKED:
+        return "it was asked for; without --variant it tells what a call takes"
     if choice.entry is not None:
         return reason(choice.entry, found.guess)
     if choice.tuned_on:
@@ -59,6 +64,60 @@ def why(choice: Choice, found: Explanation) -> str:
         "timed here, and no winner is shipped; `expected` does not decide among settings of one "
         "strategy, whose order was fitted to measured times"
     )
+
+
+def answer(
+    choice: Choice, found: Explanation, rows: int, limits: Roofline | None, elsewhere: str
+) -> str:
+    """Return the time, and what it is beside that of the first guess and of a copy.
+
+    Args:
+        choice: what a call runs.
+        found: what it was chosen from.
+        rows: number of rows.
+        limits: what no kernel beats, if it is known.
+        elsewhere: why nothing was measured, if the GPU here was not asked.
+    """
+    problem, mine = choice.variant.problem, choice.microseconds
+    bound = "a copy" if problem.writes_elements else "a read"
+    if choice.entry is not None and mine is not None:
+        times = {each.variant: each.microseconds for each in choice.entry.timings}
+        rate = choice.entry.rows * problem.bytes_per_row / mine / 1e3
+        peak = f" ({rate / limits.peaks.gigabytes_per_second:.1%} of the peak)" if limits else ""
+        said = [
+            *_beside(choice, found, mine, times.get(found.guess.name)),
+            f"{rate:.0f} GB/s{peak}",
+        ]
+        return f"{short(mine)} us: {', '.join(said)}; {choice.entry.rows} rows, here"
+    if choice.shipped is not None:
+        known = choice.shipped
+        said = _beside(choice, found, known.microseconds, known.guess)
+        if known.copy is not None:
+            said.append(f"{known.microseconds / known.copy:.2f} of {bound}")
+        sized = f"{known.rows or rows_bucket(rows)} rows"
+        where = f"{sized}, {choice.tuned_on}"
+        return (
+            f"{short(known.microseconds)} us: {', '.join(said) or 'no other time is kept'}; {where}"
+        )
+    expected = next(each.expected for each in found.table if each.variant == choice.variant)
+    if elsewhere:
+        return f"not measured: {elsewhere}; {expected:.2f} of {bound} is expected"
+    advice = f"softgen tune --shape {rows}x{problem.cols} --dtype {problem.dtype.value}"
+    if problem.function != SOFTMAX:
+        advice += f" --function {problem.function}"
+    return (
+        f"not measured yet: `{advice}` times the candidates; {expected:.2f} of {bound} is expected"
+    )
+
+
+def _beside(choice: Choice, found: Explanation, mine: float, guess: float | None) -> list[str]:
+    """Return how far ahead of the first guess a choice is, in words; nothing if it is not known."""
+    if found.guess == choice.variant:
+        return ["the first guess itself"]
+    if guess is None:
+        return []
+    way = "ahead of" if guess >= mine else "behind"
+    return [f"{abs(guess / mine - 1):.1%} {way} the first guess"]
 
 
 def show(
@@ -82,10 +141,10 @@ def show(
         elsewhere: why nothing was measured, if the GPU here was not asked.
     """
     problem = choice.variant.problem
+    output.result(answer(choice, found, rows, limits, elsewhere))
     output.result(f"{describe(problem)}, {rows} rows, on {arch.device} ({arch.name})")
     output.result(f"chosen      {choice.variant.strategy.label}: {choice.origin}")
     output.result(f"why         {why(choice, found)}")
-    output.result(f"time        {_time(choice, rows, limits, elsewhere)}")
     if limits:
         _show_limits(limits)
     used, unknown = compiled
@@ -108,22 +167,6 @@ def show(
         "settings in an order of its own: the first of the best strategy is the guess, and of "
         "equal times the earlier wins."
     )
-
-
-def _time(choice: Choice, rows: int, limits: Roofline | None, elsewhere: str) -> str:
-    time, problem = choice.microseconds, choice.variant.problem
-    if choice.entry is not None and time is not None:
-        rate = choice.entry.rows * problem.bytes_per_row / time / 1e3
-        peak = f", {rate / limits.peaks.gigabytes_per_second:.1%} of the peak" if limits else ""
-        return f"{short(time)} us for {choice.entry.rows} rows, {rate:.0f} GB/s{peak}"
-    if choice.shipped is not None:
-        return f"{short(choice.shipped)} us on {choice.tuned_on}, when it was tuned"
-    if elsewhere:
-        return f"not measured: {elsewhere}"
-    advice = f"softgen tune --shape {rows}x{problem.cols} --dtype {problem.dtype.value}"
-    if problem.function != SOFTMAX:
-        advice += f" --function {problem.function}"
-    return f"not measured yet: `{advice}` times the candidates"
 
 
 def _show_limits(limits: Roofline) -> None:
@@ -178,7 +221,7 @@ def _show_strategies(found: Explanation) -> None:
         columns["setting"] = [
             each.variant.strategy.label if each else candidates.NONE for each in fastest
         ]
-    candidates.print_fitting(columns, "settings")
+    candidates.print_columns(columns, ("setting",))
 
 
 def _show_knobs(found: Explanation) -> None:
@@ -195,7 +238,7 @@ def _show_knobs(found: Explanation) -> None:
         ],
         "meaning": [each.meaning for each in found.knobs],
     }
-    candidates.print_fitting(columns, "meaning")
+    candidates.print_columns(columns, ("meaning",))
 
 
 def _spell(value: int | bool) -> str:

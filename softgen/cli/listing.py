@@ -13,11 +13,11 @@ from softgen.strategies.select import Untimed, describe, select, shipped_of, unt
 from softgen.strategies.variants import Variant, candidates, is_full_name, none_legal
 
 EXAMPLE_COLS = 1000
-# Columns that a narrow terminal does not get, the first first: a name holds the knobs.
-DISPENSABLE = ("parameters", "threads", "shared bytes")
+BELOW = ("parameters", "threads", "shared bytes", "SMs")  # in a second line, where it is narrow
 
 
 def list_variants(
+    shape: options.ShapeOption = None,
     cols: Annotated[
         int | None,
         whole_option(
@@ -28,7 +28,7 @@ def list_variants(
     function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
-    rows: options.Rows = DEFAULT_ROWS,
+    rows: options.Rows = None,
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
     variant: options.VariantOption = None,
@@ -45,6 +45,8 @@ def list_variants(
     sm_90), where there is one, then the best guess; with a strategy's name as --variant the winner
     if it is of that strategy, then the strategy's best guess, which the name alone chooses.
     """
+    rows, cols = options.sized(shape, rows, cols)
+    rows = DEFAULT_ROWS if rows is None else rows
     if cols is None and not (variant and is_full_name(variant)):
         cols = EXAMPLE_COLS
     problem = options.problem_of(
@@ -86,7 +88,7 @@ def _first(
 
 
 def _print(found: list[Variant]) -> None:
-    """Print a table; where it is too wide for the terminal, without what the names say anyway."""
+    """Print the table of candidates."""
     columns: dict[str, list[object]] = {
         "variant": [each.name for each in found],
         "parameters": [spell(each.strategy.knobs) for each in found],
@@ -95,24 +97,7 @@ def _print(found: list[Variant]) -> None:
     }
     if any(each.launch.multiprocessors for each in found):
         columns["SMs"] = [each.launch.multiprocessor_rule for each in found]
-    dropped = []
-    for heading in DISPENSABLE:
-        if _fits(columns):
-            break
-        if "SMs" in columns:
-            columns["SMs"] = [str(rule).removeprefix("at least ") for rule in columns["SMs"]]
-        del columns[heading]
-        dropped.append(heading)
-    output.table(columns, zip(*columns.values(), strict=True))
-    if dropped:
-        for kind in dict.fromkeys(type(each.strategy) for each in found):
-            output.note(f"{kind.name}: {kind.legend()}")
-        output.note(f"not shown: {', '.join(dropped)}; a wider terminal, a pipe and --json have it")
-
-
-def _fits(columns: dict[str, list[object]]) -> bool:
-    rows = list(zip(*columns.values(), strict=True))
-    return output.table_width(list(columns), rows) <= output.width()
+    output.table(columns, zip(*columns.values(), strict=True), BELOW)
 
 
 def matching(problem: Problem, rows: int, arch: Arch, choice: str | None) -> list[Variant]:

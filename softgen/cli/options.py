@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,40 +10,70 @@ from typing import Annotated, Any
 import typer
 
 from softgen.cli.numbers import whole_option
+from softgen.cli.shapes import parse_shape
 from softgen.disk.outputs import objection
-from softgen.errors import InvalidValueError, NoDeviceError
-from softgen.spec.arch import DEFAULT_ARCH, MOST_MULTIPROCESSORS
+from softgen.errors import InvalidTypeError, InvalidValueError, NoDeviceError
+from softgen.spec.arch import DEFAULT_ARCH, KNOWN, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
 from softgen.spec.functions.base import Function
 from softgen.spec.hooks.known import in_order
 from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem, largest_power_of_two_divisor
+from softgen.spec.problem import (
+    DEFAULT_ROWS,
+    MAX_COLS,
+    MAX_ROWS,
+    Problem,
+    largest_power_of_two_divisor,
+)
 from softgen.strategies.select import require_known
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
+def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Return what completes a word of the command line to one of `names`."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return complete
+
+
 def parse_dtype(text: str | DType) -> DType:
     """Return the dtype of that name; what Typer says of an Enum has no likely name."""
-    names = [member.value for member in DType]
-    if text not in names:
-        choices, hint = ", ".join(map(repr, names)), DType.likely(text)
+    try:
+        return DType.of(text)
+    except InvalidTypeError:
+        choices, hint = ", ".join(repr(member.value) for member in DType), DType.likely(text)
         if text in list(Float8):
             hint = " only results have it: give it as --out-dtype"
-        raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
-    return DType(text)
+        raise typer.BadParameter(
+            f"{text!r} is not one of {choices}{';' if hint else ''}{hint}"
+        ) from None
 
 
 def parse_out_dtype(text: str | FloatType) -> FloatType:
     """Return the dtype of results of that name."""
-    names: list[str] = [*DType, *Float8]
-    if text not in names:
-        choices, hint = ", ".join(map(repr, map(str, names))), likely_result(text)
-        raise typer.BadParameter(f"{text!r} is not one of {choices}{';' if hint else ''}{hint}")
-    return result_type(text)
+    try:
+        return result_type(text)
+    except InvalidTypeError:
+        choices, hint = ", ".join(map(repr, map(str, [*DType, *Float8]))), likely_result(text)
+        raise typer.BadParameter(
+            f"{text!r} is not one of {choices}{';' if hint else ''}{hint}"
+        ) from None
 
 
-DTYPES = f"[{'|'.join(member.value for member in DType)}]"  # in the help
-OUT_DTYPES = f"[{'|'.join([*DType, *Float8])}]"
+TYPES = ", ".join(member.short for member in DType)  # in the help
+
+
+def dtype_option(help: str) -> Any:
+    """Return --dtype."""
+    return typer.Option(
+        "--dtype",
+        parser=parse_dtype,
+        metavar="TYPE",
+        help=help,
+        autocompletion=completing(lambda: [member.value for member in DType]),
+    )
 
 
 def parse_function(text: str | Function) -> Function:
@@ -53,40 +84,56 @@ def parse_function(text: str | Function) -> Function:
         raise typer.BadParameter(str(error)) from None
 
 
-def _function(default: str = "") -> Any:
+def _functions() -> list[str]:
+    from softgen.spec.functions import all_functions
+
+    return [each.name for each in all_functions() if not each.twin]
+
+
+def function_option(more: str = "") -> Any:
+    """Return --function."""
     return typer.Option(
-        *("--function", "--algorithm"),
+        "--function",
         parser=parse_function,
         metavar="NAME",
-        help=f"Function of each row; `softgen functions` has the names.{default}",
+        help=f"Of each row; `softgen functions` lists them.{more}",
+        autocompletion=completing(_functions),
     )
 
 
-FunctionOption = Annotated[Function, _function()]
-AnyFunction = Annotated[Function | None, _function(" \\[default: softmax]")]
+def _suites() -> Iterable[str]:
+    from softgen.bench.suites import SUITES
+
+    return SUITES
+
+
+def suite_option(help: str) -> Any:
+    """Return --suite."""
+    return typer.Option("--suite", metavar="NAME", help=help, autocompletion=completing(_suites))
+
+
+def shape_option(more: str) -> Any:
+    """Return --shape."""
+    return typer.Option("--shape", metavar="RxC", help=f"Rows x columns, as 4096x1024{more}")
+
+
+ShapeOption = Annotated[str | None, shape_option("; or --rows and --cols.")]
+FunctionOption = Annotated[Function, function_option()]
+AnyFunction = Annotated[Function | None, function_option(" \\[default: softmax]")]
 SuiteFunction = Annotated[
-    Function | None, _function(" \\[default: softmax; in suite logsumexp logsumexp]")
+    Function | None, function_option(" \\[default: softmax; in suite logsumexp logsumexp]")
 ]
-DTypeOption = Annotated[
-    DType,
-    typer.Option("--dtype", parser=parse_dtype, metavar=DTYPES, help="Element type of the input."),
-]
-AnyDType = Annotated[
-    DType | None,
-    typer.Option(
-        "--dtype",
-        parser=parse_dtype,
-        metavar=DTYPES,
-        help="Element type of the input. \\[default: float32]",
-    ),
-]
+DTypeOption = Annotated[DType, dtype_option(f"Of the input: {TYPES}.")]
+AnyDType = Annotated[DType | None, dtype_option(f"Of the input: {TYPES}. \\[default: float32]")]
 OutDType = Annotated[
     FloatType | None,
     typer.Option(
         "--out-dtype",
         parser=parse_out_dtype,
-        metavar=OUT_DTYPES,
-        help="Element type of the result. \\[default: --dtype]",
+        metavar="TYPE",
+        help="Of the result: those of --dtype, e4m3 or e5m2. \\[default: --dtype]",
+        hidden=True,
+        autocompletion=completing(lambda: [*DType, *Float8]),
     ),
 ]
 AnyCols = Annotated[
@@ -100,28 +147,45 @@ SomeCols = Annotated[
 ]
 SomeDTypes = Annotated[
     list[DType] | None,
-    typer.Option(
-        "--dtype",
-        parser=parse_dtype,
-        metavar=DTYPES,
-        help="Element type of the input; of a --project repeatable. \\[default: float32]",
-    ),
+    dtype_option(f"Of the input: {TYPES}; of a --project repeatable. \\[default: float32]"),
 ]
 SomeFunctions = Annotated[
-    list[Function] | None,
-    _function(" Of a --project repeatable. \\[default: softmax]"),
+    list[Function] | None, function_option(" Of a --project repeatable. \\[default: softmax]")
 ]
+
+
+def _archs() -> Iterable[str]:
+    return KNOWN
+
+
+def _arch(default: str = "") -> Any:
+    return typer.Option(
+        "--arch",
+        metavar="ARCH",
+        help=f"To be legal on, as sm_90 or 90.{default}",
+        autocompletion=completing(_archs),
+    )
+
+
 SomeArchs = Annotated[
     list[str] | None,
-    typer.Option(
-        "--arch",
-        help="Architecture to be legal on, for example sm_90 or 90; of a --project repeatable. "
-        f"\\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]",
+    _arch(
+        f" Of a --project repeatable. \\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]"
     ),
 ]
+ArchOption = Annotated[str, _arch()]
+HereOrArch = Annotated[
+    str | None, _arch(f" \\[default: that of the GPU here, else {DEFAULT_ARCH}]")
+]
 Rows = Annotated[
-    int,
-    whole_option("--rows", least=0, most=MAX_ROWS, help="Number of rows to choose for."),
+    int | None,
+    whole_option(
+        "--rows",
+        least=0,
+        most=MAX_ROWS,
+        help=f"Number of rows to choose for. \\[default: {DEFAULT_ROWS}]",
+        hidden=True,
+    ),
 ]
 Alignment = Annotated[
     int | None,
@@ -130,6 +194,7 @@ Alignment = Annotated[
         least=1,
         help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
         "\\[default: what --cols gives]",
+        hidden=True,
     ),
 ]
 BatchInvariant = Annotated[
@@ -139,6 +204,7 @@ BatchInvariant = Annotated[
         help="Kernels as batch_invariant=True runs them: where rows are no whole packs of 16 bytes "
         "they are summed in one order wherever they lie (`fixed` in a name). The choice is one for "
         "any number of rows.",
+        hidden=True,
     ),
 ]
 StridedOption = Annotated[
@@ -147,8 +213,9 @@ StridedOption = Annotated[
         "--strided",
         least=0,
         most=MOST_OUTER,
-        help="For views with so many outer axes, whose sizes and strides the kernel takes; 0 for "
-        "contiguous arrays.",
+        help=f"For views with so many outer axes, up to {MOST_OUTER}, whose sizes and strides the "
+        "kernel takes; 0 for contiguous arrays.",
+        hidden=True,
     ),
 ]
 InnerOption = Annotated[
@@ -158,6 +225,7 @@ InnerOption = Annotated[
         least=1,
         most=MOST_INNER,
         help="Elements behind the axis that is reduced; 1 where it is the last.",
+        hidden=True,
     ),
 ]
 ShardedOption = Annotated[
@@ -166,6 +234,7 @@ ShardedOption = Annotated[
         "--sharded",
         help="For rows that several devices hold together, --cols of each row on this one: the "
         "kernel exchanges parts of rows with the others.",
+        hidden=True,
     ),
 ]
 HooksOption = Annotated[
@@ -173,19 +242,8 @@ HooksOption = Annotated[
     typer.Option(
         "--hook",
         metavar="NAME",
-        help="With what is done to elements on their way in or out: an argument of calls, as "
-        "causal or bias, or its type too, as biasbf16 (docs/hooks.md); may be repeated.",
-    ),
-]
-ArchOption = Annotated[
-    str, typer.Option("--arch", help="Architecture to be legal on, for example sm_90 or 90.")
-]
-HereOrArch = Annotated[
-    str | None,
-    typer.Option(
-        "--arch",
-        help="Architecture to be legal on, for example sm_90 or 90. \\[default: that of the GPU "
-        f"here, else {DEFAULT_ARCH}]",
+        help="What is done to elements on their way, as causal, bias or biasbf16 "
+        "(docs/hooks.md); repeatable.",
     ),
 ]
 Sms = Annotated[
@@ -197,27 +255,60 @@ Sms = Annotated[
         help="SMs to choose and to size a grid for, where the GPU is another device of --arch or a "
         "part of one (MIG, MPS): a cooperative kernel does not run on fewer. "
         "\\[default: those of a known device, 132 for sm_90]",
+        hidden=True,
     ),
 ]
 VARIANTS = (
-    'a strategy, a setting such as "safe_b256", a named choice such as "oneflow" or "naive" '
-    "(docs/ladder.md), or a full name such as softmax_f32_1000_safe_b256, which says --cols, "
-    "--dtype and so on too."
+    'a strategy, a setting such as "safe_b256", a named choice such as "oneflow", or a full name '
+    "such as softmax_f32_1000_safe_b256, which says --cols, --dtype and so on too."
 )
-VariantOption = Annotated[str | None, typer.Option("--variant", help=f"Only this: {VARIANTS}")]
-EditedSource = Annotated[
-    Path | None,
-    typer.Option(
+
+
+def variant_names() -> list[str]:
+    """Return the names of strategies, and of choices such as oneflow."""
+    from softgen.strategies.registry import all_strategies
+    from softgen.strategies.select import NAMED
+
+    return [*(kind.name for kind in all_strategies()), *NAMED]
+
+
+def variant_option(only: str) -> Any:
+    """Return --variant."""
+    return typer.Option(
+        "--variant",
+        metavar="NAME",
+        help=f"{only} {VARIANTS}",
+        autocompletion=completing(variant_names),
+    )
+
+
+VariantOption = Annotated[str | None, variant_option("Only this:")]
+
+
+def edited_source(hidden: bool) -> Any:
+    """Return --source."""
+    return typer.Option(
         "--source",
-        metavar="FILE.cu",
-        help="An emitted file that was edited. Its kernel's name, or --variant, says what it is to "
-        "compute.",
-    ),
-]
+        metavar="FILE",
+        help="An emitted .cu file that was edited. Its kernel's name, or --variant, says what it "
+        "is to compute.",
+        hidden=hidden,
+    )
+
+
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),
 ]
+
+
+def sized(shape: str | None, rows: int | None, cols: int | None) -> tuple[int | None, int | None]:
+    """Return rows and columns of --shape, or of --rows and --cols."""
+    if shape is None:
+        return rows, cols
+    if rows is not None or cols is not None:
+        raise typer.BadParameter("give --shape, or --rows and --cols, not both")
+    return parse_shape(shape, "--shape")
 
 
 def problem_of(
@@ -340,6 +431,11 @@ class Device(str, Enum):
     AUTO = "auto"
     CUDA = "cuda"
     CPU = "cpu"
+
+
+def device_option(help: str) -> Any:
+    """Return --device."""
+    return typer.Option("--device", metavar="NAME", help=help)
 
 
 def require_new_file(option: str, path: Path, ending: str) -> None:

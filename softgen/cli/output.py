@@ -60,7 +60,11 @@ def _print(message: str, stderr: bool = True, prefix: str = "", style: str = "")
             break_long_words=False,
             break_on_hyphens=False,
         )
-        lines = [part for line in lines for part in fold.wrap(line) or [""]]
+        folded = []
+        for line in lines:
+            fold.subsequent_indent = " " * (len(line) - len(line.lstrip(" ")))
+            folded += fold.wrap(line) or [""]
+        lines = folded
     text = Text("\n".join(lines))
     text.stylize(style, 0, len(prefix))
     made.print(text)
@@ -123,22 +127,60 @@ def table_width(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> in
     return sum(each) + GAP * (len(each) - 1)
 
 
-def table(headings: Iterable[str], rows: Iterable[Iterable[object]]) -> None:
-    """Print a table on stdout; numbers go to the right."""
+def table(
+    headings: Iterable[str], rows: Iterable[Iterable[object]], below: Sequence[str] = ()
+) -> None:
+    """Print a table on stdout; numbers go to the right.
+
+    Where it is too wide, the columns of `below` are told in a second line of each row, the first of
+    them first, as long as it takes.
+    """
+    heads, lines = list(headings), [list(row) for row in rows]
+    kept = list(range(len(heads)))
+    for head in below:
+        if (
+            table_width([heads[n] for n in kept], [[row[n] for n in kept] for row in lines])
+            > width()
+        ):
+            kept.remove(heads.index(head))
+    if len(kept) < len(heads):
+        _two_lines_a_row(heads, lines, kept)
+        return
     made = Table(box=None, pad_edge=False, header_style="bold")
-    lines = [list(row) for row in rows]
-    for number, heading in enumerate(headings):
-        is_number = bool(lines) and all(isinstance(row[number], int | float) for row in lines)
+    for number, heading in enumerate(heads):
         # The first column is what people copy, a name: it is never folded.
         made.add_column(
             Text(printable(heading, keep="\n")),
-            justify="right" if is_number else "left",
+            justify="right" if _is_number(lines, number) else "left",
             overflow="fold",
             no_wrap=number == 0,
         )
     for row in lines:
         made.add_row(*(Text(printable(str(cell))) for cell in row))
     console(stderr=False).print(made)
+
+
+def _is_number(lines: Sequence[Sequence[object]], column: int) -> bool:
+    return bool(lines) and all(isinstance(row[column], int | float) for row in lines)
+
+
+def _two_lines_a_row(
+    heads: Sequence[str], lines: Sequence[Sequence[object]], kept: Sequence[int]
+) -> None:
+    """Print a table of the columns `kept`, and of each row what the others have of it."""
+    widths = {n: column_width(heads[n], (row[n] for row in lines)) for n in kept}
+
+    def joined(cells: Sequence[object]) -> str:
+        put = {n: str.rjust if _is_number(lines, n) else str.ljust for n in kept}
+        each = (put[n](printable(str(cells[n])), widths[n]) for n in kept)
+        return (" " * GAP).join(each).rstrip()
+
+    result(joined(heads))
+    for row in lines:
+        result(joined(row))
+        others = [n for n in range(len(heads)) if n not in kept and str(row[n])]
+        if others:
+            result("    " + "; ".join(f"{heads[n]} {row[n]}".strip() for n in others))
 
 
 def document(value: Any) -> None:

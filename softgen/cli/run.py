@@ -13,7 +13,7 @@ from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.numbers import whole_option
 from softgen.cli.run_compute import compute
-from softgen.cli.run_input import Files, Request, axis_before, save_npy
+from softgen.cli.run_input import Files, Request, axis_before, elements_behind, save_npy
 from softgen.cli.run_report import describe, print_report
 from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
@@ -39,34 +39,34 @@ WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, get
 
 
 def run(
+    shape: Annotated[
+        str | None, options.shape_option(", of random input. \\[default: 64x1000]")
+    ] = None,
     rows: Annotated[
         int | None,
-        whole_option(
-            "--rows", least=0, most=MAX_ROWS, help="Rows of random input. \\[default: 64]"
-        ),
+        whole_option("--rows", least=0, most=MAX_ROWS, help="Rows of random input.", hidden=True),
     ] = None,
     cols: Annotated[
         int | None,
         whole_option(
-            "--cols", least=0, most=MAX_COLS, help="Columns of random input. \\[default: 1000]"
+            "--cols", least=0, most=MAX_COLS, help="Columns of random input.", hidden=True
         ),
     ] = None,
     dtype: Annotated[
         DType | None,
-        typer.Option(
-            "--dtype",
-            parser=options.parse_dtype,
-            metavar=options.DTYPES,
-            help="Element type. \\[default: the file's, else float32]",
-        ),
+        options.dtype_option(f"{options.TYPES}. \\[default: the file's, else float32]"),
     ] = None,
     out_dtype: options.OutDType = None,
     function: options.AnyFunction = None,
     source: Annotated[
         Path | None,
         typer.Option(
-            "--input", help="A .npy file of floats; the last axis is the row, or --inner says."
+            "--input", metavar="FILE", help="A .npy file of floats, reduced along --axis."
         ),
+    ] = None,
+    axis: Annotated[
+        int | None,
+        typer.Option("--axis", metavar="N", help="Of --input. \\[default: -1, the last]"),
     ] = None,
     operands: Annotated[
         list[str] | None,
@@ -74,30 +74,36 @@ def run(
             "--operand",
             metavar="NAME=FILE",
             help="A .npy file for another input of the function, as in maxima=m.npy.",
+            hidden=True,
         ),
     ] = None,
     target: Annotated[
         Path | None,
         typer.Option(
-            "--output", help="Where to write the result as .npy; bfloat16 and 8 bits as float32."
+            "--output",
+            metavar="FILE",
+            help="Where to write the result as .npy; bfloat16 and 8 bits as float32.",
         ),
     ] = None,
     results: Annotated[
         list[str] | None,
         typer.Option(
-            "--result", metavar="NAME=FILE", help="The same for another result, as in lse=lse.npy."
+            "--result",
+            metavar="NAME=FILE",
+            help="As --output, for another result, as in lse=lse.npy.",
+            hidden=True,
         ),
     ] = None,
     device: Annotated[
-        options.Device, typer.Option("--device", help="auto takes a GPU if one can be used.")
+        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
     ] = options.Device.AUTO,
     hooks: Annotated[
         list[str] | None,
         typer.Option(
             "--hook",
             metavar="NAME[=VALUE]",
-            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); may "
-            "be repeated.",
+            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); "
+            "repeatable.",
         ),
     ] = None,
     inner: Annotated[
@@ -107,11 +113,14 @@ def run(
             least=1,
             most=MOST_INNER,
             help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
+            hidden=True,
         ),
     ] = None,
     variant: options.VariantOption = None,
-    edited: options.EditedSource = None,
-    seed: Annotated[int, whole_option("--seed", least=0, help="Of the random input.")] = 0,
+    edited: Annotated[Path | None, options.edited_source(hidden=True)] = None,
+    seed: Annotated[
+        int, whole_option("--seed", least=0, help="Of the random input.", hidden=True)
+    ] = 0,
     json: options.JsonOption = False,
 ) -> None:
     """Compute softmax, or another function, of a file or of random numbers; compare with float64.
@@ -119,6 +128,9 @@ def run(
     On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
     guess's kernel on the CPU emulator.
     """
+    rows, cols = options.sized(shape, rows, cols)
+    if axis is not None and (source is None or inner is not None):
+        raise typer.BadParameter("--axis is of --input, and goes without --inner")
     text = None
     if edited is not None:
         from softgen.source.edited import read_source
@@ -149,11 +161,19 @@ def run(
     limit = MAX_EMULATED if where is options.Device.CPU else None
     try:
         values, x_type = Request(source, rows, cols, dtype, seed, inner or 1).load(limit)
+        if axis is not None:
+            inner = elements_behind(values.shape, axis)
+            if named is not None and inner != named.problem.layout.step:
+                raise InvalidValueError(
+                    f"{named.name} is for --inner {named.problem.layout.step}, and axis {axis} of "
+                    f"{values.shape} has {inner} elements behind it"
+                )
         unasked = device is options.Device.AUTO
         report = _run(
             *(where, function, values, x_type, out_dtype),
             *(named or variant, files, source is None, hooks or [], inner or 1),
             *(_emulating(values.size, unasked, json), text),
+            axis=axis,
         )
     except MemoryError as error:  # CuPy's is one too
         raise InvalidValueError(
@@ -203,6 +223,7 @@ def _run(
     inner: int,
     emulating: contextlib.AbstractContextManager[object],
     text: Source | None,
+    axis: int | None,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_accuracy import Closeness, measure
@@ -211,7 +232,7 @@ def _run(
     from softgen.spec import numerics
 
     y_type = out_dtype or x_type
-    axis = axis_before(values.shape, inner)
+    axis = axis_before(values.shape, inner) if axis is None else axis % max(1, values.ndim)
     cols = values.shape[axis] if values.ndim else 1  # a 0-d array is one row of one element
     layout = layout_behind(inner)
     of_rows = values.shape[:axis] + values.shape[axis + 1 :]

@@ -99,6 +99,18 @@ def axis_before(shape: tuple[int, ...], inner: int) -> int:
     return next((i for i in reversed(found) if shape[i] > 1), found[-1])
 
 
+def elements_behind(shape: tuple[int, ...], axis: int) -> int:
+    """Return the elements behind an axis; 1 for an array of nothing.
+
+    Raises InvalidValueError where there is no such axis.
+    """
+    if not -max(1, len(shape)) <= axis < max(1, len(shape)):
+        raise InvalidValueError(
+            f"--axis {axis}: an array of shape {shape} has axes {-len(shape)} to {len(shape) - 1}"
+        )
+    return math.prod(shape[axis % max(1, len(shape)) + 1 :]) or 1
+
+
 @dataclass(frozen=True)
 class Files:
     """Where the other inputs are, and where results go.

@@ -19,15 +19,19 @@ def show(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="VARIANT", help="As --variant; mostly a full name.", show_default=False
+            metavar="VARIANT",
+            help="As --variant; mostly a full name.",
+            show_default=False,
+            autocompletion=options.completing(options.variant_names),
         ),
     ] = None,
+    shape: options.ShapeOption = None,
     cols: options.AnyCols = None,
     dtype: options.AnyDType = None,
     function: options.AnyFunction = None,
     out_dtype: options.OutDType = None,
     alignment: options.Alignment = None,
-    rows: options.Rows = DEFAULT_ROWS,
+    rows: options.Rows = None,
     arch: options.ArchOption = DEFAULT_ARCH,
     sms: options.Sms = None,
     variant: options.VariantOption = None,
@@ -40,11 +44,13 @@ def show(
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
 
-    Give the full name of a VARIANT, or a problem by --cols, --dtype and so on.
+    Give the full name of a VARIANT, or a problem by --shape, --dtype and so on.
     """
     from softgen.source.render import render
 
     known = arch_named(arch, sms)
+    rows, cols = options.sized(shape, rows, cols)
+    rows = DEFAULT_ROWS if rows is None else rows
     if name is not None and variant is not None:
         raise typer.BadParameter("give VARIANT or --variant, not both")
     # The path of an emitted file will do: it is called as its variant.

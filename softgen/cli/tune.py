@@ -29,18 +29,14 @@ if TYPE_CHECKING:
 
 
 def tune(
-    shape: Annotated[
-        list[str] | None, typer.Option("--shape", help="ROWSxCOLS, as 4096x1024; may be repeated.")
-    ] = None,
+    shape: Annotated[list[str] | None, options.shape_option("; repeatable.")] = None,
     shapes: Annotated[
-        Path | None, typer.Option("--shapes", help="File with one ROWSxCOLS a line; # comments.")
+        Path | None,
+        typer.Option("--shapes", metavar="FILE", help="Text with one RxC a line; # comments."),
     ] = None,
     suite: Annotated[
         list[str] | None,
-        typer.Option(
-            "--suite",
-            help="Suite of `softgen bench`, in its dtype and of its function; may be repeated.",
-        ),
+        options.suite_option("Of `softgen bench`, in its dtype and of its function; repeatable."),
     ] = None,
     dtype: options.DTypeOption = DType.FLOAT32,
     function: options.SuiteFunction = None,
@@ -57,8 +53,9 @@ def tune(
         str | None,
         typer.Option(
             "--gpus",
-            metavar="all|0,1,...",
-            help="GPUs of this machine that share the shapes, a process each. \\[default: one]",
+            metavar="LIST",
+            help="GPUs here that share the shapes, a process each: all, or as 0,1. "
+            "\\[default: one]",
         ),
     ] = None,
     shard: Annotated[
@@ -68,14 +65,17 @@ def tune(
             metavar="RANK/WORLD",
             help="Tune this part of the shapes, as 0/8. \\[default: that of torchrun or srun, "
             "whose processes take a GPU each]",
+            hidden=True,
         ),
     ] = None,
     ray: Annotated[
         str | None,
         typer.Option(
             "--ray",
-            metavar="ADDRESS|local",
-            help="Share the shapes among the free GPUs of a Ray cluster; the choices come here.",
+            metavar="ADDRESS",
+            help="Share the shapes among the free GPUs of a Ray cluster, or of local; the choices "
+            "come here.",
+            hidden=True,
         ),
     ] = None,
     with_candidates: Annotated[
@@ -87,12 +87,19 @@ def tune(
     ] = False,
     strategy: Annotated[
         str | None,
-        typer.Option("--strategy", help="With --grid: the strategy to search; lessons as well."),
+        typer.Option(
+            "--strategy",
+            metavar="NAME",
+            help="With --grid: the strategy to search; lessons as well.",
+            hidden=True,
+        ),
     ] = None,
     grid: Annotated[
         Path | None,
         typer.Option(
             "--grid",
+            metavar="FILE",
+            hidden=True,
             help="Remember nothing: time every legal setting of --strategy, write the figures to "
             "this CSV file and a heat map beside it.",
         ),
@@ -169,7 +176,8 @@ def _show(
         documents = map(candidates.document, tables)
         output.document([*map(_with_table, lines, documents)] if with_candidates else lines)
     else:
-        output.table(lines[0].keys() if lines else (), (line.values() for line in lines))
+        heads = lines[0].keys() if lines else ()
+        output.table(heads, (line.values() for line in lines), ("variant",))
         for table in tables:
             output.result("")
             output.result(describe_problem(table.winner.problem))

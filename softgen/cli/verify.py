@@ -25,9 +25,13 @@ SILENT_SECONDS = 30.0  # a log, which shows no bar, gets a line so often
 NAMED = 5  # variants that fail alike and are named
 
 
+class Stopped(Exception):
+    """Ctrl-C, and in words how far it was."""
+
+
 def verify(
     device: Annotated[
-        options.Device, typer.Option("--device", help="Where to run; auto takes a GPU if it can.")
+        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
     ] = options.Device.AUTO,
     every: Annotated[
         bool,
@@ -36,29 +40,16 @@ def verify(
             help="Thousands of settings that cover every knob value, not only the best guesses.",
         ),
     ] = False,
-    variant: Annotated[
-        list[str] | None,
-        typer.Option("--variant", help=f"Only this, may be repeated: {options.VARIANTS}"),
-    ] = None,
+    variant: Annotated[list[str] | None, options.variant_option("Only this, repeatable:")] = None,
     dtype: Annotated[
         list[DType] | None,
-        typer.Option(
-            "--dtype",
-            parser=options.parse_dtype,
-            metavar=options.DTYPES,
-            help="Only this dtype; may be repeated.",
-        ),
+        options.dtype_option(f"Only this, repeatable: {options.TYPES}."),
     ] = None,
     function: Annotated[
         list[Function] | None,
-        typer.Option(
-            "--function",
-            parser=options.parse_function,
-            metavar="NAME",
-            help="Only this function, of those of `softgen functions`; may be repeated.",
-        ),
+        options.function_option(" Only this; repeatable."),
     ] = None,
-    source: options.EditedSource = None,
+    source: Annotated[Path | None, options.edited_source(hidden=False)] = None,
     only_list: Annotated[
         bool, typer.Option("--list", help="Print the names of those variants, and run none.")
     ] = False,
@@ -81,11 +72,12 @@ def verify(
             report = _verify_file(source, variant[0] if variant else None, where.value)
         else:
             report = _verify(where.value, every, variant or [], dtype or [], function or [])
-    except KeyboardInterrupt:
+    except Stopped as stopped:
+        message = f"interrupted; {stopped}"
         if json:
-            output.document(failure("interrupted", "Abort"))
+            output.document(failure(message, "Abort"))
         else:
-            output.note("interrupted")
+            output.warn(message)
         raise typer.Exit(INTERRUPTED) from None
     if json:
         document = summary(report)
@@ -149,10 +141,12 @@ def _verify(
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bars:
         bar = bars.add_task(f"verify on {device}", total=None, left="")
-        told = time.monotonic()
+        told, reached = time.monotonic(), "no kernel was checked"
 
         def show(step: Step) -> None:
-            nonlocal told
+            nonlocal told, reached
+            reached = f"{step.done} of {output.count(step.total, 'kernel')} were checked"
+            reached += f", {step.failed} of them wrong" if step.done else ""
             unknown = step.seconds_left is None or step.done == step.total
             left = "" if unknown else f"about {duration(step.seconds_left or 0)}"
             bars.update(bar, completed=step.done, total=step.total, left=left and f"{left} left")
@@ -166,14 +160,17 @@ def _verify(
                 told = time.monotonic()
                 output.note(f"{step.done} of {step.total} kernels" + (left and f", {left} left"))
 
-        return verify_variants(
-            device=device,
-            all_variants=every,
-            variants=variants or None,
-            dtypes=dtypes or None,
-            functions=functions or None,
-            progress=show,
-        )
+        try:
+            return verify_variants(
+                device=device,
+                all_variants=every,
+                variants=variants or None,
+                dtypes=dtypes or None,
+                functions=functions or None,
+                progress=show,
+            )
+        except KeyboardInterrupt:
+            raise Stopped(reached) from None
 
 
 def duration(seconds: float) -> str:

@@ -52,7 +52,7 @@ def read_source(path: Path, variant: str | None = None) -> Source:
     place = f"{path}:{code.count(chr(10), 0, kernels[0].start(1)) + 1}"
     _require_parameters(place, kernels[0][2], found)
     _require_constants(path, code, found)
-    return Source(found, path.stem, symbol, text)
+    return Source(found, path.stem, symbol, text, edited=str(path))
 
 
 def _variant(path: Path, symbol: str, name: str | None) -> Variant:

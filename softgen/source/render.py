@@ -40,6 +40,7 @@ class Source:
             problem, the number of rows and, if the launch says so, a workspace.
         text: the CUDA C++ text.
         options: what NVRTC or nvcc must be given.
+        edited: the path of the file that somebody edited; empty for what softgen writes.
     """
 
     variant: Variant
@@ -47,6 +48,7 @@ class Source:
     symbol: str
     text: str
     options: tuple[str, ...] = COMPILE_OPTIONS
+    edited: str = ""
 
     @classmethod
     def of(cls, variant: Variant, text: str) -> Source:

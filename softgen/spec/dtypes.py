@@ -52,7 +52,7 @@ class DType(FloatType):
 
     @classmethod
     def of(cls, value: object, cast: str = "x.astype('float32')") -> DType:
-        """Return the member for a name or a dtype object that ends in one (np.float32, torch.half).
+        """Return the member for a name, bf16 too, or a dtype object (np.float32, torch.half).
 
         Raises InvalidTypeError naming the accepted dtypes, and a `cast` to one.
         """
@@ -60,7 +60,7 @@ class DType(FloatType):
             return value
         name = _name_of(value)
         try:
-            return cls(name)
+            return _ALSO.get(name.lower()) or cls(name)
         except ValueError:
             known = [member.value for member in cls]
             hint = " only results have it;" if name in list(Float8) else cls.likely(name)
@@ -71,9 +71,8 @@ class DType(FloatType):
 
     @classmethod
     def likely(cls, name: str) -> str:
-        """Return " did you mean 'float32'?" for fp32 and for slips, or nothing."""
-        meant = _ALSO.get(name.lower())
-        return f" did you mean {meant.value!r}?" if meant else likely(name, [m.value for m in cls])
+        """Return " did you mean 'float32'?" for a slip, or nothing."""
+        return likely(name, [m.value for m in cls])
 
     @property
     def itemsize(self) -> int:
@@ -130,6 +129,8 @@ def result_type(value: object) -> FloatType:
     if isinstance(value, FloatType):
         return value
     name = _name_of(value)
+    if meant := _ALSO.get(name.lower()) or _ALSO_FLOAT8.get(name.lower()):
+        return meant
     if name in list(Float8):
         return Float8(name)
     if name in list(DType):
@@ -140,10 +141,8 @@ def result_type(value: object) -> FloatType:
 
 
 def likely_result(name: str) -> str:
-    """Return " did you mean 'float8_e4m3fn'?" for what it is called elsewhere, or nothing."""
-    meant = _ALSO.get(name.lower()) or _ALSO_FLOAT8.get(name.lower())
-    known = [*DType, *Float8]
-    return f" did you mean {meant.value!r}?" if meant else likely(name, [m.value for m in known])
+    """Return " did you mean 'float8_e4m3fn'?" for a slip, or nothing."""
+    return likely(name, [m.value for m in [*DType, *Float8]])
 
 
 def _name_of(value: object) -> str:

@@ -13,6 +13,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,23 @@ LARGE = 128 * MIB
 # Instructions an element that hooks take, from which on a setting that was tuned without them says
 # nothing about one with them.
 HEAVY = 2
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a shipped winner took, in microseconds.
+
+    Attributes:
+        rows: of how many rows; None where only their bucket is kept.
+        guess: what the first guess took beside it, in the same run; None where none was timed.
+        copy: what the fastest copy of the same bytes took, or the fastest read where nothing of an
+            element is written.
+    """
+
+    microseconds: float
+    rows: int | None = None
+    guess: float | None = None
+    copy: float | None = None
 
 
 def winner(problem: Problem, rows: int, arch: Arch) -> Variant | None:
@@ -98,13 +116,10 @@ def own(problem: Problem, rows: int, arch: Arch) -> Variant | None:
     return fitting(setting, problem, arch) if setting is not None else None
 
 
-def time_of(variant: Variant, rows: int, device: str) -> float | None:
-    """Return the microseconds that a shipped winner took on `device`, or None if it is none.
-
-    They are of a number of rows that is not kept, in the bucket of `rows`.
-    """
-    wanted = (variant.name, rows_bucket(rows))
-    return next((time for *shipped, time in _winners(device) if tuple(shipped) == wanted), None)
+def times_of(variant: Variant, rows: int, device: str) -> Times | None:
+    """Return what a shipped winner of the bucket of `rows` took on `device`, None if it is none."""
+    wanted = (variant.name, rows_bucket(max(1, rows)))
+    return next((times for *shipped, times in _winners(device) if tuple(shipped) == wanted), None)
 
 
 def _alike(problem: Problem) -> Iterator[Problem]:
@@ -143,18 +158,24 @@ def _settings(problem: Problem, device: str) -> dict[int, Strategy]:
 _OF_ANOTHER = rf"{LABEL}_|align\d+_|fixed_"
 
 
+def _times(line: dict[str, Any]) -> Times | None:
+    """Return the times of an entry: those of a benchmark, where it has them, else the tuner's."""
+    if beside := line.get("beside"):
+        return Times(**beside)
+    return Times(line["microseconds"]) if line.get("microseconds") else None
+
+
 @functools.cache
-def _winners(device: str) -> list[tuple[str, int, float | None]]:
-    """Return the names, rows and microseconds of the shipped winners of `device`."""
+def _winners(device: str) -> list[tuple[str, int, Times | None]]:
+    """Return the names, rows and times of the shipped winners of `device`."""
     path = path_of(device)
-    found: list[tuple[str, int, float | None]] = []
+    found: list[tuple[str, int, Times | None]] = []
     try:
         data: Any = json.loads(path.read_text())
         if data["schema"] != SCHEMA or data["device"] != device:
             return found
         found = [
-            (str(each["variant"]), int(each["rows"]), each.get("microseconds"))
-            for each in data["entries"]
+            (str(each["variant"]), int(each["rows"]), _times(each)) for each in data["entries"]
         ]
     except FileNotFoundError:
         return found

@@ -1,4 +1,4 @@
-"""How far a result may be off, by the tables of README and docs/numerics.md."""
+"""How far a result may be off, by the tables of docs/numerics.md."""
 
 from __future__ import annotations
 

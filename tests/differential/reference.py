@@ -46,7 +46,7 @@ def objections(
         got: what a kernel gave, and its type.
         hooks: what was done to elements.
         compute: the type of the arithmetic.
-        fused: whether exponents are OneFlow's, which README allows more.
+        fused: whether exponents are OneFlow's, which docs/numerics.md allows more.
     """
     found = []
     for name, (stored, dtype) in got.items():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TOGETHER = 16  # kernels of a program
 
-# Strategies that are OneFlow's kernels, of whose softmax README allows more.
+# Strategies that are OneFlow's kernels, of whose softmax docs/numerics.md allows more.
 FUSED = ("oneflowwarp", "oneflowblock")
 
 Say = Callable[[str], None]

@@ -29,7 +29,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     junk = shutil.ignore_patterns("__pycache__", "*.pyc")
     for name in ("softgen", "templates"):
         shutil.copytree(ROOT / name, checkout / name, ignore=junk)
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "NOTICE"):
         shutil.copy(ROOT / name, checkout / name)
     build = "import hatchling.build, sys; print(hatchling.build.build_wheel(sys.argv[1]))"
     ran = run([sys.executable, "-c", build, str(folder)], checkout)
@@ -76,12 +76,38 @@ def test_the_wheel_holds_the_package_and_the_templates(wheel: Path) -> None:
     templates = files_of(ROOT / "templates", "softgen/templates/")
     assert names - info == source | templates
     assert {"softgen/py.typed", "softgen/templates/kernel.cu.j2"} <= names
+    assert "softgen/strategies/tables/nvidia_h200.json" in names
     assert {
         name
         for name in names
         if name.startswith("softgen/devices/emulator/") and name.endswith(".h")
     }
-    assert f"softgen-{softgen.__version__}.dist-info/licenses/LICENSE" in info
+    for name in ("LICENSE", "NOTICE"):
+        assert f"softgen-{softgen.__version__}.dist-info/licenses/{name}" in info
+
+
+def test_one_version_in_all_files() -> None:
+    cited = re.findall(
+        r"^(version|date-released): (.*)$", (ROOT / "CITATION.cff").read_text(), re.M
+    )
+    released = re.findall(r"^## (\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert (softgen.__version__, dict(cited)["date-released"]) == released[0]
+    assert dict(cited)["version"] == softgen.__version__
+
+
+def test_the_notice_names_where_reproduced_code_lies() -> None:
+    notice = (ROOT / "NOTICE").read_text()
+    for word in (
+        "OneFlow",
+        "Apache License, Version 2.0",
+        "Triton",
+        "Permission is hereby granted",
+    ):
+        assert word in notice
+    named = re.findall(r"(?:softgen|templates)/[\w/*.]+", notice)
+    assert len(named) == 5
+    for path in named:
+        assert list(ROOT.glob(path.rstrip("."))), path
 
 
 def test_what_the_wheel_says_of_itself(installed: Path) -> None:

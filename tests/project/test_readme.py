@@ -8,11 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from softgen.bench.record import LIMIT, SOFTGEN, Finding, Machine, Status, records_of, to_csv
+from softgen.bench.suites import SUITES, shapes_of
 from softgen.devices.gpu.device import unavailable_reason
 from softgen.spec.functions import all_functions
+from tests import figures, readme_picture
 from tests.helpers.cli_helpers import copy_package
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,9 +57,15 @@ def checkout(tmp_path: Path) -> Path:
     return copy_package(tmp_path)
 
 
+def test_it_is_short() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 1200
+    assert len(text.splitlines()) <= 200
+
+
 def test_every_block_is_known() -> None:
     assert {kind for kind, _ in BLOCKS} == {"sh", "text", "python"}
-    assert (len(SHELL), len(TEXT), len(PYTHON)) == (7, 3, 5)
+    assert (len(SHELL), len(TEXT), len(PYTHON)) == (4, 2, 2)
 
 
 @pytest.mark.usefixtures("host_built")
@@ -81,79 +89,112 @@ def test_second_command_is_what_ci_runs() -> None:
 
 
 def test_it_says_how_to_patch_a_model_and_when_to_take_something_else() -> None:
+    assert PYTHON[0] == "import softgen.torch\n\nsoftgen.torch.patch()\n"
     text = (ROOT / "README.md").read_text()
-    assert "`softgen.torch.patch()`" in text.partition("\n## PyTorch\n")[2].partition("\n## ")[0]
     other = text.partition("\n## When to take something else\n")[2].partition("\n## ")[0]
-    for name in ("FlashAttention", "torch.compile", "Liger"):
+    for name in ("FlashAttention", "torch.compile", "Liger", "server"):
         assert name in other
 
 
-def test_emit(checkout: Path) -> None:
-    printed = softgen(SHELL[2].strip(), checkout)
-    assert printed.splitlines() == TEXT[1].splitlines()
-    for line in TEXT[1].splitlines()[:2]:
-        assert (checkout / line.removeprefix("wrote ")).is_file()
-
-
-def test_list_and_show(checkout: Path) -> None:
-    listing, show = SHELL[3].splitlines()
-    assert "softmax_bf16_4096_block_p8_c32_g128_b128_m8" in softgen(listing, checkout)
-    printed = softgen(show, checkout)
-    assert 'extern "C" __global__' in printed
-    assert "registers" in printed
-
-
-def test_generate(checkout: Path) -> None:
-    assert run([sys.executable, "-c", PYTHON[1]], checkout) == TEXT[2]
-
-
-@pytest.mark.gpu
-def test_call() -> None:
-    assert run([sys.executable, "-c", PYTHON[0]], ROOT, SOFTGEN_TUNE="off") == ""
-    printed = run([sys.executable, "-c", PYTHON[2]], ROOT, SOFTGEN_TUNE="off")
-    assert re.fullmatch(r"softmax_bf16_32000_\w+", printed.strip())
-
-
-@pytest.mark.usefixtures("host_built")
-def test_verify(checkout: Path) -> None:
-    printed = softgen(SHELL[4].strip(), checkout)
-    assert re.search(r"\b0 failed", printed), printed
-
-
-@pytest.mark.usefixtures("host_built")
-def test_beside_softmax(checkout: Path) -> None:
-    """Each function is in the table of its page; the command writes both files."""
-    page = (ROOT / "docs" / "functions.md").read_text()
-    told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
-    names = [name for cell in told for name in re.findall(r"\w+", cell)]
-    assert {f.name for f in all_functions() if not f.twin} <= set(names)
-    printed = softgen(f"{SHELL[5].strip()} --device cpu", checkout)
-    assert "the bound is 2e-06" in printed
-    y, lse = (np.load(checkout / f"{name}.npy") for name in ("y", "lse"))
-    assert (y.shape, lse.shape) == ((8, 300), (8,))
-
-
-@pytest.mark.gpu
-def test_call_beside_softmax() -> None:
-    program = f"{PYTHON[3]}\nprint(abs(y - softgen.softmax(x)).max() < 1e-6, lse.shape)"
-    assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True (4096,)\n"
+def test_emit_and_explain(checkout: Path) -> None:
+    emit, explain = SHELL[2].splitlines()
+    printed = softgen(emit, checkout)
+    (name, _) = re.findall(r"^wrote (kernels/\S+)$", printed, re.MULTILINE)
+    assert (checkout / name).read_text().startswith(f"// {Path(name).stem}\n")
+    assert "tuned on NVIDIA H200 for 8192 rows" in printed
+    assert softgen(f"{explain} --arch sm_90", checkout).splitlines()[0] == TEXT[1].strip()
 
 
 @pytest.mark.gpu
 def test_pytorch() -> None:
-    pytest.importorskip("torch")
-    program = f"{PYTHON[4]}\nprint(float(logits.grad.sum(1).abs().max()) < 1e-4)"
+    torch = pytest.importorskip("torch")
+    same = "torch.softmax(x, -1) is not None"
+    program = f"import torch\n{PYTHON[0]}\nx = torch.ones(4, 8, device='cuda')\nprint({same})"
+    assert torch is not None
     assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True\n"
+
+
+@pytest.mark.gpu
+def test_call() -> None:
+    program = f"{PYTHON[1]}\nprint(abs(y.sum(1) - 1).max() < 1e-5, lse.shape)"
+    assert run([sys.executable, "-c", program], ROOT, SOFTGEN_TUNE="off") == "True (4096,)\n"
+
+
+@pytest.mark.usefixtures("host_built")
+def test_verify(checkout: Path) -> None:
+    printed = softgen(SHELL[3].strip(), checkout)
+    assert re.search(r"\b0 failed", printed), printed
+
+
+def test_every_function_is_on_its_page() -> None:
+    page = (ROOT / "docs" / "functions.md").read_text()
+    told = re.findall(r"^\| (`\w+`(?:, `\w+`)*) \|", page, re.MULTILINE)
+    names = [name for cell in told for name in re.findall(r"\w+", cell)]
+    assert {f.name for f in all_functions() if not f.twin} <= set(names)
+
+
+def test_its_commands_are_of_files_and_suites_that_are_there() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("| command |")[2].partition("\n\n")[0]
+    commands = re.findall(r"\| `([^`]+)` \|$", table, re.MULTILINE)
+    assert len(commands) == 6
+    for command in commands:
+        examples, suites = (
+            re.findall(r"examples/\S+", command),
+            re.findall(r"--suite (\S+)", command),
+        )
+        assert all((ROOT / path).is_file() for path in examples)
+        assert all(suite in SUITES for suite in suites)
+        assert examples or suites
 
 
 def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
     if unavailable_reason() is None:
         pytest.skip("there is a GPU, where the whole suite takes a minute")
-    words = SHELL[6].split()
-    assert words[:2] == ["softgen", "bench"]
-    plotless = words[: words.index("--plot")]  # matplotlib is an extra
-    answer = subprocess.run([sys.executable, "-m", *plotless], cwd=checkout, check=False)
+    words = ["softgen", "bench", "--suite", "losses"]
+    command = [sys.executable, "-m", *words]
+    answer = subprocess.run(command, cwd=checkout, check=False, capture_output=True, text=True)
     assert answer.returncode == 3
+    assert answer.stderr.startswith("error: no GPU can be used: ")
+
+
+@pytest.mark.parametrize("scheme", readme_picture.PICTURES)
+def test_the_picture_is_of_the_files(scheme: str) -> None:
+    path = readme_picture.PICTURES[scheme]
+    assert str(path.relative_to(ROOT)) in (ROOT / "README.md").read_text()
+    drawn = readme_picture.drawn_of(path)
+    assert drawn == readme_picture.digest(), "python -m tests.readme_picture"
+
+
+def test_choosing_has_a_panel_as_soon_as_its_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("matplotlib")
+    for name in readme_picture.CHOOSING:
+        (shape, *_) = shapes_of([name])
+        peers = [LIMIT, *(SUITES[name].peers or ())]
+        found = [Finding(peer, Status.TIMED, 2.0 + n) for n, peer in enumerate(peers)]
+        records = records_of(shape, found, Machine("a GPU", "580", "softgen 1"))
+        (tmp_path / f"{name}.csv").write_text(to_csv(records))
+    for path in (figures.DOCS / "benchmark").glob("*.csv"):
+        if path.stem not in readme_picture.CHOOSING:
+            (tmp_path / path.name).symlink_to(path)
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "benchmark").symlink_to(tmp_path)
+    (docs / "published").symlink_to(figures.DOCS / "published")
+    monkeypatch.setattr(figures, "DOCS", docs)
+    monkeypatch.setattr(readme_picture, "DOCS", docs)
+    figures.calls.cache_clear()
+    try:
+        choosing = readme_picture.panels()[-2]
+        readme_picture.figure("light")
+    finally:
+        figures.calls.cache_clear()
+    assert choosing.title.startswith("Choosing")
+    assert len(choosing.cases) == 3
+    assert choosing.points[SOFTGEN][0] == (2 / 3, 0.0)
+    assert {"torch", "torch.compile", "flashinfer", "vllm"} <= choosing.points.keys()
 
 
 @pytest.mark.usefixtures("host_built")

@@ -106,7 +106,7 @@ def _machine_code(source: machine_code.Text, arch: Arch) -> bytes:
             source.text, (*source.options, *headers, *less), cache_in_memory=True
         )
     except compiler.CompileException as error:
-        told = f"\n{whence([source], '')}" if isinstance(source, Source) else ""
+        told = f"\n{whence([source], str(error))}" if isinstance(source, Source) else ""
         raise CompileError(f"NVRTC refused {source.name}: {error}{told}") from error
     code = bytes(made)
     machine_code.keep(source, arch, version, code)

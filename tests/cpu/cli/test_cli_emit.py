@@ -342,34 +342,31 @@ def test_list_for_people_shows_names_and_parameters() -> None:
     assert "softmax of float32 with 1000 columns" in result.stderr
 
 
-def test_a_narrow_list_has_a_line_a_candidate_and_a_legend(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--cols", 1000),
+        ("--cols", 128256, "--dtype", "bfloat16", "--variant", "cooperative"),  # the longest names
+    ],
+)
+def test_a_narrow_list_has_the_rest_in_a_second_line(
+    words: tuple[object, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("list", "--rows", 4096, "--cols", 1000)
-    whole = ok(*words)
-    assert "block_size=128" in whole.stdout
-    assert "not shown" not in whole.stderr
+    heads, *rows = [re.split(r" {2,}", line.strip()) for line in _listed(words)]
     monkeypatch.setattr(output, "PIPE_WIDTH", 80)
-    narrow = ok(*words)
-    lines = narrow.stdout.splitlines()
-    assert len(lines) == len(whole.stdout.splitlines())
-    assert lines[0].split() == ["variant", "threads", "shared", "bytes"]
-    assert max(map(len, lines)) <= 80
-    assert "safe: b block_size, pdl\n" in narrow.stderr
-    assert (
-        "online: p pack_size, u unroll, b block_size, s parts, m min_blocks, pdl\n" in narrow.stderr
-    )
-    told = "not shown: parameters; a wider terminal, a pipe and --json have it\n"
-    assert told in narrow.stderr
+    first, *lines = _listed(words)
+    assert len(lines) == 2 * len(rows)
+    assert max(map(len, (first, *lines[::2]))) <= 80
+    kept = first.split()
+    for row, line, below in zip(rows, lines[::2], lines[1::2], strict=True):
+        assert line.startswith(row[0])
+        assert below.startswith("    parameters ")
+        for head, cell in zip(heads, row, strict=True):
+            assert cell in line if head.split()[0] in kept else f"{head} {cell}" in below
 
 
-def test_a_narrow_list_of_long_names_keeps_the_sms(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "PIPE_WIDTH", 80)
-    words = ("list", "--cols", 128256, "--dtype", "bfloat16", "--variant", "cooperative")
-    heading, first, *rest = ok(*words).stdout.splitlines()
-    assert heading.split() == ["variant", "SMs"]
-    assert first.split()[1:] == ["132", "at", "once"]
-    assert max(map(len, (first, *rest))) <= 80
+def _listed(words: tuple[object, ...]) -> list[str]:
+    return ok("list", *words).stdout.splitlines()
 
 
 def test_list_narrows_to_a_strategy_oneflow_or_a_name() -> None:

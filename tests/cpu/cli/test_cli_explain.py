@@ -26,8 +26,8 @@ ENVIRONMENT: dict[str, str | int] = {"device": "NVIDIA H200", "arch": "sm_90"}
 WIDE = Problem.of("softmax", "float32", 12672)
 WORTH = worth_timing(WIDE, 4000, H200)
 GUESS, WINNER, SPILLING = WORTH[0], WORTH[5], WORTH[3]
-(SHIPPED, MICROSECONDS) = next(
-    (each["variant"].removeprefix("softmax_f32_12672_"), each["microseconds"])
+(SHIPPED, BESIDE) = next(
+    (each["variant"].removeprefix("softmax_f32_12672_"), each["beside"])
     for each in json.loads(path_of("NVIDIA H200").read_text())["entries"]
     if each["variant"].startswith("softmax_f32_12672_") and each["rows"] == 4096
 )
@@ -89,8 +89,9 @@ def tuned(problem: Problem = WIDE, rows: int = 4000, **_: Any) -> Entry:
 
 def lines(*words: object) -> dict[str, str]:
     """Return the lines that begin with a word of their own, by that word."""
-    found = re.findall(r"^(\w+) {2,}(.*)$", ok("explain", *words).stdout, re.MULTILINE)
-    return {name: text.strip() for name, text in found}
+    printed = ok("explain", *words).stdout
+    found = re.findall(r"^(\w+) {2,}(.*)$", printed, re.MULTILINE)
+    return {name: text.strip() for name, text in found} | {"answer": printed.splitlines()[0]}
 
 
 def test_a_shipped_winner_without_a_gpu() -> None:
@@ -99,7 +100,12 @@ def test_a_shipped_winner_without_a_gpu() -> None:
     assert told["why"] == (
         f"the fastest when NVIDIA H200 was tuned (the best guess is {GUESS.strategy.label})"
     )
-    assert told["time"] == f"{MICROSECONDS:.1f} us on NVIDIA H200, when it was tuned"
+    ahead, over = BESIDE["guess"] / BESIDE["microseconds"], BESIDE["microseconds"] / BESIDE["copy"]
+    assert ahead > 1
+    assert told["answer"] == (
+        f"{BESIDE['microseconds']:.1f} us: {ahead - 1:.1%} ahead of the first guess, {over:.2f} of "
+        "a copy; 4096 rows, NVIDIA H200"
+    )
     assert told["memory"] == "at least 86.51 us: 415.2 MB at 4800 GB/s"
     assert told["arithmetic"] == (
         "at least 3.879 us: 259.5 MFLOP (5 an element) at 66.9 TFLOP/s; exponentials 12.41 us"
@@ -135,14 +141,17 @@ def test_a_best_guess_says_why_nothing_was_measured() -> None:
         "timed here, and no winner is shipped; `expected` does not decide among settings of one "
         "strategy, whose order was fitted to measured times"
     )
-    assert told["time"] == "not measured: no GPU can be used: there is none"
+    assert re.fullmatch(
+        r"not measured: no GPU can be used: there is none; \d\.\d\d of a copy is expected",
+        told["answer"],
+    )
     assert told["roofline"].endswith(": less than a launch takes, about 1.8 us")
 
 
 def test_another_architecture() -> None:
     told = lines("4096x12672", "--arch", "89")
-    assert told["time"] == (
-        "not measured: times are of the GPU here; leave out --arch and --sms to see them"
+    assert told["answer"].startswith(
+        "not measured: times are of the GPU here; leave out --arch and --sms to see them; "
     )
     assert told["memory"] == "at least 411.9 us: 415.2 MB at 1008 GB/s"
     double = lines("4096x12672", "--arch", "sm_89", "--dtype", "float64")
@@ -166,7 +175,9 @@ def test_what_a_tuning_found(h200: None) -> None:
     assert told["chosen"] == f"{WINNER.strategy.label}: tuned here, {count} candidates timed"
     assert told["why"].startswith(f"2.3% faster than the best guess, {GUESS.strategy.label}")
     # 4000 rows of 101376 bytes in 100 us, where the memory makes 5000 GB/s.
-    assert told["time"] == "100.0 us for 4000 rows, 4055 GB/s, 81.1% of the peak"
+    assert told["answer"] == (
+        "100.0 us: 2.3% ahead of the first guess, 4055 GB/s (81.1% of the peak); 4000 rows, here"
+    )
     assert told["memory"] == "at least 83.05 us: 415.2 MB at 5000 GB/s"
     printed = ok("explain", "4096x12672").stdout
     assert re.search(
@@ -208,10 +219,41 @@ def test_what_was_timed_here_is_not_told_of_another_choice(
 
 def test_a_gpu_without_a_tuning_says_how_to_make_one(h200: None) -> None:
     told = lines("77x1000", "--dtype", "bfloat16", "--function", "logsumexp")
-    assert told["time"] == (
+    assert told["answer"].startswith(
         "not measured yet: `softgen tune --shape 77x1000 --dtype bfloat16 --function logsumexp` "
-        "times the candidates"
+        "times the candidates; "
     )
+    assert told["answer"].endswith(" of a read is expected")
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        (("--hook", "causal"), "softmax_f32_1000_causal"),
+        (("--strided", "1"), "softmax_f32_1000_strided1"),
+        (("--inner", "4"), "softmax_f32_1000_in4"),
+        (("--inner", "4", "--hook", "scale"), "softmax_f32_1000_in4_scale"),
+        (("--variant", "online"), "softmax_f32_1000_online"),
+        (("--variant", "softmax_f32_1000_safe_b256"), "softmax_f32_1000_safe_b256"),
+    ],
+)
+def test_all_that_decides_a_kernel_decides_what_is_explained(
+    options: tuple[str, ...], label: str
+) -> None:
+    printed = document(ok("explain", "64x1000", *options, "--json"))
+    assert printed["variant"].startswith(label)
+    assert printed["answer"] == lines("64x1000", *options)["answer"]
+    assert printed["origin"] == lines("64x1000", *options)["chosen"].partition(": ")[2]
+    assert any(each["winner"] for each in printed["candidates"])
+
+
+def test_what_is_asked_for_is_explained_in_its_place(h200: None) -> None:
+    cache.store(tuned())
+    told = lines("4096x12672", "--variant", GUESS.strategy.label)
+    assert told["chosen"] == f"{GUESS.strategy.label}: asked for by --variant"
+    assert told["answer"].startswith("102.3 us: the first guess itself, ")
+    told = lines("4096x12672", "--variant", SHIPPED, "--sms", 132)
+    assert told["answer"].startswith(f"{BESIDE['microseconds']:.1f} us: ")
 
 
 def test_tune_prints_the_same_table(h200: None, monkeypatch: pytest.MonkeyPatch) -> None:

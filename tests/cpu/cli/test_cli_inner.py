@@ -72,6 +72,28 @@ def test_run_finds_the_axis_of_a_file(
     np.testing.assert_allclose(np.load(tmp_path / "y.npy"), terms / total, rtol=1e-13)
     lse = np.squeeze(x.max(axis=axis, keepdims=True) + np.log(total), axis=axis)
     np.testing.assert_allclose(np.load(tmp_path / "lse.npy"), lse, rtol=1e-13)
+    for given in (axis, axis - len(shape)):
+        named = ("--axis", given, "--device", "cpu", "--json", *files)
+        assert document(ok("run", *named))["variant"] == report["variant"].replace("_lse", "")
+        np.testing.assert_allclose(np.load(tmp_path / "y.npy"), terms / total, rtol=1e-13)
+
+
+def test_an_axis_of_one_element_and_one_that_is_not_there(tmp_path: Path) -> None:
+    """--inner cannot tell an axis of one element from the next; --axis can."""
+    np.save(tmp_path / "x.npy", np.zeros((2, 1, 7)))
+    run = ("run", "--device", "cpu", "--input", tmp_path / "x.npy")
+    report = document(ok(*run, "--axis", 1, "--output", tmp_path / "y.npy", "--json"))
+    assert "_f64_1_in7_" in report["variant"]
+    assert (np.load(tmp_path / "y.npy") == 1).all()
+    for words, message in (
+        ((*run, "--axis", 3), "--axis 3: an array of shape (2, 1, 7) has axes -3 to 2"),
+        ((*run, "--axis", 1, "--inner", 7), "--axis is of --input, and goes without --inner"),
+        (("run", "--axis", 1), "--axis is of --input"),
+        ((*run, "--axis", 0, "--variant", "softmax_f64_2_in6_safe_b64"), "is for --inner 6, and"),
+    ):
+        done = cli(*words)
+        assert done.exit_code == 2
+        assert message in " ".join(done.output.split())
 
 
 def test_run_says_what_the_axes_of_a_file_have_behind_them(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     def verify(**options: Any) -> SimpleNamespace:
         seen.update(options)
         for done, left in ((0, seen.pop("guess", 70.4)), (3, 41.0), (5, 0.0)):
-            options["progress"](SimpleNamespace(done=done, total=5, variant="", seconds_left=left))
+            step = SimpleNamespace(done=done, total=5, failed=0, variant="", seconds_left=left)
+            options["progress"](step)
+            if done == seen.get("stopped at"):
+                raise KeyboardInterrupt
         failures = [f"variant_{n}: variant_{n}.cu:{n + 7}: off" for n in range(seen["failed"])]
         failures += seen.pop("others", [])
         wrong = [line.partition(": ")[0] for line in failures]
@@ -192,10 +196,21 @@ def test_ctrl_c_ends_compilers_too(json: bool, tmp_path: Path) -> None:
     assert process.returncode == group.INTERRUPTED
     assert "Traceback" not in stderr
     if json:
-        assert loads(stdout) == {"error": "interrupted", "kind": "Abort"}
+        assert loads(stdout)["kind"] == "Abort"
+        told = loads(stdout)["error"]
     else:
-        assert stderr.splitlines()[-1] == "interrupted"
+        told = stderr.splitlines()[-1].removeprefix("warning: ")
+    assert re.fullmatch(r"interrupted; 0 of \d+ kernels were checked", told)
     assert not [child for child in started if Path(f"/proc/{child}/exe").exists()]
+
+
+def test_ctrl_c_says_how_far_it_was(asked: dict[str, Any]) -> None:
+    asked["stopped at"] = 3
+    result = cli("verify")
+    assert result.exit_code == group.INTERRUPTED
+    told = "interrupted; 3 of 5 kernels were checked, 0 of them wrong"
+    assert result.stderr.splitlines()[-1] == f"warning: {told}"
+    assert document(cli("verify", "--json")) == {"error": told, "kind": "Abort"}
 
 
 @pytest.mark.parametrize(

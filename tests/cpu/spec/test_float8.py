@@ -74,7 +74,7 @@ def test_names_and_who_has_them() -> None:
     assert result_type("torch.float8_e4m3fn") is Float8.E4M3
     assert result_type(DType.FLOAT16) is DType.FLOAT16
     with pytest.raises(InvalidTypeError, match=r"did you mean 'float8_e4m3fn'\? softgen writes"):
-        result_type("float8_e4m3")
+        result_type("float8_e4m3fm")
     with pytest.raises(
         InvalidTypeError, match="'float8_e5m2' is not supported; only results have it;"
     ):

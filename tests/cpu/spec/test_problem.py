@@ -58,7 +58,7 @@ def test_dtypes_of_all_libraries(given_dtype: object, member: DType) -> None:
 @pytest.mark.parametrize(
     "unknown",
     [
-        *("int32", "half", "float8_e4m3fn", "", "Float32", None, 7, float, []),
+        *("int32", "float", "float8_e4m3fn", "", "Float32", None, 7, float, []),
         *(np.int8, np.dtype("bool"), np.complex64, np.dtype(">f4"), ml_dtypes.float8_e5m2),
         TorchLikeDtype("int64"),
     ],

@@ -19,6 +19,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, parse_name
 from softgen.tuning import table
 from softgen.tuning.entry import Entry, Key, Timing
+from tests import shipped_times
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -208,4 +209,10 @@ def test_every_shipped_winner_can_be_used(path: Path) -> None:
         assert item["microseconds"] > 0
         assert winners.winner(variant.problem, item["rows"], arch) == variant
         keys.add((variant.problem, item["rows"]))
+        times = winners.times_of(variant, item["rows"], data["device"])
+        assert times is not None
+        assert rows_bucket(times.rows or item["rows"]) == item["rows"]
     assert len(keys) == len(data["entries"])
+    assert shipped_times.written(path.read_text()) == path.read_text(), (
+        "python -m tests.shipped_times"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 from softgen.cli import app
 from softgen.source.edited import read_source
 from softgen.source.render import Source, render
+from softgen.source.whence import whence
 from softgen.strategies.variants import parse_name
 from softgen.verify.verify import on_emulator, verify_source
 
@@ -253,3 +255,25 @@ def test_the_commands_name_the_line(tmp_path: Path) -> None:
     assert "computes a wrong result" in done.output
     done = run(app, ["verify", "--all", "--source", str(good)])
     assert done.exit_code == 2
+
+
+@pytest.mark.parametrize("words", [("verify",), ("run", "--rows", "4")])
+def test_what_does_not_compile_is_named_by_the_file_that_was_edited(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    lines = render(parse_name(FILES["warp"])).text.splitlines()
+    number = next(n for n, line in enumerate(lines) if "load_slice(x + row" in line)
+    lines[number] += " slip;"
+    path = tmp_path / "mine.cu"
+    path.write_text("\n".join(lines) + "\n")
+    done = CliRunner().invoke(app, [*words, "--device", "cpu", "--source", str(path)])
+    assert done.exit_code == (4 if words == ("verify",) else 1), done.output
+    assert f"the error is in the file that was edited: {path}:{number + 1}\n" in done.output
+    assert "softgen show" not in done.output
+    assert "template" not in done.output
+
+
+def test_a_log_of_nvrtc_is_read_too(tmp_path: Path) -> None:
+    source = replace(render(parse_name(FILES["warp"])), edited="mine/a.cu")
+    log = 'a.cu(7): error: expected a ";"\n\na.cu(9): warning #177-D: unused\n'
+    assert whence([source], log) == "the error is in the file that was edited: mine/a.cu:7"
