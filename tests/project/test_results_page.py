@@ -1,4 +1,4 @@
-"""docs/performance.md: the tables of whole suites are what the CSV files hold."""
+"""docs/results/: a page a file, of files that nobody described too."""
 
 from __future__ import annotations
 
@@ -11,39 +11,45 @@ from softgen.bench.shape import Case, Shape
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from tests.helpers.cli_helpers import ROOT
-from tests.performance_page import CALLS, SECTIONS, of_axes, section_of
+from tests.results_page import PAGES, files, of_axes, of_calls, results
 
 HERE = Machine("NVIDIA H200", "580.1", "softgen 1")
-PAGE = (ROOT / "docs" / "performance.md").read_text()
 
 
-@pytest.mark.parametrize("name", [name for name in SECTIONS if name not in CALLS])
-def test_no_figure_of_a_suite_is_missing(name: str) -> None:
-    section = PAGE.partition(f"<!-- {name} -->\n")[2].partition(f"<!-- end of {name} -->")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| ")][1:]
+@pytest.mark.parametrize("name", files())
+def test_a_page_has_a_finding_and_no_figure_is_missing_of_the_suites_of_rows(name: str) -> None:
+    page = (ROOT / "docs" / "results" / f"{name}.md").read_text()
+    assert "\n- " in page
+    lines = [line for line in page.splitlines() if line.startswith("| ")][1:]
     assert len(lines) >= 4
-    for line in lines:
-        assert " - |" not in line, f"not measured: {line}"
+    if PAGES[name].table not in (of_calls, of_axes):
+        for line in lines:
+            assert " - |" not in line, f"not measured: {line}"
 
 
-def test_a_suite_of_calls_has_its_table_once_its_file_is_there(tmp_path: Path) -> None:
-    assert section_of(tmp_path, "views") == [
-        *("## Views: `views`", "", "Not measured yet: `softgen bench --suite views`.")
-    ]
+def test_a_file_that_nobody_described_has_a_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of routing, topk and sample before there were any."""
     case = Case((8, 64, 32), view="x[:, 1]")
-    times = {"limit": 2.0, "softgen": 3.0, "softgen-contiguous": 2.5, "torch": 12.0}
+    times = {"limit": 2.0, "softgen": 3.0, "softgen-contiguous": 2.5, "flashinfer.topk": 12.0}
     found = [Finding(peer, Status.TIMED, time) for peer, time in times.items()]
     found.append(Finding("torch.compile", Status.ABSENT, note="not installed"))
-    records = records_of(Shape.of("views", DType.FLOAT32, case), found, HERE)
-    records += records_of(Shape("views", DType.BFLOAT16, 4, 8), found[:2], HERE)
-    (tmp_path / "views.csv").write_text(to_csv(records))
-    section = section_of(tmp_path, "views")
-    assert section[0] == "## Views: `views`"
-    assert section[-2:] == [
+    records = records_of(Shape.of("unheard", DType.FLOAT32, case), found, HERE)
+    records += records_of(Shape("unheard", DType.BFLOAT16, 4, 8), found[:2], HERE)
+    (tmp_path / "unheard.csv").write_text(to_csv(records))
+    assert files(tmp_path) == ["unheard"]
+    monkeypatch.setattr("tests.figures.DOCS", tmp_path)
+    (tmp_path / "benchmark").symlink_to(tmp_path)
+    page = results("unheard", tmp_path)
+    assert "softgen bench --suite unheard --csv unheard.csv" in page
+    assert "ahead of every other by more than 2% at all 1 calls; the fastest other" in page
+    assert "1.50 to 1.50 of the limit's time" in page
+    lines = [line for line in page.splitlines() if line.startswith("| ")]
+    assert lines[1:] == [
         "| float32 | `x[:, 1] of 8 x 64 x 32` | 2.00 | 3.00 | 1.50 | 1.20 | 12.00 | 0.25 |",
         "| bfloat16 | 4 x 8 | 2.00 | 3.00 | 1.50 | - | - | - |",
     ]
-    assert all(line.count("|") == 9 for line in section[-4:])
 
 
 def test_an_axis_has_a_line_for_each_function(tmp_path: Path) -> None:
@@ -68,4 +74,4 @@ def test_liger_is_among_the_others(tmp_path: Path) -> None:
     times = {"limit": 2.0, "softgen": 3.0, "torch": 12.0, "liger": 4.0}
     found = [Finding(peer, Status.TIMED, time) for peer, time in times.items()]
     (tmp_path / "losses.csv").write_text(to_csv(records_of(shape, found, HERE)))
-    assert section_of(tmp_path, "losses")[-1].endswith("| 12.00 | 4.00 | 0.75 |")
+    assert of_calls(tmp_path, "losses")[-1].endswith("| 12.00 | 4.00 | 0.75 |")
