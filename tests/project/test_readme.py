@@ -158,7 +158,7 @@ def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
 
 @pytest.mark.usefixtures("host_built")
 def test_adding_a_strategy(checkout: Path) -> None:
-    blocks = dict(BLOCK.findall((ROOT / "docs" / "strategies.md").read_text()))
+    blocks = dict(BLOCK.findall((ROOT / "docs" / "adding_a_strategy.md").read_text()))
     (checkout / "softgen" / "strategies" / "thread.py").write_text(blocks["python"])
     (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(blocks["cuda"])
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
