@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -166,6 +167,12 @@ def of_matmuls(benchmark: Path) -> list[str]:
     return table(heads, rows)
 
 
+def _shared(cases: Iterable[str]) -> str:
+    """Return the words that all cases begin with, as those of a suite of samples."""
+    words = os.path.commonprefix([*cases])
+    return words[: words.rindex(", ") + 2] if ", " in words else ""
+
+
 def of_calls(benchmark: Path, file: str) -> list[str]:
     """Return a line for each call of a file: softgen beside the limit and all others."""
     contests: dict[object, dict[str, Record]] = {}
@@ -178,15 +185,17 @@ def of_calls(benchmark: Path, file: str) -> list[str]:
     beside = CONTIGUOUS if CONTIGUOUS in peers else ""
     guessed = UNTUNED in peers
     functions = len({record.function for found in contests.values() for record in found.values()})
+    shared = _shared(next(iter(found.values())).case for found in contests.values())
     rows = []
     for found in contests.values():
         first = next(iter(found.values()))
+        case = first.case.removeprefix(shared)
         times = {peer: record.microseconds or 0.0 for peer, record in found.items()}
         fastest = min(times.keys() & set(rivals), key=times.__getitem__, default="")
         rows.append(
             (
                 *([first.function] if functions > 1 else []),
-                *(first.dtype, f"`{first.case}`" if first.case else f"{first.rows} x {first.cols}"),
+                *(first.dtype, f"`{case}`" if case else f"{first.rows} x {first.cols}"),
                 *(microseconds(times.get(peer)) for peer in (LIMIT, SOFTGEN)),
                 hundredths(_over(times, LIMIT)),
                 *([hundredths(_over(times, LIMIT, UNTUNED))] if guessed else []),
@@ -611,9 +620,11 @@ def page_of(file: str) -> Page:
 def standing(found: Sequence[Call]) -> list[str]:
     """Return how softgen stands beside the others and the limit, a sentence each."""
     several = len({each.function for each in found}) > 1
+    shared = _shared(each.case for each in found)
 
     def where(each: Call) -> str:
-        return f"{each.function}, {each.size}" if several else each.size
+        size = each.size.replace(shared, "", 1) if shared else each.size
+        return f"{each.function}, {size}" if several else size
 
     lines = []
     beside = [each for each in found if each.us.keys() & (others() - {LIMIT})]

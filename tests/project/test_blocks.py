@@ -84,30 +84,33 @@ def how(page: str, reason: str, language: str, text: str) -> str:
     if language in ("text", "{toctree}"):
         return "no code"
     if page in ELSEWHERE or (page, language) in IN_PART:
-        return "the page's own test"
+        return "by the page's own test"
     if language == "sh" and all(line.startswith("softgen ") for line in text.splitlines()):
-        return "a command, here"
+        return "commands"
     if language == "cuda" and page in EXCERPTS:
-        return "an excerpt, compared here"
+        return "excerpts, compared"
     if language == "python" and page in TORCH and text in programs(page, "torch"):
-        return "PyTorch, here" if page in SMALL else "PyTorch, on a GPU"
+        return "PyTorch on the CPU" if page in SMALL else "PyTorch on a GPU"
     if language == "python" and page in CUPY and text in programs(page, "cupy"):
-        return "CuPy, on a GPU"
+        return "CuPy on a GPU"
     return ""
 
 
-def test_every_block_is_run_or_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    ways: Counter[str] = Counter()
+def tally() -> str:
+    """Return how many blocks of code are run, and how."""
+    every = [how(page, *block) for page in PAGES for block in blocks(page)]
+    ways = Counter(way for way in every if way != "no code")
+    counts = ", ".join(f"{count} {way}" for way, count in ways.items())
+    return f"blocks: {ways.total() - ways['marked']} of {ways.total()} of docs/ are run: {counts}"
+
+
+def test_every_block_is_run_or_says_why() -> None:
     for page in PAGES:
         text = (DOCS / f"{page}.md").read_text()
         assert len(FENCE.findall(text)) == len(blocks(page)), f"{page}: a block has no language"
         for reason, language, body in blocks(page):
             way = how(page, reason, language, body)
             assert way, f"{page}.md: nothing runs this block, and it does not say why:\n{body}"
-            ways[way] += 1
-    with capsys.disabled():
-        code = sum(ways.values()) - ways["no code"]
-        print(f"\n{code - ways['marked']} of {code} blocks of code of docs/ are run: {dict(ways)}")
 
 
 def test_what_others_run_is_there() -> None:
@@ -126,7 +129,7 @@ COMMANDS = [
     pytest.param(line, id=f"{page}-{number}")
     for page in PAGES
     for reason, language, text in blocks(page)
-    if how(page, reason, language, text) == "a command, here"
+    if how(page, reason, language, text) == "commands"
     for number, line in enumerate(text.splitlines())
 ]
 

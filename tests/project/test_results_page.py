@@ -52,6 +52,19 @@ def test_a_file_that_nobody_described_has_a_page(
     ]
 
 
+def test_what_all_calls_begin_with_is_left_out(tmp_path: Path) -> None:
+    times = {"limit": 2.0, "softgen": 3.0, "torch.multinomial": 12.0}
+    found = [Finding(peer, Status.TIMED, time) for peer, time in times.items()]
+    cases = [Case((rows, 64), samples=True) for rows in (4, 8)]
+    shapes = [Shape.of("sample", DType.FLOAT32, case) for case in cases]
+    records = [record for shape in shapes for record in records_of(shape, found, HERE)]
+    (tmp_path / "sample.csv").write_text(to_csv(records))
+    assert [line.split(" | ")[1] for line in of_calls(tmp_path, "sample")[2:]] == [
+        "`4 x 64`",
+        "`8 x 64`",
+    ]
+
+
 def test_an_axis_has_a_line_for_each_function(tmp_path: Path) -> None:
     case = Case((8192, 8192), 0)
     records = []
