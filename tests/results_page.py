@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import functools
 import itertools
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -169,8 +168,9 @@ def of_matmuls(benchmark: Path) -> list[str]:
 
 def _shared(cases: Iterable[str]) -> str:
     """Return the words that all cases begin with, as those of a suite of samples."""
-    words = os.path.commonprefix([*cases])
-    return words[: words.rindex(", ") + 2] if ", " in words else ""
+    heads = zip(*(case.split(", ")[:-1] for case in cases), strict=False)
+    shared = itertools.takewhile(lambda words: len({*words}) == 1, heads)
+    return "".join(f"{words[0]}, " for words in shared)
 
 
 def of_calls(benchmark: Path, file: str) -> list[str]:
