@@ -32,7 +32,10 @@ ALL = ["README.md", "CONTRIBUTING.md", *(page for page in PAGES if page not in R
 WRITTEN: dict[str, dict[str, Callable[[Path], list[str]]]] = {
     "docs/performance.md": results_page.SECTIONS,
     "docs/lab/dependent_launch.md": {"matmuls": results_page.of_matmuls},
-    "docs/sources.md": sources_page.SECTIONS,
+    **{
+        page: {name: sources_page.SECTIONS[name] for name in names}
+        for page, names in sources_page.PAGES.items()
+    },
 }
 # Of the sections that are not written from benchmark/<their name>.csv.
 FILES_OF = {

@@ -472,7 +472,7 @@ PAGES = {
         "Pack sizes and rows per access",
         "The shapes of an article on OneFlow's softmax. `pack2-rows2` is the fastest setting of "
         "`warp` with packs of two elements and two rows at once, and so on: "
-        "[the sources](../sources.md#pack-sizes-and-rows-per-access) compare them.",
+        "[the sources](../sources_packs.md) compare them.",
         _command("packs"),
         lambda benchmark, file: of_file(benchmark, file),
     ),
