@@ -16,11 +16,12 @@ from typing import Any
 
 import pytest
 
+from softgen.cli import group
 from softgen.source.render import render
 from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.variants import Variant
-from tests.helpers.cli_helpers import ROOT, ok
+from tests.helpers.cli_helpers import ROOT, ok, refused
 
 DOCS = ROOT / "docs"
 BLOCK = re.compile(
@@ -140,6 +141,31 @@ def test_commands_succeed(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.chdir(tmp_path)
     words = shlex.split(line)[1:]
     ok(*words, *(["--device", "cpu"] if words[0] == "run" else []))
+
+
+MEASURED = sorted(
+    {
+        line
+        for page in PAGES
+        for reason, language, text in blocks(page)
+        if reason and language == "sh"
+        for line in text.splitlines()
+        if line.startswith(("softgen bench", "softgen tune")) and "--ray" not in line
+    }
+)
+
+
+@pytest.mark.parametrize("line", MEASURED)
+def test_commands_that_measure_are_taken_as_written(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To where they ask for a GPU."""
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: "a test")
+    monkeypatch.chdir(tmp_path)
+    Path("shapes.txt").write_text("4096x1024\n")
+    words = shlex.split(line, comments=True)[1:]
+    assert "no GPU can be used: a test" in refused(group.NO_DEVICE, *words)
 
 
 @pytest.mark.parametrize("page", EXCERPTS)
