@@ -1,14 +1,15 @@
 """Every figure of README, CONTRIBUTING and docs/, with the CSV file that it comes from.
 
-A figure on a page is one of four:
+A figure on a page is one of five:
 
-- in a table between markers, which is written from a file: `performance_page`, `sources_page`, and
+- on a page of docs/results/, all of which is written from a file: `results_page`;
+- in a table between markers, which is written from a file: `results_page`, `sources_page`, and
   `<!-- published NAME -->` from docs/published/NAME.csv;
 - in a sentence of `claims_of`, which makes it anew from the files;
 - in a sentence that `claims_of` names as no measurement, with the reason;
 - an error.
 
-`python -m tests.claims` lists the first two. `python -m tests.claims write` puts what the files
+`python -m tests.claims` lists the first three. `python -m tests.claims write` puts what the files
 hold into the pages, where the words of a sentence have stayed.
 """
 
@@ -17,21 +18,28 @@ from __future__ import annotations
 import csv
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
-from tests import performance_page, sources_page
+from tests import results_page, sources_page
 from tests.claims_of import KINDS, NO_MEASUREMENT, claims
 from tests.figures import DOCS, FIVE
 
 ROOT = DOCS.parent
-ALL = ["README.md", "CONTRIBUTING.md", *sorted(f"docs/{path.name}" for path in DOCS.glob("*.md"))]
-WRITTEN = {
-    "docs/performance.md": performance_page.SECTIONS,
-    "docs/sources.md": sources_page.SECTIONS,
+RESULTS = {f"docs/results/{name}.md": name for name in results_page.files()}
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in DOCS.rglob("*.md"))
+ALL = ["README.md", "CONTRIBUTING.md", *(page for page in PAGES if page not in RESULTS)]
+WRITTEN: dict[str, dict[str, Callable[[Path], list[str]]]] = {
+    "docs/performance.md": results_page.SECTIONS,
+    "docs/lab/dependent_launch.md": {"matmuls": results_page.of_matmuls},
+    **{
+        page: {name: sources_page.SECTIONS[name] for name in names}
+        for page, names in sources_page.PAGES.items()
+    },
 }
 # Of the sections that are not written from benchmark/<their name>.csv.
 FILES_OF = {
-    "drawn": ("benchmark/drawn.csv", "benchmark/drawn-h100.csv"),
+    "findings": tuple(f"benchmark/{name}.csv" for name in results_page.files()),
     "matmuls": ("matmuls/between_matmuls.csv",),
     "targets": tuple(f"benchmark/{name}.csv" for name in FIVE),
     "000": ("benchmark/online.csv",),
@@ -117,6 +125,8 @@ def _with_figures(text: str, sentence: str) -> str:
 
 def sources() -> Iterator[tuple[str, str, str]]:
     """Yield of each table and each sentence the page, what it is, and the files."""
+    for page, name in RESULTS.items():
+        yield page, f"page {name}", f"benchmark/{name}.csv"
     for page in ALL:
         text = read(page)
         for _, name in PUBLISHED.findall(text):
@@ -131,6 +141,8 @@ def sources() -> Iterator[tuple[str, str, str]]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["write"]:
+        for page, name in RESULTS.items():
+            (ROOT / page).write_text(results_page.results(name))
         for page in ALL:
             (ROOT / page).write_text(written(page))
     else:

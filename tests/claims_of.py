@@ -31,6 +31,7 @@ UNTUNED, AGAIN = "softgen-untuned", "softgen-again"
 LIBRARIES = ("torch", "liger", "triton", "cupyx", "torch.compile", "quack")
 OF_FIVE = tuple(f"benchmark/{name}.csv" for name in FIVE)
 SINGLE = "published/single.csv"
+BEST_GUESS = "softgen's best guess, untuned"  # as the ladder's file has it
 GPT, SHARDED_GPT = "gpt/losses.csv", "vocabulary_parallel/losses.csv"
 
 
@@ -226,55 +227,15 @@ def performance() -> Iterator[Claim]:
         f"{usual * 100:.1f}% in the median and by {most * 100:.1f}% at most ({where}).",
         *bench("llm", "batch_invariant"),
     )
-    yield from _drawn()
-    took = [each.us["torch"] / each.us[SOFTGEN] for each in calls("logsumexp")]
-    yield say(
-        f"PyTorch takes {min(took):.1f} to {max(took):.0f} times as long.", *bench("logsumexp")
-    )
+
+
+def dependent_launch() -> Iterator[Claim]:
+    """Yield the sentence of docs/lab/dependent_launch.md."""
     yield say(
         f"The better of the two takes {spread(_saved(5))} us off an independent launch, and "
         f"{spread(_saved(8))} us off one in a chain.",
         "published/pdl.csv",
     )
-
-
-def _drawn() -> Iterator[Claim]:
-    h200, h100 = calls("drawn"), calls("drawn-h100")
-    names = {"quack": "QuACK", "torch": "PyTorch"}
-
-    def furthest(found: tuple[Call, ...]) -> tuple[float, str]:
-        return max((abs(each.over(AGAIN) - 1), each.size) for each in found)
-
-    (most, where), (most_h100, where_h100) = furthest(h200), furthest(h100)
-    apart = median([abs(each.over(AGAIN) - 1) for each in h200])
-    yield say(
-        f"its time differs by {apart * 100:.1f}% in the median, by {most * 100:.1f}% at most on "
-        f"the H200 ({where}) and {most_h100 * 100:.1f}% on the H100 ({where_h100}).",
-        *bench("drawn", "drawn-h100"),
-    )
-    least = min(h200, key=lambda each: each.lead)
-    leads = [each.lead for each in h200]
-    assert least.lead > 1
-    yield say(
-        f"On the H200 it is ahead of every other at all {len(h200)} shapes, by "
-        f"{percent(least.lead, 1)} ({least.size}, {names[least.other]}) to {max(leads):.0f} times, "
-        f"by {median(leads):.2f} in the median.",
-        *bench("drawn"),
-    )
-    guesses = [each.over(SOFTGEN, UNTUNED) for each in h200]
-    assert min(guesses) > 1 - most
-    now = [f"{each.over(SOFTGEN, UNTUNED):.2f}" for each in calls("short")]
-    yield say(
-        f"The guess took {median(guesses):.2f} of it in the median: it did not let the next "
-        "launch start early, which is worth most in short kernels. Now it does, where up to 32 MB "
-        f"are moved: in the suite `short` it takes {listed(now)} of the choice's time.",
-        *bench("drawn", "short"),
-    )
-    behind = [each for each in h100 if each.lead < 1]
-    assert len(behind) == 2
-    at = ", ".join(f"{each.size} by {percent(each.lead, 1)}" for each in behind)
-    assert {each.other for each in behind} == {"quack"}
-    yield say(f"On the H100 it is behind at two: {at}, both QuACK.", *bench("drawn-h100"))
 
 
 def _saved(plain: int) -> list[float]:
@@ -287,6 +248,51 @@ def _saved(plain: int) -> list[float]:
 def sources() -> Iterator[Claim]:
     """Yield the sentence of docs/sources.md."""
     yield say(f"which takes {spread(_saved(5), 1)} us off a launch on an H200", "published/pdl.csv")
+
+
+def front() -> Iterator[Claim]:
+    """Yield the lines of the table of docs/index.md."""
+    for what, size in (
+        ("causal attention scores", "bfloat16 causal, 4 x 16 x 2048 x 2048"),
+        ("scores with a softcap", "bfloat16 softcap, 4 x 16 x 2048 x 2048"),
+    ):
+        us = call("hooks", size).us
+        yield say(
+            f"| {what}, 4 x 16 x 2048 x 2048 | {us[SOFTGEN]:.0f} us | "
+            f"{us['torch.compile']:.0f} us |",
+            *bench("hooks"),
+        )
+    steps = {row[""]: row for row in rows("published/policy_step.csv")}
+    mine, compiled = (
+        steps[f"`{name}`" if "(" in name else name]
+        for name in (
+            "softgen.torch.token_log_probs(..., return_entropy=True)",
+            "`torch.compile` of PyTorch's functions",
+        )
+    )
+    memory = "memory beside the logits, at most"
+    yield say(
+        f"| log-probabilities and entropies with gradients, 8 x 1024 x 151936 | {mine['ms']} ms, "
+        f"{mine[memory]} | {compiled['ms']} ms, {compiled[memory]} |",
+        "published/policy_step.csv",
+    )
+    runs = {row[""]: row for row in rows("published/linear_gpt.csv")}
+    for mode in ("eager", "compiled"):
+        cells = [
+            f"{runs[f'{who}, {mode}']['a step']}, {runs[f'{who}, {mode}']['peak memory']}"
+            for who in ("softgen", "PyTorch")
+        ]
+        yield say(
+            f"| a step of a small GPT, {mode}, by the loss of hidden states | {cells[0]} | "
+            f"{cells[1]} |",
+            "published/linear_gpt.csv",
+        )
+    leads = [each.over(SOFTGEN, "torch.compile") for each in calls("axes")]
+    yield say(
+        f"Along an axis that is not the last `torch.compile` takes {median(leads):.2f} of "
+        f"softgen's time in the median of {len(leads)} calls.",
+        *bench("axes"),
+    )
 
 
 def numerics() -> Iterator[Claim]:
@@ -320,12 +326,16 @@ def numerics() -> Iterator[Claim]:
 # The other pages
 
 
-def architecture() -> Iterator[Claim]:
-    """Yield how many mutants were seen, and how many files a part has."""
+def emulator() -> Iterator[Claim]:
+    """Yield how many mutants were seen."""
     runs = rows("published/mutation.csv")
     seen = listed([f"{run['seen']} of {run['broken']}" for run in runs])
     share = sum(int(run["seen"]) for run in runs) / sum(int(run["broken"]) for run in runs)
     yield say(f"{seen} seen, {share * 100:.1f}% together", "published/mutation.csv")
+
+
+def architecture() -> Iterator[Claim]:
+    """Yield how many files a part has."""
     parts = DOCS.parent / "templates" / "parts"
     names = ("max_sum_dot", "max_sum_below", "max_sum")
     count = {part: len([*(parts / part).glob("*.cuh.j2")]) for part in names}
@@ -343,8 +353,8 @@ def _apart(path: str, one: str, other: str) -> tuple[float, float]:
     return statistics.mean(found), max(found)
 
 
-def distributed() -> Iterator[Claim]:
-    """Yield the sentences of docs/distributed.md, and its table of the model."""
+def tensor_parallel() -> Iterator[Claim]:
+    """Yield the sentences of docs/tensor_parallel.md, and its table of the model."""
     for step in rows("vocabulary_parallel/steps.csv")[:2]:
         name = step["run"] if step["run"] == SOFTGEN else f"`{step['run']}`"
         yield say(
@@ -360,6 +370,10 @@ def distributed() -> Iterator[Claim]:
     )
     mean, most = _apart(SHARDED_GPT, "loss_parallel turned", "loss_parallel")
     yield say(f"in another order, is {mean:.4f} and {most:.4f} from it.", SHARDED_GPT)
+
+
+def distributed() -> Iterator[Claim]:
+    """Yield the sentence of docs/lab/distributed.md."""
     loss = "`cross_entropy`, the same, directly"
     alone = "`softgen.torch.cross_entropy` of one shard alone, forward and backward"
     table = {row["what"]: row["64 rows"] for row in rows("published/sharded_calls.csv")}
@@ -371,8 +385,8 @@ def distributed() -> Iterator[Claim]:
     )
 
 
-def ladder() -> Iterator[Claim]:
-    """Yield what the figures of the ladder say."""
+def oneflow() -> Iterator[Claim]:
+    """Yield how softgen's reproduction stands beside OneFlow's header."""
     pairs = rows("published/oneflow_header.csv")
     ratio = {f"{row['dtype']} {row['rows x cols']}": float(row["ratio"]) for row in pairs}
     within = sum(abs(each - 1) <= 0.05 for each in ratio.values())
@@ -387,21 +401,32 @@ def ladder() -> Iterator[Claim]:
         f"{call('oneflow', 'float16 49152 x 32').us['oneflow']:.2f} us for float16 49152 x 32.",
         *bench("oneflow"),
     )
+
+
+def _gains() -> list[tuple[str, str, list[float]]]:
+    """Return of each two steps their names, and the time before over that after by columns."""
     steps = {row["step"]: row for row in rows("published/ladder.csv")}
     columns = ("1024", "8192", "32768", "131072")
-    best = "softgen's best guess, untuned"
-
-    def gains(before: str, after: str) -> list[float]:
-        return [float(steps[before][c]) / float(steps[after][c]) for c in columns]
-
     names = ("naive", "tree", "coalesced", "shuffle", "float4", "unrolled", "online_rescale")
     of_steps = [(f"`{a}`", f"`{b}`") for a, b in itertools.pairwise(names)]
-    of_steps += [("`article_safe`", "`article_online`"), ("`online_rescale`", best)]
-    of = {after: gains(before, after) for before, after in of_steps}
-    for before, after in of_steps:
-        cells = " | ".join(f"{gain:.0f}" if gain > 10 else f"{gain:.2f}" for gain in of[after])
-        to = "the best guess" if after == best else after
+    of_steps += [("`article_safe`", "`article_online`"), ("`online_rescale`", BEST_GUESS)]
+    return [
+        (a, b, [float(steps[a][each]) / float(steps[b][each]) for each in columns])
+        for a, b in of_steps
+    ]
+
+
+def ladder_measured() -> Iterator[Claim]:
+    """Yield the table of gains of docs/lab/ladder.md."""
+    for before, after, gains in _gains():
+        cells = " | ".join(f"{gain:.0f}" if gain > 10 else f"{gain:.2f}" for gain in gains)
+        to = "the best guess" if after == BEST_GUESS else after
         yield say(f"| {before} to {to} | {cells} |", "published/ladder.csv")
+
+
+def ladder() -> Iterator[Claim]:
+    """Yield what the figures of the ladder say."""
+    of = {after: gains for _, after, gains in _gains()}
     file = "published/ladder.csv"
     yield say(
         f"Coalescing is the largest step after the block: {of['`coalesced`'][2]:.1f} times at "
@@ -429,7 +454,7 @@ def ladder() -> Iterator[Claim]:
         f"Its gain of {of['`article_online`'][3]:.2f} shows at 131072 columns only",
         file,
     )
-    yield say(f"is worth {spread(of[best])} more, untuned.", file)
+    yield say(f"is worth {spread(of[BEST_GUESS])} more, untuned.", file)
 
 
 def huggingface() -> Iterator[Claim]:
@@ -442,8 +467,8 @@ def huggingface() -> Iterator[Claim]:
     )
 
 
-def pytorch() -> Iterator[Claim]:
-    """Yield the sentences of docs/pytorch.md, and its table of curves."""
+def gpt() -> Iterator[Claim]:
+    """Yield the sentences of docs/lab/gpt.md, and its table of curves."""
     steps = {row[""]: row["its kernels"] for row in rows("published/linear_gpt.csv")}
     yield say(
         f"its kernels take {steps['softgen, compiled']}, and PyTorch's "
@@ -513,7 +538,7 @@ def _three(us: float) -> str:
 
 
 def sharded() -> Iterator[Claim]:
-    """Yield the sentences of docs/sharded.md."""
+    """Yield the sentence of docs/lab/sharded.md."""
     table = rows("published/sharded_kernels.csv")
     added = [float(row["sharded"]) - float(row["a shard alone"]) for row in table[1:]]
     assert all(round(each) == 1 for each in added)
@@ -525,7 +550,7 @@ def sharded() -> Iterator[Claim]:
 
 # Of one session each: published/single.csv has the figures by their keys.
 SINGLES: dict[str, tuple[str, ...]] = {
-    "docs/distributed.md": (
+    "docs/lab/distributed.md": (
         "In a graph float32 16 x 4194304 takes {wide_direct} directly, {wide_gathered} by an "
         "all-gather, and {wide_alone} on one GPU for a shard alone; a copy of the shard takes "
         "{wide_copy}.",
@@ -535,17 +560,17 @@ SINGLES: dict[str, tuple[str, ...]] = {
         "So is `token_log_probs`: {ids_direct} directly, and {ids_gathered} by an all-gather, "
         "called one by one; {ids_graph_direct} and {ids_graph_gathered} in a graph.",
     ),
-    "docs/hooks.md": (
+    "docs/hooks_table.md": (
         "with dropout takes {dropout_plain} us on an H200 with the setting that is the fastest "
         "without, and {dropout_guess} with its first guess.",
     ),
-    "docs/ladder.md": (
-        "the same kernel twice differs by {twice}% at most.",
-        "instead of 256 it takes {article_1024} us there",
-    ),
+    "docs/oneflow.md": ("the same kernel twice differs by {twice}% at most.",),
+    "docs/ladder.md": ("instead of 256 it takes {article_1024} us there",),
     "docs/pytorch.md": (
         "a gradient that is registered in Python takes {python_gradient} us of each call",
-        "which takes {tracking} us for any function of autograd",
+    ),
+    "docs/lab/host_time.md": ("which takes {tracking} us for any function of autograd",),
+    "docs/lab/gpt.md": (
         "about 600: {small_least} to {small_most} ms beside that H200, where the kernels of "
         "softgen's step take {small_softgen} ms and those of PyTorch's {small_torch}.",
     ),
@@ -560,11 +585,13 @@ SINGLES: dict[str, tuple[str, ...]] = {
     "docs/sharded.md": (
         "with all warps polling bfloat16 4096 x 128256 in two shards took {poll_all} us on H200s, "
         "with one {poll_one}.",
+    ),
+    "docs/lab/sharded.md": (
         "128257 columns take {odd_shard} and float32 4096 x 128256 takes {f32_shard}, where a "
         "shard alone takes {f32_alone}.",
         "the other's call ended after {killed} s of 3",
     ),
-    "docs/spills.md": ("4096 x 151937, by {spilled}% on an H200.",),
+    "docs/lab/spills.md": ("4096 x 151937, by {spilled}% on an H200.",),
     "docs/tuning.md": (
         "took {tune_one} s on one H200 and {tune_two} on two with",
         "Winners of both took the same time within {tune_within}%.",
@@ -574,15 +601,21 @@ SINGLES: dict[str, tuple[str, ...]] = {
 PAGES: dict[str, Callable[[], Iterator[Claim]]] = {
     "README.md": readme,
     "docs/architecture.md": architecture,
-    "docs/distributed.md": distributed,
+    "docs/emulator.md": emulator,
     "docs/huggingface.md": huggingface,
+    "docs/index.md": front,
+    "docs/lab/dependent_launch.md": dependent_launch,
+    "docs/lab/distributed.md": distributed,
+    "docs/lab/gpt.md": gpt,
+    "docs/lab/ladder.md": ladder_measured,
+    "docs/lab/sharded.md": sharded,
     "docs/ladder.md": ladder,
     "docs/numerics.md": numerics,
+    "docs/oneflow.md": oneflow,
     "docs/performance.md": performance,
-    "docs/pytorch.md": pytorch,
     "docs/scale.md": scale,
-    "docs/sharded.md": sharded,
     "docs/sources.md": sources,
+    "docs/tensor_parallel.md": tensor_parallel,
 }
 
 
@@ -618,10 +651,7 @@ NO_MEASUREMENT: dict[str, dict[str, str]] = {
     },
     "docs/linear_losses.md": {"4096 rows of 128256 columns are 1.05 GB": PARAMETER},
     "docs/partial.md": {"where m is above 88.7": "the logarithm of float32's largest number"},
-    "docs/performance.md": {
-        "at most a quarter of what is free and 4 GiB": PARAMETER,
-        "Among costs that differ by 5% or less": PARAMETER,
-    },
+    "docs/lab/axes.md": {"Among costs that differ by 5% or less": PARAMETER},
     "docs/scale.md": {
         "launches beside the first, 3 us each in a graph": MODEL,
         "That takes 1.5 us.": MODEL,
@@ -643,7 +673,7 @@ NO_MEASUREMENT: dict[str, dict[str, str]] = {
         "125 of the 395 us": MODEL,
         "whose launches take 240 us": MODEL,
     },
-    "docs/sharded.md": {
+    "docs/lab/sharded.md": {
         "random delays of up to 20 us": PARAMETER,
     },
     "docs/sources.md": {"the 20% and the 80% quantile": PARAMETER},

@@ -1,4 +1,4 @@
-"""The tables of docs/sources.md: what others published, beside what the committed CSV files hold.
+"""The tables of the sources' pages: what others published, beside what the CSV files hold.
 
 `python -m tests.claims write` renders them anew, between the markers of the page;
 tests/project/test_claims.py compares. What no file holds yet is a dash.
@@ -380,6 +380,14 @@ SECTIONS: dict[str, Callable[[Path], list[str]]] = {
     "003": of_003,
     "004": of_004,
     GRID: of_grid,
+}
+
+
+PAGES = {
+    "docs/sources.md": ("000", "001"),
+    "docs/sources_packs.md": ("002",),
+    "docs/sources_triton.md": ("003",),
+    "docs/sources_fastsoftmax.md": ("004", GRID),
 }
 
 

@@ -1,7 +1,8 @@
 """Best guesses over pairs of types, widths and architectures, compiled: which of them spill?
 
-`python -m tests.spill_grid docs/spills.md` compiles all of them without a GPU, in ten minutes or so
-on two cores, and writes what spills; tests/cpu/devices/test_compile.py compiles a seeded part.
+`python -m tests.spill_grid docs/lab/spills.md` compiles all of them without a GPU, in ten
+minutes or so on two cores, and writes what spills; tests/cpu/devices/test_compile.py compiles a
+seeded part.
 """
 
 from __future__ import annotations
@@ -38,12 +39,15 @@ WIDTHS = (
 
 PAGE = f"""# Spills
 
+*Noted 2026-11-23.* **Decided:** settings that spill registers are not legal.
+
 A best guess that spills registers may be slower than one with fewer blocks on an SM: at bfloat16 to
 float32, 4096 x 151937, by 5% on an H200. So settings that spill are not legal. Which do, NVRTC says
 without a GPU, and this page is what it said:
 
+<!-- not run: it compiles for ten minutes -->
 ```sh
-python -m tests.spill_grid docs/spills.md
+python -m tests.spill_grid docs/lab/spills.md
 ```
 
 {{cases}} requests: softmax of {ROWS} rows for each pair of types, {{widths}} widths from 1 to

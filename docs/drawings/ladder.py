@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import math
-import re
 from pathlib import Path
 
 from canvas import OWNERS, Canvas
 
-PAGE = Path(__file__).resolve().parents[1] / "ladder.md"
+TIMES_OF = Path(__file__).resolve().parents[1] / "published" / "ladder.csv"
 COLS = 32768
 STEPS = (
     ("naive", "one thread a row", 3),
@@ -25,14 +25,9 @@ LOADS, TIMES, WIDEST = 300, 690, 190
 
 
 def times() -> dict[str, float]:
-    """Return the microseconds of the page's table, by step."""
-    text = PAGE.read_text()
-    table = text[text.index("## Measured") :]
-    head = re.search(r"^\| step \|(.*)\|$", table, re.MULTILINE)
-    assert head is not None
-    place = [int(cell) for cell in head[1].split("|")].index(COLS)
-    found = re.findall(r"^\| `(\w+)` \|(.*)\|$", table, re.MULTILINE)
-    return {name: float(cells.split("|")[place]) for name, cells in reversed(found)}
+    """Return the microseconds of the steps."""
+    with TIMES_OF.open(newline="") as file:
+        return {row["step"].strip("`"): float(row[str(COLS)]) for row in csv.DictReader(file)}
 
 
 def owner(step: str, cell: int) -> tuple[str, bool]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests import claims as pages
+from tests import results_page
 from tests.claims import ALL, read, words
 from tests.claims_of import NO_MEASUREMENT, claims
 from tests.figures import DOCS
@@ -25,6 +26,18 @@ def test_tables_are_what_the_files_hold(page: str) -> None:
     assert pages.written(page) == read(page), "python -m tests.claims write"
 
 
+@pytest.mark.parametrize("page", pages.RESULTS)
+def test_a_page_of_results_is_what_its_file_holds(page: str) -> None:
+    there = (DOCS.parent / page).is_file()
+    assert there, "python -m tests.claims write"
+    assert read(page) == results_page.results(pages.RESULTS[page]), "python -m tests.claims write"
+
+
+def test_no_page_of_results_is_without_a_file() -> None:
+    there = {f"docs/results/{path.name}" for path in (DOCS / "results").glob("*.md")}
+    assert there == pages.RESULTS.keys()
+
+
 @pytest.mark.parametrize("page", ALL)
 def test_no_figure_is_without_a_file(page: str) -> None:
     assert pages.uncovered(page, read(page)) == [], (
@@ -37,7 +50,7 @@ def test_a_figure_that_nothing_covers_is_seen() -> None:
     added = read("README.md") + "\nA call takes 3.7 us, 1.25 of a copy's, at 2.5 TB/s: 12% less."
     found = pages.uncovered("README.md", added)
     assert len(found) == 4
-    assert pages.uncovered("docs/spills.md", "It takes\n5 us.") == ["It takes 5 us."]
+    assert pages.uncovered("docs/lab/spills.md", "It takes\n5 us.") == ["It takes 5 us."]
 
 
 def test_an_edited_figure_is_seen_and_written_anew(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCS = (page.relative_to(ROOT) for page in ROOT.glob("docs/*.md"))
+DOCS = (page.relative_to(ROOT) for page in ROOT.glob("docs/**/*.md"))
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(map(str, DOCS))]
 DOTTED = re.compile(r"(?<![\w./@-])softgen(?:\.[A-Za-z_]\w*)+")
 TEMPLATE = re.compile(

@@ -29,7 +29,7 @@ def canvas(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
 
 
 def test_the_drawings_are_what_the_script_writes(tmp_path: Path) -> None:
-    """ladder.svg has the times of docs/ladder.md: draw again where they change."""
+    """ladder.svg has the times of docs/published/ladder.csv: draw again where they change."""
     words = [sys.executable, "-B", str(FOLDER / "draw.py"), str(tmp_path)]
     subprocess.run(words, check=True, capture_output=True)
     assert sorted(path.stem for path in tmp_path.iterdir()) == NAMES
@@ -93,7 +93,7 @@ def test_text_that_does_not_fit_is_an_error(canvas: ModuleType) -> None:
 
 
 def test_every_drawing_is_on_one_page() -> None:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found = [
         (page.parent / target).resolve()
         for page in pages

@@ -1,4 +1,4 @@
-"""docs/hooks.md: its Python, its tables, and the template that it shows."""
+"""The pages of hooks: their Python, their tables, and the template that one shows."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs" / "hooks.md").read_text()
-BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+HOOKS_PAGE, TABLES, ADDING = (
+    (ROOT / "docs" / f"{name}.md").read_text() for name in ("hooks", "hooks_table", "adding_a_hook")
+)
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", ADDING, re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.usefixtures("host_built")
@@ -28,8 +30,8 @@ def test_the_example_prints_what_the_page_says() -> None:
     (code,) = (body for kind, body in BLOCKS if kind == "python" and "emulator" in body)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "docs/hooks.md", "exec"), {})
-    assert f"It prints `{printed.getvalue().strip()}`" in PAGE
+        exec(compile(code, "docs/adding_a_hook.md", "exec"), {})
+    assert f"It prints `{printed.getvalue().strip()}`" in ADDING
     assert printed.getvalue().strip() == "True True True"
 
 
@@ -39,7 +41,7 @@ def test_the_template_is_the_one_that_is_there() -> None:
 
 
 def test_the_table_names_every_hook() -> None:
-    table = PAGE[PAGE.index("| hook |") : PAGE.index("\n\n- What a length")]
+    table = HOOKS_PAGE[HOOKS_PAGE.index("| hook |") :].partition("\n\n")[0]
     for hook in HOOKS:
         name = hook.name.removesuffix("any") if hook.kind == "bias" else hook.name
         assert f"`{name}`" in table, hook.name
@@ -55,7 +57,7 @@ def by_name(function: str, hook: str) -> bool:
 
 def test_the_table_of_functions_is_what_they_take() -> None:
     """By name as `Problem` says; a "yes" is of a call that has arguments for hooks."""
-    title, _, *lines = PAGE[PAGE.index("| function |") :].partition("\n\n")[0].splitlines()
+    title, _, *lines = TABLES[TABLES.index("| function |") :].partition("\n\n")[0].splitlines()
     columns = [re.findall(r"`(\w+)`", cell) for cell in title.strip("|").split("|")[1:]]
     written = {"empty_rows": "zeroempty", "out_scale": "outscale"}
     kinds = {written.get(name, name) for column in columns for name in column}
@@ -81,12 +83,12 @@ def test_the_table_of_functions_is_what_they_take() -> None:
 
 
 def test_the_table_of_strategies_is_what_they_say() -> None:
-    lines = PAGE[PAGE.index("| | `warp`") :].splitlines()
+    lines = TABLES[TABLES.index("| | `warp`") :].splitlines()
     strategies = re.findall(r"`(\w+)`", lines[0])
     of_rows = {kind.name for kind in all_strategies() if kind.tuned and Rows in kind.layouts}
     assert {*strategies, "tiles"} == of_rows
     kept = {kind.name: kind for kind in all_strategies()}
-    assert "`tiles` takes along the last axis what it takes along others." in PAGE
+    assert "`tiles` takes along the last axis what it takes along others." in TABLES
     for each in HOOKS:
         along = (Problem.of("softmax", "float32", 300, hooks=[each], layout=x) for x in ("", "in8"))
         assert len({kept["tiles"].computes(problem) for problem in along}) == 1, each
@@ -105,7 +107,9 @@ def test_the_table_of_strategies_is_what_they_say() -> None:
 
 
 def test_the_table_of_strategies_along_another_axis_is_what_they_say() -> None:
-    title, _, *lines = PAGE[PAGE.index("| along another axis") :].partition("\n\n")[0].splitlines()
+    title, _, *lines = (
+        TABLES[TABLES.index("| along another axis") :].partition("\n\n")[0].splitlines()
+    )
     strategies = re.findall(r"`(\w+)`", title)
     kept = {kind.name: kind for kind in all_strategies()}
     assert {*strategies} == {n for n, k in kept.items() if k.tuned and Columns in k.layouts}

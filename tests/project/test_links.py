@@ -1,4 +1,4 @@
-"""Links of the pages to files and headings, and what they say of the environment."""
+"""Links of the pages to files and headings, their length, and what they say of the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]*))?\)")
 
 
@@ -19,13 +19,26 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
     for path, anchor in LINK.findall(page.read_text()):
         target = (page.parent / path).resolve() if path else page
         assert target.exists(), f"{page.name} links to {path}"
         if anchor:
             assert anchor in anchors(target), f"{page.name} links to {path}#{anchor}"
+
+
+MOST_WORDS = 1500
+# What is looked up, and not read from its beginning to its end.
+LONG = ("docs/results/", "docs/lab/")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_of_docs_is_short(page: Path) -> None:
+    where = page.relative_to(ROOT).as_posix()
+    if where.startswith("docs/") and not where.startswith(LONG):
+        count = len(page.read_text().split())
+        assert count <= MOST_WORDS, f"{where} has {count} words: it answers more than one question"
 
 
 def test_a_page_names_every_environment_variable() -> None:

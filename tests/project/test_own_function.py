@@ -1,4 +1,4 @@
-"""Functions added to a copy of the package, 1 + 1 files each: CONTRIBUTING.md's, one of sums."""
+"""Functions added to a copy of the package, 1 + 1 files each: its page's, and one of sums."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("host_built")
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
+BLOCKS = dict(BLOCK.findall((ROOT / "docs" / "adding_a_function.md").read_text()))
 OWN = Path(__file__).parent / "own" / "half_centered"
 
 

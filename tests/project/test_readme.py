@@ -199,7 +199,7 @@ def test_choosing_has_a_panel_as_soon_as_its_files_are_there(
 
 @pytest.mark.usefixtures("host_built")
 def test_adding_a_strategy(checkout: Path) -> None:
-    blocks = dict(BLOCK.findall((ROOT / "docs" / "strategies.md").read_text()))
+    blocks = dict(BLOCK.findall((ROOT / "docs" / "adding_a_strategy.md").read_text()))
     (checkout / "softgen" / "strategies" / "thread.py").write_text(blocks["python"])
     (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(blocks["cuda"])
     assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)

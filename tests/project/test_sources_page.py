@@ -1,4 +1,4 @@
-"""docs/sources.md: its tables are what the CSV files hold, its commands are taken as written."""
+"""The sources' pages: tables are what the CSV files hold, commands are taken as written."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from softgen.bench.suites import shapes_of
 from softgen.cli import group
 from softgen.spec.arch import arch_named
 from tests.helpers.cli_helpers import ROOT, refused
-from tests.sources_page import BENCHMARK, SECTIONS, rendered
+from tests.sources_page import BENCHMARK, PAGES, SECTIONS, rendered
 
-PAGE = (ROOT / "docs" / "sources.md").read_text()
+PAGE = "".join((ROOT / page).read_text() for page in PAGES)
 COMMANDS = [line for line in PAGE.splitlines() if line.startswith("softgen ")]
 HERE = Machine("NVIDIA H200", "580.1", "softgen 1")
 PARTS = {"online": ("000", "001"), "packs": ("002",), "triton": ("003",), "fastsoftmax": ("004",)}

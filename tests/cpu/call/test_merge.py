@@ -1,6 +1,6 @@
 """merge: a monoid, and the third part of softmax in pieces: partial, merge, finish.
 
-The bounds, to first order in u = 2^-53 (docs/partial.md derives them). The terms of a row are
+The bounds, to first order in u = 2^-53 (docs/numerics.md derives them). The terms of a row are
 exp(x - M), M being its maximum, which is exact. What an element x adds to a sum goes through the
 differences x - m_0, m_0 - m_1, ..., m_k - M, each rounded: none is positive and they add up to
 x - M, so that rounding makes an error of at most |x - M| u in the exponent, whatever the tree.

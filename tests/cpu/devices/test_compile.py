@@ -138,7 +138,7 @@ def cases_of_grid() -> list[spill_grid.Case]:
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("arch", list(KNOWN))
 def test_best_guesses_of_a_part_of_the_grid(arch: str, dtype: DType) -> None:
-    """docs/spills.md has all of the grid."""
+    """docs/lab/spills.md has all of the grid."""
     mine = (case for case in cases_of_grid() if case.arch == arch and case.dtype is dtype)
     chosen = [case.guess for case in itertools.islice(mine, 3)]
     assert len(chosen) == 3

@@ -579,7 +579,7 @@ def halves(x: Any, rank: int) -> Any:
 
 
 def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden: str) -> None:
-    """The programs of docs/distributed.md, on the CPU."""
+    """The programs of docs/distributed.md and docs/tensor_parallel.md, on the CPU."""
     from torch.distributed.device_mesh import init_device_mesh
 
     Kernels().install()

@@ -64,9 +64,10 @@ def test_by_the_texts_of_the_kernels(
 
 
 def test_the_page(bodies: Any, tmp_path: Path) -> None:
-    page = (Path(__file__).resolve().parents[3] / "docs" / "distributed.md").read_text()
+    docs = Path(__file__).resolve().parents[3] / "docs"
+    page = "".join((docs / f"{name}.md").read_text() for name in ("distributed", "tensor_parallel"))
     programs = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    train, of_dtensor, step, of_hidden, of_cupy = programs
+    train, of_dtensor, of_cupy, step, of_hidden = programs
     ast.parse(of_cupy)  # it runs on GPUs alone
     run_ranks(2, bodies.page, tmp_path, train, of_dtensor, step, of_hidden)
 

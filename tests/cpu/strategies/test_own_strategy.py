@@ -19,7 +19,7 @@ from tests.helpers.cli_helpers import break_line, copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs" / "strategies.md").read_text())
+BLOCKS = BLOCK.findall((ROOT / "docs" / "adding_a_strategy.md").read_text())
 MODULE = next(body for kind, body in BLOCKS if kind == "python" and "class Thread" in body)
 TEMPLATE = next(body for kind, body in BLOCKS if kind == "cuda")
 CHAIN = (
@@ -34,7 +34,7 @@ CHAIN = (
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """Return a copy of the package with the strategy of docs/strategies.md."""
+    """Return a copy of the package with the strategy of docs/adding_a_strategy.md."""
     copy_package(tmp_path)
     (tmp_path / "softgen" / "strategies" / "thread.py").write_text(MODULE)
     (tmp_path / "templates" / "strategies" / "thread.cu.j2").write_text(TEMPLATE)

@@ -22,16 +22,16 @@ from softgen.tuning import cost as model
 from softgen.tuning.cost import MOST, cost, elements_held, worth_timing
 
 H200 = arch_named("sm_90")
-PERFORMANCE = Path(__file__).parents[3] / "docs" / "performance.md"
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
 WINNER = re.compile(r"\| (\w+) \| (\d+) x (\d+) \| [\d.]+ \| `(\w+)` \|")
 
 
 def measured() -> list[tuple[Problem, int, Strategy]]:
-    """Return the winners of the table in docs/performance.md, all candidates having been timed."""
+    """Return the winners of the tables in docs/results/, all candidates having been timed."""
     found = []
-    for section in PERFORMANCE.read_text().split("\n## "):
-        function = "logsumexp" if section.startswith("Log-sum-exp") else "softmax"
-        for dtype, rows, cols, label in WINNER.findall(section):
+    for page in sorted(RESULTS.glob("*.md")):
+        function = "logsumexp" if page.stem == "logsumexp" else "softmax"
+        for dtype, rows, cols, label in WINNER.findall(page.read_text()):
             problem = Problem.of(function, dtype, int(cols))
             variant = parse_name(f"{problem.label}_{label}")
             found.append((problem, int(rows), variant.strategy))
