@@ -17,7 +17,6 @@ from tests.figures import (
     DOCS,
     FIVE,
     NOISE,
-    Call,
     call,
     calls,
     five,

@@ -319,7 +319,8 @@ class Sliced(Strategy):
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: elements that are written have 16 bits."""
-        if problem.function.part is TOP and problem.dtype is DType.FLOAT16:
+        of_block = problem.function.part is TOP and not self.sorts
+        if of_block and problem.dtype is DType.FLOAT16:
             return (False,)  # it is widened early: 300 to 400 bytes spilled in threads of 64
         worth = (
             problem.dtype.itemsize == 2

@@ -20,9 +20,8 @@ class Ids(OfFunction):
         count: how many a row has.
         gradient: whether results are gradients, made of log p, to which those of the ids are added.
         entropy: whether they have that of the entropy too.
-        later: whether elements are read when the row is here. Where that of an id is read before, no
-            load of the row starts before the id is there: 1024 rows of bfloat16 128256 with their
-            best 20 took 117 us on an H200.
+        later: whether elements are read when the row is here. Where that of an id is read before,
+            no load of the row starts before the id is there.
     """
 
     count: int = 1

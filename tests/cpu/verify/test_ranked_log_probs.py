@@ -100,7 +100,7 @@ BREAKS = (
     ("cluster", "larger_of_blocks[rank][k], &b", "larger_of_blocks[0][k], &b"),
     ("cluster", "add_larger(larger_of_blocks", "add_larger(larger_of_warps"),
     ("packed", "low_of(pair_count) + high_of(pair_count)", "2 * low_of(pair_count)"),
-    ("cluster", "above[3]) < kChosen", "above[3]) < 1"),
+    ("cluster", "all < kChosen", "all < 1"),
     ("cluster", "names.of_row + rank * kNamesOfBlock", "names.of_row"),
     ("cluster", "if (i < count) push(keys[i]", "if (i < count) push(keys[0]"),
     ("safe", "values[0] > logits[k]", "values[0] > logits[0]"),

@@ -66,10 +66,6 @@ inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
                                simt::larger_by_bits(__high2float(a), __high2float(b)));
 }
 
-inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) {
-  return __floats2bfloat162_rn(__low2float(a) + __low2float(b), __high2float(a) + __high2float(b));
-}
-
 // 1 where the first is larger, and 0 where it is not, or one is NaN.
 inline __nv_bfloat162 __hgt2(__nv_bfloat162 a, __nv_bfloat162 b) {
   return __floats2bfloat162_rn(__low2float(a) > __low2float(b), __high2float(a) > __high2float(b));
