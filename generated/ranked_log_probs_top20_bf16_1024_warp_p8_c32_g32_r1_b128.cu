@@ -88,7 +88,7 @@ __device__ void load_slice(const X* row, int lane, const Hooks& hooks,
 
 // 32 lanes choose 20 of a row together.
 constexpr int kChosen = 20;
-constexpr int kLanes = 32;
+[[maybe_unused]] constexpr int kLanes = 32;
 // Each of them has kPlaces of the chosen, one after another.
 constexpr int kPlaces = 1;
 

@@ -31,10 +31,6 @@ constexpr int kPacks = kColsPerThread / kPackSize;
 constexpr int kRowsPerBlock = kBlockSize / kThreadGroupWidth;
 static_assert(kPacks * kPackSize * kThreadGroupWidth >= kCols, "packs cover a row");
 
-// Two instructions with -ftz=true. Relative error about |z| * 9e-8; but terms of large |z| weigh
-// little, so a sum of 2^31 is at most 1.6e-6 off.
-__device__ Compute exponential(Compute z) { return exp2f(z * 1.44269504f); }
-
 __device__ Compute negative_infinity() { return __int_as_float(0xff800000); }
 // What to subtract where m is the maximum: 0 for -inf, so that it sums to 0; +inf makes a row NaN.
 __device__ Compute shift_of(Compute m) { return m == negative_infinity() ? 0 : m; }
@@ -48,17 +44,6 @@ __device__ void load_word(const X* from, Raw& to) {
       : "l"(from));
 }
 #endif
-
-// One instruction an element: a bfloat16 is the upper half of a float.
-__device__ void widen_pack(Raw raw, Compute* to) {
-  unsigned int words[kPackSize / 2];
-  memcpy(words, &raw, sizeof(words));
-#pragma unroll
-  for (int i = 0; i < kPackSize / 2; ++i) {
-    to[2 * i] = __uint_as_float(words[i] << 16);
-    to[2 * i + 1] = __uint_as_float(words[i] & 0xffff0000);
-  }
-}
 
 // Loads the lane's packs.
 __device__ void load_slice(const X* row, int lane, Raw (&raw)[kPacks]) {
@@ -80,13 +65,6 @@ using Key = int;  // the column is in the bits that a widened element has not
 constexpr int kLastColumn = 0xffff;
 constexpr int kNumberBits = 0x7fffffff - kLastColumn;  // without its sign
 
-__device__ Key key_of(Compute number, Col col) {
-  const int number_bits = __float_as_int(__fadd_rn(number, 0));  // -0 is 0, and there is one NaN
-  const int sign = number_bits >> 31;
-  // The bits of a number, without those of the one NaN that are a column's.
-  const int ordered = (number_bits ^ (sign & kNumberBits)) & (sign | kNumberBits);
-  return ordered + kLastColumn - col;
-}
 __device__ Compute number_of(Key key) {
   const int ordered = key & ~kLastColumn;
   return __int_as_float(ordered ^ (ordered >> 31 & kNumberBits));
@@ -252,7 +230,7 @@ __device__ unsigned int signs_of(unsigned int halves) {
 #endif
 
 // The keys of two elements, whose places are the halves of `places`: columns counted from the last.
-// That is three instructions a key, and five by key_of().
+// That is three instructions a key, and five one by one.
 __device__ void keys_of(Pair pair, unsigned int places, Key& low, Key& high) {
   const Pair number = __hadd2(pair, Pair{});  // -0 is 0, and there is one NaN
   unsigned int bits;

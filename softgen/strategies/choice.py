@@ -10,8 +10,9 @@ from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 
-# Registers of a list of keys that each lane of a row has.
-MOST_LISTED = 32
+# Keys of a list that each lane of a row has, and its bytes. With 32 keys arrays left the registers.
+MOST_LISTED = 16
+MOST_LIST_BYTES = 128
 
 MOST_STORED = 16  # bytes that a lane stores at once
 
@@ -42,7 +43,7 @@ class Choice:
         lanes = min(strategy.knobs.get("thread_group_width", WARP_SIZE), WARP_SIZE)
         listed = list_of(chosen)
         merges = strategy.sorts and lanes < WARP_SIZE
-        if not merges or listed * problem.key_bytes > 4 * MOST_LISTED:
+        if not merges or listed > MOST_LISTED or listed * problem.key_bytes > MOST_LIST_BYTES:
             listed = 0
         places = max(1, listed // lanes) if listed else -(-chosen // lanes)
         most = MOST_STORED // problem.compute_dtype.itemsize

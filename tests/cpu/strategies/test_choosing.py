@@ -13,6 +13,7 @@ from softgen.source.render import Source, render
 from softgen.spec.arch import DEFAULT_ARCH, arch_named
 from softgen.spec.numerics import check, encode, other_inputs
 from softgen.spec.problem import Problem
+from softgen.strategies.choice import Choice
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.warp import Warp
@@ -168,6 +169,22 @@ def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
         ids.add(result[0][1][[0, 1, 4, 5, 6, 7, 8]].tobytes())
     assert len(ids) == 1
     assert any(setting.chooses_packs(problem) for setting in settings)
+
+
+@pytest.mark.parametrize(
+    ("k", "dtype", "lanes", "choice"),
+    [
+        (8, "bfloat16", 4, Choice(lanes=4, listed=8, places=2, wide=2)),
+        (8, "bfloat16", 1, Choice(lanes=1, listed=8, places=8, wide=4)),
+        (8, "bfloat16", 16, Choice(lanes=16, listed=8, places=1, wide=1)),
+        (6, "float64", 2, Choice(lanes=2, listed=8, places=4, wide=2)),
+        (8, "bfloat16", 32, Choice(lanes=32, listed=0, places=1, wide=1)),
+        (20, "bfloat16", 4, Choice(lanes=4, listed=0, places=5, wide=1)),
+    ],
+)
+def test_who_has_what_of_a_choice(k: int, dtype: str, lanes: int, choice: Choice) -> None:
+    problem = Problem.of(f"topk_softmax_k{k}", dtype, 64)
+    assert Choice.of(problem, Warp.covering(problem, 2, lanes)) == choice
 
 
 def test_zeros_of_both_signs_in_packs() -> None:

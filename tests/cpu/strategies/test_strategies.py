@@ -311,6 +311,7 @@ def test_knobs_are_the_fields_in_order() -> None:
         ("padding", False),
         ("block_size", 128),
         ("evict_first", False),
+        ("packed", False),
         ("pdl", 0),
     ]
 
