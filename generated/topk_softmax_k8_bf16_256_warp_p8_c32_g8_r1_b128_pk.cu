@@ -324,56 +324,6 @@ __device__ Compute add_lanes(Compute value) {
   return value;
 }
 
-// Elements stay as they were loaded, two to a register, until their terms are summed.
-using Pair = __nv_bfloat162;
-
-// One instruction each: a bfloat16 is the upper half of a float.
-__device__ Compute low_of(Pair pair) {
-  unsigned int word;
-  memcpy(&word, &pair, sizeof(word));
-  return __uint_as_float(word << 16);
-}
-__device__ Compute high_of(Pair pair) {
-  unsigned int word;
-  memcpy(&word, &pair, sizeof(word));
-  return __uint_as_float(word & 0xffff0000);
-}
-
-// The largest element of packs. Ignores NaN, as max() does.
-template <int N>
-__device__ Compute largest(const Raw (&raw)[N]) {
-  Pair m;
-  memcpy(&m, &raw[0], sizeof(m));
-#pragma unroll
-  for (const Raw& pack : raw) {
-    Pair pairs[kPackSize / 2];
-    memcpy(pairs, &pack, sizeof(pairs));
-#pragma unroll
-    for (const Pair& pair : pairs) m = __hmax2(m, pair);
-  }
-  return max(low_of(m), high_of(m));
-}
-
-constexpr Compute kLog2E = 1.44269504f;
-// From here on elements lie so far apart that exp(x - base) is 0 or 1.
-constexpr Compute kFar = 1048576;  // 2^20
-
-// The term of x is exp(x - m) = 2^(x scale - offset): one FMA makes the exponent. In offset the
-// product with m is rounded, for all terms alike, which makes exponents too large by `rounded`.
-struct Terms {
-  Compute scale, offset, rounded;
-
-  __device__ Compute exponent(Compute x) const { return fmaf(x, scale, -offset); }
-};
-
-// Of elements of which m is the largest.
-__device__ Terms terms_of(Compute m) {
-  const bool far = !(fabsf(m) < kFar);
-  const Compute shift = shift_of(m);
-  const Terms terms = {far ? 1 : kLog2E, far ? shift : shift * kLog2E, 0};
-  return {terms.scale, terms.offset, terms.exponent(shift)};
-}
-
 // exp(x - shift), the exponent's rounding too.
 __device__ Compute score_of(Compute x, Compute shift) {
   const Compute z = x - shift;

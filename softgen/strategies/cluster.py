@@ -33,8 +33,8 @@ LEAST_PACKED_CLUSTER = 8
 # exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
 PACKED_SUM_REGISTERS = 16
 
-# Beside packed elements of which some are chosen. With 8 less ranked_log_probs spilled 16 bytes on
-# sm_100 at 50264 columns.
+# Beside packed elements of which some are chosen, on sm_90. Without 8 more ranked_log_probs spilled 8
+# bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
 PACKED_CHOICE_REGISTERS = 32
 
 
@@ -134,8 +134,10 @@ class Cluster(Sliced):
         if self.packed and problem.function.part is SUM and not cut:
             return PACKED_SUM_REGISTERS
         chooses = problem.function.part is TOP
+        small = self.block_size < 256
         if self.packed and chooses:
-            return PACKED_CHOICE_REGISTERS
+            later = arch.compute_capability >= (10, 0)
+            return PACKED_CHOICE_REGISTERS + 8 * later + 8 * (problem.enters and small)
         if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +64,7 @@ def wrong_of(kind: str, numbers: Sequence[int]) -> tuple[list[str], list[Variant
     """Return what is wrong in the cases of these numbers, and the variants that ran."""
     found = [launch for number in numbers for launch in launches(kind, number)]
     run = compiled([source for source, _ in found])
-    wrong = []
+    wrong: list[str] = []
     for source, inputs in found:
         accuracy = check(run(source, inputs, 0, 0), inputs, source.variant.problem)
         wrong += [] if accuracy.ok else [f"{source.name}: {accuracy.message}"]
@@ -82,7 +81,7 @@ def test_drawn_cases(kind: str) -> None:
 
 def main(kind: str, cases: int) -> None:
     """Print what is wrong in so many cases."""
-    wrong, ran, names = [], 0, set[Any]()
+    wrong, ran, names = list[str](), 0, set[str]()
     for first in range(0, cases, CASES):
         more, variants = wrong_of(kind, range(first, min(cases, first + CASES)))
         wrong, ran = wrong + more, ran + len(variants)
