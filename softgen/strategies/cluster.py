@@ -33,8 +33,8 @@ LEAST_PACKED_CLUSTER = 8
 # exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
 PACKED_SUM_REGISTERS = 16
 
-# Beside packed elements of which some are chosen, on sm_90. Without 8 more ranked_log_probs spilled 8
-# bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
+# Beside packed elements of which some are chosen, on sm_90. Without 8 more ranked_log_probs
+# spilled 8 bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
 PACKED_CHOICE_REGISTERS = 32
 
 
