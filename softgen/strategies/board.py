@@ -7,15 +7,10 @@ few more.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from softgen.spec.arch import WARP_SIZE
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.sliced import Sliced
-
-if TYPE_CHECKING:
-    from softgen.strategies.cluster import Cluster
 
 # Of 32 names a warp finds the k-th by itself: of random elements 31 are not behind the 20th. With
 # as many names as are chosen it would be five times the choice.
@@ -36,25 +31,24 @@ def names(chosen: int, threads: int) -> int:
     return WARP_SIZE if chosen <= MOST_OF_FEW_NAMES else min(MANY_NAMES, threads)
 
 
-def lanes_of_name(chosen: int, strategy: Cluster) -> int:
+def lanes_of_name(chosen: int, threads: int) -> int:
     """Return of how many lanes a name is that the blocks of a row tell each other.
 
     Of 64 names of a row, and of twice those that are chosen, 1.4 times as many elements pass the
-    bound as are chosen, or fewer. All blocks compare all names.
+    bound as are chosen, or fewer. All blocks compare all names of the `threads` of a row.
     """
     wanted = max(LEAST_ROW_NAMES, 2 * chosen)
-    threads = strategy.cluster_size * strategy.block_size
     return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
 
 
-def exchange_bytes(problem: Problem, strategy: Cluster) -> int:
+def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
     """Return the shared memory of what the blocks of a row tell each other of a choice."""
     chosen, number = problem.function.chosen, problem.compute_dtype.itemsize
     sent = -(-chosen // WARP_SIZE) * WARP_SIZE
     slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
-    slots = strategy.cluster_size * -(-slot // 8) * 8
-    names = strategy.cluster_size * strategy.block_size // lanes_of_name(chosen, strategy)
-    warps = -(-min(names, strategy.block_size) // WARP_SIZE)
+    slots = blocks * -(-slot // 8) * 8
+    names = blocks * block_size // lanes_of_name(chosen, blocks * block_size)
+    warps = -(-min(names, block_size) // WARP_SIZE)
     of_names = names * number + (warps + warps % 2) * number + 8
     return slots + of_names
 

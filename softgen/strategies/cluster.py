@@ -175,7 +175,7 @@ class Cluster(Sliced):
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
         if problem.function.part is TOP:  # one of each block, and what that is made of
             parts = board_bytes(problem, self, self.block_size)
-            parts += exchange_bytes(problem, self)
+            parts += exchange_bytes(problem, self.cluster_size, self.block_size)
             warps = self.block_size // WARP_SIZE
             parts += rank_bytes(problem, warps) + rank_bytes(problem, self.cluster_size)
         else:

@@ -18,7 +18,7 @@ from tests.helpers.cli_helpers import break_line, copy_package
 
 ROOT = Path(__file__).resolve().parents[3]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = dict(BLOCK.findall((ROOT / "CONTRIBUTING.md").read_text()))
+BLOCKS = dict(BLOCK.findall((ROOT / "docs/adding_a_function.md").read_text()))
 SHIPPED_KERNEL = "softmax_f32_8_safe_b256"
 OWN_KERNEL = "logmeanexp_f32_8_safe_b256"
 
@@ -30,7 +30,7 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def checkout(copied: Path) -> Path:
-    """Return a copy of the package with the function of CONTRIBUTING.md."""
+    """Return a copy of the package with the function of docs/adding_a_function.md."""
     (copied / "softgen/spec/functions/logmeanexp.py").write_text(BLOCKS["python"])
     (copied / "templates/functions/logmeanexp.cuh.j2").write_text(BLOCKS["cuda"])
     return copied
