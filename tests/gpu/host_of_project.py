@@ -16,19 +16,20 @@ PROGRAM = Path(__file__).with_suffix(".cu")
 def built(folder: Path, arch: str) -> Path:
     """Return the program, linked against a project of two widths."""
     emitted, build, installed = (folder / name for name in ("timed", "build", "installed"))
-    emit = ["softgen", "emit", "--project", emitted, "--name", "timed", "--arch", arch]
+    emit = ["softgen", "emit", "--project", str(emitted), "--name", "timed", "--arch", arch]
     widths = ["--cols", "64", "--cols", "4096", "--dtype", "bfloat16", "--dtype", "float32"]
     program = folder / "host_of_project"
-    link = ["nvcc", "-std=c++17", "-O2", f"-arch={arch}", f"-I{installed / 'include'}", PROGRAM]
-    for command in (
+    link = ["nvcc", "-std=c++17", "-O2", f"-arch={arch}", f"-I{installed / 'include'}"]
+    commands: tuple[list[str | Path], ...] = (
         [sys.executable, "-m", *emit, *widths],
         ["cmake", "-S", emitted, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
         ["cmake", "--build", build, "-j"],
         ["cmake", "--install", build, "--prefix", installed],
-    ):
+    )
+    for command in commands:
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     (library,) = installed.glob("lib*/libtimed.a")
-    subprocess.run([*link, library, "-o", program], check=True)
+    subprocess.run([*link, PROGRAM, library, "-o", program], check=True)
     return program
 
 
