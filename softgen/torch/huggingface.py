@@ -195,6 +195,8 @@ class _Logits:
         softcap = None if self.softcap is None else self.softcap / number
         return _Logits(self.hidden, self.factor, self.divisor * number, softcap)
 
+    __rmul__ = __mul__
+
     def tanh(self) -> Any:
         """Return logits between -1 and 1."""
         if self.softcap is not None:
@@ -220,6 +222,25 @@ class _Logits:
         if name.startswith("__"):
             raise AttributeError(name)
         raise _unknown(name)
+
+
+def _refuses(name: str) -> Any:
+    """Return a method that says that logits have no such operator."""
+
+    def method(self: _Logits, *others: Any) -> Any:
+        raise _unknown(name)
+
+    return method
+
+
+# Python looks for these in the class. Without them `logits == 0` would be False, and raise nothing.
+OPERATORS = (
+    *("add", "radd", "sub", "rsub", "rtruediv", "neg", "pow", "matmul", "eq", "ne", "lt", "le"),
+    *("gt", "ge", "bool", "len", "iter", "getitem", "setitem"),
+)
+for _name in OPERATORS:
+    setattr(_Logits, f"__{_name}__", _refuses(_name))
+_Logits.__hash__ = object.__hash__  # type: ignore[method-assign]  # which __eq__ takes away
 
 
 def _unknown(what: str) -> NotSupportedError:

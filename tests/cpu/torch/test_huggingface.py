@@ -333,6 +333,12 @@ def test_what_is_done_to_logits_and_not_known_is_an_error() -> None:
         lambda logits: torch.logsumexp(logits, -1),
         lambda logits: logits * torch.ones(WORDS),
         lambda logits: logits.tanh().tanh(),
+        lambda logits: logits + 1.0,
+        lambda logits: 1.0 - logits,
+        lambda logits: -logits,
+        lambda logits: logits == 0,
+        lambda logits: logits[..., 0],
+        lambda logits: torch.ones(()) if logits else torch.zeros(()),
     )
     for each in changes:
         model.change = each
