@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of docs/: `python docs/site.py` builds all of it."""
+"""How Sphinx makes the site of docs/: `python docs/build.py` builds all of it."""
 
 import sys
 from pathlib import Path

@@ -245,8 +245,8 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         "write_choice": lambda indent, *of_row: call(
             "write_choice", ["row", *of_row, *choice["choice_arguments"]], indent, ""
         ),
-        # What counts elements takes of the row, where its id's element is not read before.
-        "of_ids": "hooks" if reads else f"hooks, {rows['array'](first)}",
+        # What reads the element of an id, when the row is here.
+        "of_ids": f"hooks, {rows['array'](first)}",
         "patches": patches,
         # What all columns are less by is no target's alone.
         "leaves": problem.leaves and (not patches or problem.function.smooths),

@@ -27,7 +27,6 @@ pytestmark = pytest.mark.gpu
 KINDS = ("topk_softmax", "ranked_log_probs", "sample")
 CASES = 48
 FAR = 50  # every so many cases, a row is a vocabulary
-VOCABULARIES = (128256, 151937)
 
 Launch = tuple[Source, tuple[Storage, ...]]
 
@@ -52,7 +51,7 @@ def drawn_sample(number: int) -> Problem:
     random = np.random.default_rng(number)
     cols = int(random.choice(sampled.WIDTHS)) if number % 2 else int(random.integers(1, 1026))
     if number % FAR == 0:
-        cols = VOCABULARIES[number // FAR % 2]
+        cols = ranked.VOCABULARIES[number // FAR % 2]
     fitting = [each for each in (0, *CAPACITIES) if each <= cols]
     k = fitting[random.integers(len(fitting))] if number % 3 else 0
     filtered = number % 3 > 0 and not k
