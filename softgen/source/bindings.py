@@ -202,10 +202,27 @@ def gradients(made: Project) -> Iterator[tuple[str, tuple[str, str], str]]:
     for forward, backward, saved, arguments in _GRADIENTS:
         if forward not in there or backward not in there:
             continue
-        pairs = [dict(there[name].outs) for name in (forward, backward)]
-        same = not (there[forward].outs_differ or there[backward].outs_differ)
-        if same and pairs[0].keys() <= pairs[1].keys() and not _has_float8(there[forward]):
+        differ = there[forward].outs_differ or there[backward].outs_differ
+        if not differ and not _has_float8(there[forward]):
             yield forward, (backward, arguments), saved
+
+
+def without_gradient(made: Project) -> list[tuple[str, str]]:
+    """Return every other function, and what its users read where they ask for a gradient."""
+    derived = {forward for forward, _, _ in gradients(made)}
+    backwards = {forward: backward for forward, backward, *_ in _GRADIENTS}
+    found = []
+    for each in bound(made):
+        if each.export in derived:
+            continue
+        text = f"{each.export} of this project has no gradient"
+        if each.export in backwards:
+            text += (
+                f": emit it with --function {backwards[each.export]}, "
+                "and with results of the type of x, float16, bfloat16, float32 or float64"
+            )
+        found.append((each.export, text))
+    return found
 
 
 def _has_float8(each: Bound) -> bool:

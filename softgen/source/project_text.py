@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from softgen.source.bindings import bound, gradients
+from softgen.source.bindings import bound, gradients, without_gradient
 from softgen.source.cpp import LINE, broken, declaration, spell
 from softgen.source.header import shape_rule
 from softgen.source.project import CLASSES, Entry, Group, Kernel, Project, arch_number
@@ -233,6 +233,7 @@ def texts(made: Project) -> dict[str, str]:
         "float64": DType.FLOAT64,
         "bound": bound(made),
         "gradients": list(gradients(made)),
+        "without_gradient": without_gradient(made),
         "types": {each for entry in made.entries for each in _types_of(entry.problem)},
     }
     found = {f"src/{each.source.name}.cu": each.source.text for each in made.kernels.values()}

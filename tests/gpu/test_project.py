@@ -186,7 +186,7 @@ def test_the_module_of_tvm_ffi(folder: Path) -> None:
     cupy.testing.assert_allclose(found, exps / exps.sum(-1, keepdims=True), rtol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore")  # of PyTorch's own code generation
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch's own code generation
 def test_the_extension_of_pytorch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(str(folder / "python"))

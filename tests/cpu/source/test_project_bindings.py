@@ -30,6 +30,7 @@ PROBLEMS = (
     Problem.of("cross_entropy", "float32", 100),
     Problem.of("topk_softmax_k8", "float32", 64),
     Problem.of("softmax", "float32", 64, hooks=("scale", "mask")),
+    Problem.of("softmax", "bfloat16", 64),  # of which there is no gradient
 )
 
 
@@ -155,6 +156,19 @@ for name, expected in (("softmax", torch.softmax), ("logsumexp", torch.logsumexp
     (getattr(bound_torch, name)(first) * weight).sum().backward()
     (expected(second, -1) * weight).sum().backward()
     torch.testing.assert_close(first.grad, second.grad)
+
+hint = "log_softmax of this project has no gradient: emit it with --function log_softmax_backward"
+for result, text in (
+    (bound_torch.log_softmax(x.clone().requires_grad_()), hint),
+    (bound_torch.topk_softmax_k8(x.clone().requires_grad_(), 1.0)[0], "k8 of this project has no"),
+    (bound_torch.softmax(wide.bfloat16().requires_grad_()), "no kernel for these types"),
+):
+    try:
+        result.float().sum().backward()
+    except (NotImplementedError, RuntimeError) as error:
+        assert text in str(error), error
+    else:
+        raise AssertionError(text)
 
 for operator, arguments in (
     ("softmax", (x.clone().requires_grad_(),)),
