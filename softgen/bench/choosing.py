@@ -206,12 +206,15 @@ def _flashinfer(arena: Arena) -> Entrant:
     if not _is_deepseek(router) or not router.renormalize:
         raise AbsentError("has the router of DeepSeek-V3 alone")
     routed = importlib.import_module("flashinfer.fused_moe").fused_topk_deepseek
+    bias = arena.torch_inputs[0][1].to(arena.torch_x[0].dtype)
 
-    def call(weights: Any, ids: Any, x: Any, bias: Any, scale: float) -> None:
-        groups = (router.groups, router.kept_groups, router.k)
-        routed(x, bias.to(x.dtype), *groups, scale, weights, ids)
+    def call(x: Any, _: Any, scale: float) -> tuple[Any]:
+        weights = x.new_empty((len(x), router.k))
+        ids = weights.new_empty(weights.shape, dtype=arena.torch_results[0]["ids"].dtype)
+        routed(x, bias, router.groups, router.kept_groups, router.k, scale, weights, ids)
+        return (ids,)
 
-    return _writing(arena, call)
+    return _giving(arena, call, WEIGHTS[1:], "weights and bias in x's type; ids are checked")
 
 
 def _sglang(arena: Arena) -> Entrant:

@@ -16,6 +16,10 @@ MOST_LIST_BYTES = 128
 
 MOST_STORED = 16  # bytes that a lane stores at once
 
+# Keys that a warp finds beyond a bound before it orders them: about 11 where 8 are chosen of 256.
+FOUND = 32
+MOST_FOUND = 16  # are chosen so: of more the bound may leave more than `FOUND`
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -27,12 +31,15 @@ class Choice:
             largest one after another: a whole warp finds it in one instruction.
         places: how many of the chosen a lane has, one after another.
         wide: how many results of a lane one store takes.
+        found: the keys that a warp has shared memory for, to find those that may be chosen by their
+            numbers before it orders them, or 0 where it orders all.
     """
 
     lanes: int
     listed: int
     places: int
     wide: int
+    found: int
 
     @classmethod
     def of(cls, problem: Problem, strategy: Strategy) -> Choice | None:
@@ -47,7 +54,10 @@ class Choice:
             listed = 0
         places = max(1, listed // lanes) if listed else -(-chosen // lanes)
         most = MOST_STORED // problem.compute_dtype.itemsize
-        return cls(lanes, listed, places, math.gcd(places, chosen, most))
+        # A key of 8 bytes takes two instructions of a pair of which one compares two numbers.
+        finds = strategy.sorts and lanes == WARP_SIZE and problem.key_bytes == 8
+        found = FOUND if finds and chosen <= MOST_FOUND else 0
+        return cls(lanes, listed, places, math.gcd(places, chosen, most), found)
 
 
 def list_of(chosen: int) -> int:

@@ -167,10 +167,11 @@ class Warp(Sliced):
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: as many thread groups as fit the block."""
-        groups = self.block_size // self.thread_group_width
-        return Launch(
-            self.block_size, groups * self.rows_per_access, static_shared_bytes=0, strides=False
-        )
+        rows = self.block_size // self.thread_group_width * self.rows_per_access
+        choice = Choice.of(problem, self)
+        found = choice.found * problem.key_bytes if choice else 0
+        shared = self.block_size // WARP_SIZE * found
+        return Launch(self.block_size, rows, static_shared_bytes=shared, strides=False)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:

@@ -200,7 +200,7 @@ class CrossEntropyGrad(OfTargets):
         import numpy as np
 
         x, target, _, *upstream, z_loss = inputs
-        up = upstream_of(len(x), *upstream) if self.upstreams else np.ravel(upstream[0])[:1, None]
+        up = upstream_of(x, *upstream)
         scale = 1 + 2 * np.ravel(z_loss)[0] * log_sum_exp(x)
         return up, one_hot(target, x.shape[1]), scale[:, None]
 
@@ -306,7 +306,7 @@ class CrossEntropyGradSmooth(CrossEntropyGradRows):
 
         *inputs_, smoothing, z_loss = inputs
         dx, *_ = super().reference(*inputs_, z_loss)
-        s, up = np.ravel(smoothing)[0], upstream_of(len(dx), *inputs[3:6])
+        s, up = np.ravel(smoothing)[0], upstream_of(dx, *inputs[3:6])
         x, target, ignore_index, *_ = inputs
         loss, lse, ignored = losses(x, target, ignore_index, z_loss, smoothing)
         hit = one_hot(inputs[1], dx.shape[1])
@@ -319,7 +319,7 @@ class CrossEntropyGradSmooth(CrossEntropyGradRows):
 
         *inputs_, smoothing, z_loss = inputs
         of_dx, *rest = super().magnitudes(*inputs_, z_loss)
-        up = upstream_of(len(of_dx), *inputs[3:6])
+        up = upstream_of(of_dx, *inputs[3:6])
         hit = one_hot(inputs[1], of_dx.shape[1])
         return of_dx + abs(up) * np.ravel(smoothing)[0] * (1 / of_dx.shape[1] - hit), *rest
 
@@ -361,12 +361,13 @@ def two_upstreams() -> dict[str, Any]:
     return {"upstream": (0.375, -1.5), "upstream_every": 1, "upstream_count": 2}
 
 
-def upstream_of(rows: int, upstream: Any, every: Any, count: Any) -> Any:
-    """Return the gradient with respect to the loss of each row, shape (rows, 1)."""
+def upstream_of(x: Any, upstream: Any, every: Any = 1, count: Any = 1) -> Any:
+    """Return the gradient with respect to the loss of each row, shape (rows, 1), of x's library."""
     import numpy as np
 
     place = Place(int(np.ravel(every)[0]), int(np.ravel(count)[0]), 1)
-    return np.ravel(upstream)[place.of(np.arange(rows))][:, None]
+    given = np.asarray(np.ravel(upstream), like=x)  # x may be CuPy's
+    return given[place.of(np.arange(len(x), like=x))][:, None]
 
 
 def loss_result(compute: DType) -> Operand:

@@ -83,7 +83,7 @@ class CrossEntropyBackward(OfTargets):
 
         x, target, _, lse, *upstream = inputs[:-2]
         smoothing, z_loss = (np.ravel(number)[0] for number in inputs[-2:])
-        up = upstream_of(len(x), *upstream)
+        up = upstream_of(x, *upstream)
         p = np.exp(x - lse[:, None])
         hit = one_hot(target, x.shape[1]) * (1 - smoothing)
         return up, p, smoothing / x.shape[1], hit, (1 + 2 * z_loss * lse)[:, None]
