@@ -171,7 +171,7 @@ class Bands(Strategy):
             for cluster in CLUSTERS
             for setting in cls._filled(problem, arch, pack, threads, cluster)
         ]
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @staticmethod
     def _threads(problem: Problem, pack: int) -> list[int]:
@@ -199,7 +199,7 @@ class Bands(Strategy):
             if full and setting.is_legal(problem, arch):
                 yield setting
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: 64 registers of elements, three blocks on an SM, two blocks for each.
 
         On an H200 float32 axis 1 of (400, 1000, 77) takes 65 us by 154 threads, three blocks of

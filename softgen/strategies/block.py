@@ -124,8 +124,7 @@ class Block(Sliced):
             for packed in covering.may_pack(problem):
                 setting = dataclasses.replace(covering, packed=packed)
                 found += setting._resident(problem, arch)
-        few_rows = rows < 2 * arch.multiprocessors
-        yield from sorted(found, key=lambda s: s._badness(problem, few_rows))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     def _resident(self, problem: Problem, arch: Arch) -> Iterator[Block]:
         """Yield the legal ones: one or two rows a block, any or most blocks on an SM."""
@@ -150,14 +149,14 @@ class Block(Sliced):
         packs = -(-one.row_packs(problem) // width)
         return dataclasses.replace(one, cols_per_thread=packs * pack)
 
-    def _badness(self, problem: Problem, few_rows: bool) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: about 28 registers of elements a thread, and full SMs.
 
         Where rows are too few to fill the GPU, more threads a row: 8 registers. Both from device
         times on an H200: float32 4096 x 512 to 16384, 20000 x 5000, {16, 128} x {1024, 2048}.
         """
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
-        target = 8 if few_rows else 28
+        target = 8 if rows < 2 * arch.multiprocessors else 28
         held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
         distance = abs(math.log(held / target))
         groups = self.block_size // self.thread_group_width

@@ -193,7 +193,7 @@ class ColumnsInRegisters(Columnar):
             for cluster in CLUSTERS
             for setting in cls._filled(problem, rows, arch, pack, across, block, cluster)
         ]
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _filled(
@@ -266,7 +266,7 @@ class ColumnsInRegisters(Columnar):
         blocks = most_blocks(registers, self.block_size, arch)
         return min(blocks, blocks_in_shared(self.launch(problem).shared_bytes, arch))
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM.
 
         Twice the line where columns are far apart: bfloat16 axis 0 of (64, 128, 1024) takes 9.8 us
@@ -279,7 +279,7 @@ class ColumnsInRegisters(Columnar):
         459.
         """
         if problem.compute_dtype is DType.FLOAT64:
-            return self._badness_of_float64(problem, rows, arch)
+            return self._rank_of_float64(problem, rows, arch)
         size = problem.dtype.itemsize
         line = self.rows_of_a_block * size
         blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
@@ -298,7 +298,7 @@ class ColumnsInRegisters(Columnar):
         score += 0.3 * abs(math.log2(min(most, problem.dtype.max_pack) / self.pack_size))
         return (score, self.packed, self.evict_first, -self.min_blocks)
 
-    def _badness_of_float64(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+    def _rank_of_float64(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 208 KB an SM, by 768 threads, in lines of 128 to 256 bytes.
 
         Fitted to 1850 settings of 13 arrays on an H200.

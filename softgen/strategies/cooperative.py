@@ -212,7 +212,7 @@ class Cooperative(Strategy):
                 setting = setting._with_full_ring(problem, arch)
                 if setting.is_legal(problem, arch):
                     found.append(setting)
-        yield from sorted(found, key=lambda s: s._badness(problem))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _beyond_the_ring(cls, problem: Problem, arch: Arch) -> Iterator[Strategy]:
@@ -258,7 +258,7 @@ class Cooperative(Strategy):
                 return [setting]
         return []
 
-    def _badness(self, problem: Problem) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: slices of 64 KB, and long chunks where the ring holds two slices."""
         slice_bytes = self.chunks(problem) * self.chunk_packs() * 16
         short = 2 * self.chunks(problem) <= self.stages

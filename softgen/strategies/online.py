@@ -188,12 +188,7 @@ class Online(Strategy):
             found += cls._sharing(problem, pack)
         found = [s._capped(problem, arch) for s in found]
         legal = [s for s in found if s.is_legal(problem, arch)]
-        if not problem.function.reduces:
-            yield from sorted(legal, key=lambda s: s._distance_of_writers(problem))
-        elif problem.writes_elements:
-            yield from sorted(legal, key=lambda s: s._badness(problem))
-        else:
-            yield from sorted(legal, key=lambda s: s._distance_of_readers(problem, rows, arch))
+        yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
     def _capped(self, problem: Problem, arch: Arch) -> Online:
         """Return this setting with as many blocks on an SM as there may be, if packs are kept.
@@ -220,7 +215,15 @@ class Online(Strategy):
             if 1 < (parts := -(-problem.cols // (pack * unroll * block))) <= MOST_PARTS
         ]
 
-    def _distance_of_writers(self, problem: Problem) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: the least comes first."""
+        if not problem.function.reduces:
+            return self._rank_of_writers(problem)
+        if not problem.writes_elements:
+            return self._rank_of_readers(problem, rows, arch)
+        return self._rank_of_two_passes(problem)
+
+    def _rank_of_writers(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
 
         At bfloat16 4096 x 128256 an H200 takes 507 us so, and 526 with a block a row of 512
@@ -231,7 +234,7 @@ class Online(Strategy):
         distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
         return (-self.pack_size, (self.parts > 1) != shares, distance)
 
-    def _distance_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+    def _rank_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates where rows are only read: by loads in flight, then by block size.
 
         On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
@@ -253,7 +256,7 @@ class Online(Strategy):
             unroll, threads = 4, 128
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
 
-    def _badness(self, problem: Problem) -> tuple[float, ...]:
+    def _rank_of_two_passes(self, problem: Problem) -> tuple[float, ...]:
         """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads.
 
         On an H200 the first choice was within 5% of the fastest online setting at 18 of 20 shapes

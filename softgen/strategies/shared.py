@@ -149,8 +149,8 @@ class Shared(Strategy):
                 if block <= _row_packs(problem, pack)
             ]
             legal = [setting for setting in settings if setting.is_legal(problem, arch)]
-            found += sorted(legal, key=lambda s: s._badness(problem, arch))[:2]
-        yield from sorted(found, key=lambda s: s._badness(problem, arch))
+            found += sorted(legal, key=lambda s: s.rank(problem, rows, arch))[:2]
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _filling(cls, problem: Problem, arch: Arch, block: int, copy: int, stages: int) -> Shared:
@@ -169,7 +169,7 @@ class Shared(Strategy):
     def _resident(self, problem: Problem, arch: Arch) -> int:
         return resident_blocks(self.launch(problem).shared_bytes, self.block_size, arch)
 
-    def _badness(self, problem: Problem, arch: Arch) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: about 1024 threads an SM, then the copies that need no registers.
 
         A guess that no measurement has confirmed.

@@ -88,9 +88,9 @@ class Strips(Columnar):
             if unroll == 1 or unroll * (block // across) * cluster <= problem.cols
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
-        yield from sorted(legal, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: strips that stay in L2, 64 bytes a line, a block for every SM."""
         line = inputs_of(problem) * self.rows_of_a_block * problem.dtype.itemsize
         strips = max(1.0, rows / self.rows_of_a_block)

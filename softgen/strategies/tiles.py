@@ -169,7 +169,7 @@ class Tiles(Strategy):
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
         held = [s._turned(problem) for s in legal if s.held(problem) <= MOST_HELD]
-        yield from sorted(held, key=lambda s: s._badness(problem))
+        yield from sorted(held, key=lambda s: s.rank(problem, rows, arch))
 
     def _turned(self, problem: Problem) -> Tiles:
         """Return it with the threads of a warp on outer indices whose elements share few banks."""
@@ -192,7 +192,7 @@ class Tiles(Strategy):
         of_input = self.cols_per_thread * problem.compute_dtype.itemsize // 4
         return inputs_of(problem) * of_input
 
-    def _badness(self, problem: Problem) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: few idle threads, small blocks, a thread a row, banks for all.
 
         bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads on an H200, 11.4 by 128 of

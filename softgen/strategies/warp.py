@@ -195,14 +195,10 @@ class Warp(Sliced):
                             legal.append(setting)
         usual = [s for s in legal if s.all_registers(problem) >= LEAST_REGISTERS]
 
-        def badness(setting: Warp) -> tuple[float, float]:
-            if problem.function.part is TOP:
-                return setting._choice_badness(problem, rows, arch)
-            return setting._badness(problem)
-
-        for rank, setting in enumerate(sorted(usual or legal, key=badness)):
+        ordered = sorted(usual or legal, key=lambda s: s.rank(problem, rows, arch))
+        for place, setting in enumerate(ordered):
             yield setting
-            if rank < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
+            if place < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
                 yield dataclasses.replace(setting, evict_first=True)
 
     @classmethod
@@ -215,7 +211,7 @@ class Warp(Sliced):
         padding = packs * pack * width != problem.cols
         return cls(pack, packs * pack, width, rows_per_access, padding, block)
 
-    def _badness(self, problem: Problem) -> tuple[float, float]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
         """Return about the logarithm of the time, up to a constant; orders the candidates.
 
         Fitted to the device times of 2,462 settings at 51 shapes on an H200: the first choice is
@@ -223,6 +219,8 @@ class Warp(Sliced):
         have 1 to 10 columns. Where rows start off 16 bytes, 1,100 settings at 18 shapes: within 5%
         at 16 of them, and within 14%.
         """
+        if problem.function.part is TOP:
+            return self._rank_of_choice(problem, rows, arch)
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
         aligned = problem.alignment >= problem.dtype.max_pack
         wasting, usual = (2.0, 6) if aligned else (1.3, 8)
@@ -243,7 +241,7 @@ class Warp(Sliced):
         )
         return score, self.block_size
 
-    def _choice_badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
+    def _rank_of_choice(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
         """Return about the logarithm of the time of a choice, which its instructions take."""
         instructions = sum(self._instructions(problem)) * self.rows_per_access
         warps = rows * self.thread_group_width / (WARP_SIZE * self.rows_per_access)
