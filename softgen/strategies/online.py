@@ -160,11 +160,12 @@ class Online(Strategy):
 
         Where nothing is found of a row warps exchange nothing.
         """
-        warps = self.block_size // WARP_SIZE
-        shared = warps * problem.part_bytes if problem.function.reduces else 0
+        warps, shared = self.block_size // WARP_SIZE, 0
         if problem.function.part is TOP:
             maxima = warps * problem.compute_dtype.itemsize
             shared = board_bytes(problem, self, self.block_size) + maxima
+        elif problem.function.reduces:
+            shared = warps * problem.part_bytes
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod
