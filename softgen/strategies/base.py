@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
-from softgen.spec.dtypes import DType, Float8
+from softgen.spec.dtypes import Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
 from softgen.spec.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
@@ -22,16 +22,7 @@ from softgen.strategies.launch import Launch
 
 PACK_SIZES = (1, 2, 4, 8, 16)
 
-# Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
-# float64's exp wants many for itself.
-OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
-
-
-def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
-    """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
-    blocks = arch.registers_per_multiprocessor // (block_size * ((registers + 7) // 8 * 8))
-    # sm_75 and sm_86 hold 16 blocks an SM; ptxas warns of more, and no kernel here gains by it.
-    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, 16))
+MOST_UNROLL = 8  # packs that a thread loads at once: as far as FastSoftmax's search goes
 
 
 def knob(

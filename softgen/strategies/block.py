@@ -17,9 +17,9 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.board import board_bytes, rank_bytes
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced, packed_knob
 
 # Between the powers of two fewer lanes are left without columns: bfloat16 4096 x 4097 in a fixed
@@ -134,7 +134,7 @@ class Block(Sliced):
         # with two rows a block.
         pairs = problem.function.part is not TOP and (width <= 128 or (width == 192 and held <= 16))
         for block in (width, 2 * width) if pairs and not self.packed else (width,):
-            for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
+            for blocks in dict.fromkeys((1, blocks_in_registers(need, block, arch))):
                 setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)
                 registers = arch.registers_per_multiprocessor // (block * blocks)
                 if held >= 44 and registers <= 2 * held:

@@ -19,23 +19,16 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.board import board_bytes, exchange_bytes, rank_bytes
-from softgen.strategies.launch import Launch
-from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
+from softgen.strategies.launch import Launch, blocks_in_registers
+from softgen.strategies.sliced import Sliced, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
 # The shorter the exchange, the less is gained by more blocks on an SM.
 LEAST_PACKED_CLUSTER = 8
-
-# Beside packed elements of rows that start on packs and are summed, which takes no maximum and no
-# exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
-PACKED_SUM_REGISTERS = 16
-
-# Beside packed elements of which some are chosen, on sm_90. Without 8 more ranked_log_probs
-# spilled 8 bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
-PACKED_CHOICE_REGISTERS = 32
 
 
 @dataclass(frozen=True)
@@ -126,35 +119,32 @@ class Cluster(Sliced):
         took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
         """
         cut = not self.aligned(problem)
-        below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
-        if self.packed and problem.logs_sum:  # what is known of a row finds room
-            # A smoothed gradient of bfloat16 32000 spilled 8 bytes without two more, and of float16
-            # 50257 16 bytes with 8 more.
-            return PACKED_OTHER_REGISTERS + below * (12 if cut else 2)
+        if self.packed and problem.logs_sum:
+            below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
+            of_row = registers.PACKED_BELOW_CUT if cut else registers.PACKED_BELOW
+            return registers.PACKED + below * of_row
         if self.packed and problem.function.part is SUM and not cut:
-            return PACKED_SUM_REGISTERS
+            return registers.PACKED_SUM
         chooses = problem.function.part is TOP
-        small = self.block_size < 256
         if self.packed and chooses:
-            later = arch.compute_capability >= (10, 0)
-            return PACKED_CHOICE_REGISTERS + 8 * later + 8 * (problem.enters and small)
+            small = self.block_size < 256
+            more = registers.CHOICE_ON_SM_100 * (arch.compute_capability >= (10, 0))
+            more += registers.CHOICE_OF_SMALL_BLOCKS * (problem.enters and small)
+            return registers.PACKED_CHOICE + more
         if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
-            # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
-            # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
-            # Strides took two more at float16 16384 in threads of 32 elements.
-            apart = 4 if isinstance(problem.layout, Strided) else 0
-            if problem.sharded:  # bfloat16 50257 spilled 40 bytes without
-                apart = 8
+            apart = registers.STRIDES if isinstance(problem.layout, Strided) else 0
+            if problem.sharded:
+                apart = registers.HALVES_OF_SHARD
             more = self.input_registers(problem) + self.hook_registers(problem) + apart
-            return (24 if cut and full else 16) + more
-        # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
-        long = self.cols_per_thread > 32
-        apart = (16 + 24 * (self.cols_per_thread > 64)) * long * problem.sharded
-        # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
-        return self.other_registers(problem) + 4 * cut + apart
+            return (registers.HALVES_CUT if cut and full else registers.HALVES) + more
+        apart = 0
+        if problem.sharded and self.cols_per_thread > 32:
+            longest = self.cols_per_thread > 64
+            apart = registers.LONGEST_SHARD if longest else registers.LONG_SHARD
+        return self.other_registers(problem) + registers.CUT_WORDS * cut + apart
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a block's slice."""
@@ -234,7 +224,7 @@ class Cluster(Sliced):
         sake of more: 7 took 495.2 us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
         """
         need = self.element_registers(problem) + self.others(problem, arch)
-        full = most_blocks(need, self.block_size, arch)
+        full = blocks_in_registers(need, self.block_size, arch)
         few = max(1, full - 2) if self.packed else 1
         for blocks, evict_first in dict.fromkeys(((few, False), (full, False), (full, True))):
             setting = dataclasses.replace(self, min_blocks=blocks, evict_first=evict_first)

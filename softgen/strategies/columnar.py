@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
+from softgen.strategies import registers
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
@@ -25,17 +26,6 @@ MOST_SHARED = 48 * KIB  # static
 
 # Up to so many parts a thread combines those of its rows itself, and saves a barrier.
 MOST_PARTS_OF_A_THREAD = 16
-
-INPUT_REGISTERS = 8  # what the addresses of one more input take
-
-
-def hook_registers(problem: Problem, rows: int = 1) -> int:
-    """Return the registers of a thread that hooks take, which has so many rows."""
-    compute = problem.compute_dtype
-    return sum(
-        hook.registers(compute) * (rows if hook.by_row or hook.leaves else 1)
-        for hook in problem.hooks
-    )
 
 
 def inputs_of(problem: Problem) -> int:
@@ -185,5 +175,5 @@ class Columnar(Strategy):
         """
         widest = min(problem.alignment, problem.dtype.max_pack)
         found = [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]
-        single = 1 not in found and hook_registers(problem, 2) > hook_registers(problem)
+        single = 1 not in found and registers.of_hooks(problem, 2) > registers.of_hooks(problem)
         return [*found, 1] if single else found

@@ -16,34 +16,28 @@ from softgen.spec.arch import KIB, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.columnar import (
     ACROSS,
     BLOCKS,
     CLUSTERS,
-    INPUT_REGISTERS,
     Columnar,
-    hook_registers,
     inputs_of,
     sums_in_place,
 )
-from softgen.strategies.launch import Launch, before_dynamic
-from softgen.strategies.occupancy import blocks_in_shared
+from softgen.strategies.launch import (
+    Launch,
+    before_dynamic,
+    blocks_in_registers,
+    blocks_in_shared,
+)
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
     halves_in_float32,
     packed_knob,
     require_packable,
 )
-
-# Registers of a thread beside its elements, and beside them those of each row of its pack.
-OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
-ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
-
-# Beside elements some of which are in shared memory, and for each row of a pack: with fewer ptxas
-# spilled 4 to 24 bytes.
-SHARED_OTHERS = {DType.FLOAT32: 14, DType.FLOAT64: 24}
-SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 14}
 
 # Registers of elements from which on, and an axis above which, some columns are worth moving there;
 # and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
@@ -175,12 +169,9 @@ class ColumnsInRegisters(Columnar):
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
-        compute = problem.compute_dtype
-        more = 0 if self.packed else self.element_registers(problem) // 16
-        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem, self.pack_size)
-        if self.shared_cols:
-            return SHARED_OTHERS[compute] + SHARED_ROW[compute] * self.pack_size + more
-        return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
+        held = 0 if self.packed else self.element_registers(problem)
+        table = registers.STAGED if self.shared_cols else registers.COLUMNS
+        return table.of(problem, self.pack_size) + held // registers.COLUMNS_A_REGISTER
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
@@ -226,7 +217,7 @@ class ColumnsInRegisters(Columnar):
             if packed and (held < LEAST_PACKED or problem.out_dtype.itemsize > 2):
                 continue
             yield some
-            full = most_blocks(held + some.others(problem), block, arch)
+            full = blocks_in_registers(held + some.others(problem), block, arch)
             for evict_first in (False,) if packed else (False, True):
                 more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
                 if full > 1 and more.is_legal(problem, arch):
@@ -251,8 +242,7 @@ class ColumnsInRegisters(Columnar):
         it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 308 us, and 377.
         """
         cols, double = self.cols_per_thread, problem.compute_dtype is DType.FLOAT64
-        registers = self.element_registers(problem) + self.others(problem)
-        full = 0 if double else most_blocks(registers, self.block_size, arch)
+        full = 0 if double else self._blocks_in_registers(problem, arch)
         of_double = (cols // 2, cols * 5 // 8, cols * 3 // 4, cols - 3)
         for count in dict.fromkeys(of_double if double else (cols // 2, cols * 2 // 3)):
             some = dataclasses.replace(self, shared_cols=count)
@@ -262,9 +252,12 @@ class ColumnsInRegisters(Columnar):
 
     def _blocks(self, problem: Problem, arch: Arch) -> int:
         """Return how many blocks an SM holds, by the registers that they are thought to take."""
-        registers = self.element_registers(problem) + self.others(problem)
-        blocks = most_blocks(registers, self.block_size, arch)
-        return min(blocks, blocks_in_shared(self.launch(problem).shared_bytes, arch))
+        of_shared = blocks_in_shared(self.launch(problem).shared_bytes, arch)
+        return min(self._blocks_in_registers(problem, arch), of_shared)
+
+    def _blocks_in_registers(self, problem: Problem, arch: Arch) -> int:
+        needed = self.element_registers(problem) + self.others(problem)
+        return blocks_in_registers(needed, self.block_size, arch)
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM.

@@ -21,7 +21,8 @@ from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
@@ -105,7 +106,7 @@ class Cooperative(Strategy):
         double = problem.compute_dtype is DType.FLOAT64
         overlaps = self.held > 0 or (double and again > 0)
         overlap = (2 * values if double else values // 2) if overlaps else 0
-        others = OTHER_REGISTERS[problem.compute_dtype] + 16 + overlap
+        others = registers.OTHER[problem.compute_dtype] + registers.RING + overlap
         self.require_registers(values + held, others, 1, self.block_size, arch)
 
     def describe(self, problem: Problem) -> str:

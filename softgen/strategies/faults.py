@@ -29,10 +29,9 @@ HELPERS = frozenset(
             "ladder",
             "launch",
             "lessons",
-            "occupancy",
             "oneflow",
         ),
-        *("registry", "select", "sliced", "slips", "spreading", "variants", "walk", "winners"),
+        *("registers", "registry", "select", "sliced", "slips", "spreading", "variants", "winners"),
     )
 )
 SHIPPED = (

@@ -18,34 +18,13 @@ from softgen.spec.layouts import AnyWidth, Rows, Strided
 from softgen.spec.operands import Measure
 from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.board import board_bytes
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import halves_in_float32
-from softgen.strategies.walk import require_walk
 
 MOST_PARTS = 65536
-
-# Beside packs that are only read, with which ptxas does not spill, and of parts with a third sum.
-# Without a cap it takes up to 12 more: bfloat16 4096 x 128256 took 242.7 us with 36, and 232.8 with
-# 32, of which an SM holds four blocks of 512 threads.
-PACKED_REGISTERS = 24
-DOT_REGISTERS = 8
-# Before sm_80, which has no maximum of packed numbers, ptxas needs 4 for each of such packs: 24 of
-# them took up to 128 for entropies, and 64 spilled 24 to 1750 bytes on sm_75.
-OLD_PACKS = 4
-# Of a row's target on sm_100 and later, where 8 to 24 bytes were spilled beside packs without them.
-TARGET_REGISTERS = 8
-# Beside packs on their way and the elements of one, where nothing is found of a row; and what rows
-# that start anywhere take more (12 spilled 8 bytes in float32). Without a cap an H200 takes 512 us
-# for the gradient of cross entropy at bfloat16 4096 x 128256, 824 at 16384 x 50257; with one 503
-# and 799.
-WRITER_REGISTERS = 16
-ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
-LOG_REGISTERS = 8  # of the log of a row's sum
-FIND_REGISTERS = 16  # of what is found on the way
-ROOT_REGISTERS = 5  # of float32 terms with a target: in 32 registers 8 to 28 bytes were spilled
-MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
 
 MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
 
@@ -68,7 +47,7 @@ class Online(Strategy):
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
-        require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
+        registers.require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
         function = problem.function
         if function.part is TOP:
             plain = function.sums and not function.chooses_scores and not function.groups
@@ -129,27 +108,29 @@ class Online(Strategy):
         if problem.function.reduces or problem.compute_dtype is not DType.FLOAT32:
             return self.keeps_packs(problem)
         hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
-        return hooks <= MOST_HOOK_REGISTERS and len(problem.element_inputs) == 1
+        return hooks <= registers.MOST_WRITER_HOOKS and len(problem.element_inputs) == 1
 
     def _held(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of packs that are loaded together."""
         held = self.unroll * self.pack_size * problem.dtype.itemsize // 4
         old = problem.function.reduces and arch.compute_capability < (8, 0)
-        return held * OLD_PACKS if old else held
+        return held * registers.OLD_PACKS if old else held
 
     def _others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
-            dots = DOT_REGISTERS * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
+            more = registers.READER_DOT * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
+            more += registers.READER_TOP * (problem.function.part is TOP)
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
-            finds = FIND_REGISTERS * (problem.function.part is TOP)
-            return PACKED_REGISTERS + dots + finds + TARGET_REGISTERS * newer
+            return registers.READER + more + registers.READER_TARGET * newer
         aligned = problem.alignment >= self.pack_size
-        ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
-        logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
+        more = 0 if aligned else registers.WRITER_ENDS[problem.dtype.itemsize]
+        if any(result.measure is Measure.LOGARITHM for result in problem.results):
+            more += registers.WRITER_LOG
         own_terms = problem.leaves and problem.function.shifts and problem.dtype is DType.FLOAT32
-        roots = ROOT_REGISTERS if own_terms and self.unroll <= 2 else 0
-        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm + roots
+        if own_terms and self.unroll <= 2:
+            more += registers.WRITER_ROOT
+        return registers.WRITER + self.pack_size + more
 
     def overrun(self, problem: Problem) -> int:
         """Return the columns of all parts, and as many again: the last may begin behind the row."""
@@ -203,8 +184,9 @@ class Online(Strategy):
         other = writes and arch.compute_capability != (9, 0)
         if not self._caps(problem) or other or (dots and self.unroll <= 4):
             return self
-        registers = self._held(problem, arch) + self._others(problem, arch)
-        return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
+        needed = self._held(problem, arch) + self._others(problem, arch)
+        blocks = blocks_in_registers(needed, self.block_size, arch)
+        return dataclasses.replace(self, min_blocks=blocks)
 
     @classmethod
     def _sharing(cls, problem: Problem, pack: int) -> list[Online]:

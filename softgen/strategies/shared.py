@@ -18,7 +18,7 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import DRAW
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.launch import Launch, before_dynamic
+from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
 PLAIN, ASYNC, BULK = range(3)
 NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}
@@ -28,7 +28,6 @@ BLOCK_SIZES = (128, 256, 512, 1024)
 MOST_STAGES = 8
 SMALLEST_ROW = 4 * KIB  # below, a block has less than two warps of packs: `warp` is for those
 BARRIER_BYTES = 8
-RESERVED = KIB  # of an SM's shared memory, for each block
 
 
 @dataclass(frozen=True)
@@ -194,9 +193,3 @@ def _row_packs(problem: Problem, pack_size: int) -> int:
     """Return the packs that cover a row, which may start behind the boundary of its first pack."""
     overhang = 0 if problem.alignment >= pack_size else pack_size - 1
     return -(-(problem.cols + overhang) // pack_size)
-
-
-def resident_blocks(shared_bytes: int, block_size: int, arch: Arch) -> int:
-    """Return how many blocks an SM holds, by shared memory and threads, at least 1."""
-    by_shared = (arch.shared_per_block + RESERVED) // (shared_bytes + RESERVED)
-    return max(1, min(by_shared, arch.threads_per_multiprocessor // block_size))

@@ -14,8 +14,9 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.launch import Launch
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced
 
 COUNTER_BYTES = 4  # chunks of a row that are written
@@ -113,7 +114,7 @@ class Split(Sliced):
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True)
                 need = setting.element_registers(problem) + setting.other_registers(problem)
-                full = most_blocks(need, block, arch)
+                full = blocks_in_registers(need, block, arch)
                 if words > 1:  # float64 spills at 128 registers
                     full = 1
                 for reverse in (True, False) if problem.writes_elements else (False,):
@@ -126,7 +127,7 @@ class Split(Sliced):
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
-        return super().other_registers(problem) + 4  # for the task
+        return super().other_registers(problem) + registers.TASK
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

@@ -13,28 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies import registers
+from softgen.strategies.base import MOST_UNROLL, Feature, Strategy, knob
 from softgen.strategies.columnar import (
     ACROSS,
     CLUSTERS,
-    INPUT_REGISTERS,
     Columnar,
-    hook_registers,
     inputs_of,
 )
-from softgen.strategies.walk import MOST_UNROLL
 
 UNROLLS = (1, 2, 4, 8)
 BLOCKS = (128, 256, 512, 1024)
 
 CACHED = 0.6  # of the L2 cache for strips; the results pass through it too
-
-# Registers of a thread beside its elements: addresses; and of each row of its pack, its pair with
-# what rounding lost, or what makes results.
-OTHER_REGISTERS = {DType.FLOAT32: 26, DType.FLOAT64: 64}
-ROW_REGISTERS = {DType.FLOAT32: 5, DType.FLOAT64: 16}
 
 
 @dataclass(frozen=True)
@@ -64,11 +56,8 @@ class Strips(Columnar):
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         self.check_grid(problem, arch)
         self.require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
-        compute = problem.compute_dtype
-        inputs = inputs_of(problem)
-        held = inputs * self.pack_size * self.unroll * compute.itemsize // 4
-        others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
-        others += INPUT_REGISTERS * (inputs - 1) + hook_registers(problem, self.pack_size)
+        of_input = self.pack_size * self.unroll * problem.compute_dtype.itemsize // 4
+        held, others = inputs_of(problem) * of_input, registers.STRIPS.of(problem, self.pack_size)
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod

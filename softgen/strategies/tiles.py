@@ -17,13 +17,9 @@ from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES
 from softgen.spec.layouts import Columns, Rows
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, asks_place, knob
-from softgen.strategies.columnar import (
-    INPUT_REGISTERS,
-    hook_registers,
-    inputs_of,
-    sums_in_place,
-)
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, asks_place, knob
+from softgen.strategies.columnar import inputs_of, sums_in_place
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -116,10 +112,8 @@ class Tiles(Strategy):
         shared = self.launch(problem).static_shared_bytes
         require(shared <= MOST_SHARED, f"a tile and parts take {shared} bytes of {MOST_SHARED}")
         loads = -(-tile // (MAX_PACK_BYTES * self.block_size))
-        held = self.held(problem)
-        others = OTHER_REGISTERS[problem.compute_dtype]
-        others += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
-        self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
+        held = max(self.held(problem), 4 * loads)
+        self.require_registers(held, registers.TILES.of(problem, 1), 1, self.block_size, arch)
 
     def fused(self, problem: Problem) -> bool:
         """Return whether one FMA, and not two instructions, makes the exponent of an element.
