@@ -18,7 +18,7 @@ from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.board import board_bytes, rank_bytes
+from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced, packed_knob
 

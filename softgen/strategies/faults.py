@@ -22,7 +22,6 @@ HELPERS = frozenset(
     (
         *(
             "base",
-            "board",
             "choice",
             "columnar",
             "faults",

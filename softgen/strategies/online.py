@@ -20,7 +20,7 @@ from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.board import board_bytes
+from softgen.strategies.choice import board_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import halves_in_float32
 

@@ -1,9 +1,9 @@
 """Registers that a thread takes beside the elements that it holds, so that ptxas spills none.
 
-A setting that spills is not legal (docs/lab/spills.md), and what a thread takes has to be known
-before anything is compiled. So each number here is the least with which nothing spilled among the
-texts that NVRTC compiled, for sm_75 to sm_120. Its comment names a text that spilled with fewer. A
-number whose texts nobody wrote down is "fitted", with the commit that brought it.
+A setting that spills is not legal (docs/lab/spills.md), and it has to be known what a thread takes
+before anything is compiled. So each number here comes from kernels that NVRTC compiled. Its comment
+names one that spilled with fewer registers. "Fitted" stands where nobody wrote that down, with the
+commit that brought the number.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BELOW = 16  # a sum of distances beside the terms; fitted (a9d5504e)
 # Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
 PLACES = 24
 CHOICE = 32  # where a block chooses, in float32; fitted (da33eb33)
-TASK = 4  # of split: which chunk it is, and whether to write it; fitted (aab857b8)
+TASK = 4  # of split: which chunk it is, and whether to write it; fitted (551556df)
 
 # Clusters, whose packed and 16-bit elements leave room for more blocks on an SM.
 
@@ -60,7 +60,7 @@ CUT_WORDS = 4  # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements 
 # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
 LONG_SHARD, LONGEST_SHARD = 16, 40
 
-# cooperative: its ring and its exchange, beside OTHER. Fitted (aab857b8).
+# cooperative: its ring and its exchange, beside OTHER. Fitted (67093fd7).
 RING = 16
 
 # Columns.

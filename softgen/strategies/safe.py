@@ -14,7 +14,7 @@ from softgen.spec.layouts import AnyWidth, Columns, Rows, Strided
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.board import board_bytes, rank_bytes
+from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
