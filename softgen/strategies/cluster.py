@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
@@ -29,6 +29,32 @@ CLUSTER_SIZES = (2, 4, 8, 16)
 
 # The shorter the exchange, the less is gained by more blocks on an SM.
 LEAST_PACKED_CLUSTER = 8
+# Two blocks on an SM less than most, where elements are packed for the sake of more: 7 took 495.2
+# us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
+FEWER_PACKED = 2
+
+# Threads of a candidate, and its registers of elements. Blocks of 128 threads with 80 still fit an
+# SM five times where x has 16 bits.
+BLOCK_SIZES = (128, 256, 512, 1024)
+LEAST_HELD, MOST_HELD, MOST_HELD_BY_128 = 8, 64, 80
+# Beside a loss blocks that leave fewer threads idle, for what a thread does counts there: at
+# bfloat16 50257 clusters of 8 blocks of 128 threads have a seventh pack for a fifth of them, and of
+# 160 threads five packs for all. Shares of a block's packs (cdccd377).
+FITTING_BLOCK_SIZES = (160, 192, 224)
+FITTING, IDLE = 20, 10
+
+# `rank`, in logarithms of time, fitted on an H200 (5359b257): the first choice was within 3% of the
+# fastest at 14 of 15 shapes from float32 4096 x 16384 to bfloat16 4096 x 128256.
+BEST_PACKS, PACKS_WEIGHT = 8, 0.3  # of a thread
+BEST_BLOCK, BLOCK_WEIGHT = 128, 0.2
+# A doubling of the ends of warps' parts: float32 4096 x 50257, 436 and 399 us (46e0d399).
+ENDS_WEIGHT = 0.13
+
+# Estimates, fitted on an H200 (5359b257): where rows are few and long, and elsewhere.
+FEW_ROWS = 4  # times fewer than SMs
+LONG_ROW_WORDS, OF_FEW_ROWS, OF_MANY_ROWS = 8192, 1.01, 1.1
+# float32 128 x 131072 takes 1.08, 128 x 262144 1.3 (16147d3a).
+MOST_WORDS, OF_MORE_WORDS = 160 * KIB, 1.3
 
 
 @dataclass(frozen=True)
@@ -180,10 +206,7 @@ class Cluster(Sliced):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements.
-
-        Blocks of 128 threads may hold 80: they still fit an SM five times where x has 16 bits.
-        """
+        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements."""
         pack = cls.widest_pack(problem)
         several = len(problem.element_inputs) > 1
         found: list[Cluster] = []
@@ -197,35 +220,31 @@ class Cluster(Sliced):
                     # What stays packed of one input is no wider than what does not.
                     counted = setting if several or problem.sharded else filled
                     held = counted.element_registers(problem)
-                    if slice_packs >= block and 8 <= held <= (80 if block == 128 else 64):
+                    most = MOST_HELD_BY_128 if block == 128 else MOST_HELD
+                    if slice_packs >= block and LEAST_HELD <= held <= most:
                         found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _block_sizes(cls, problem: Problem, cluster: int) -> list[int]:
-        """Return block sizes worth timing, beside a loss also one that leaves no thread idle.
-
-        There what a thread does counts: at bfloat16 50257 clusters of 8 blocks of 128 threads have
-        a seventh pack for a fifth of them, and of 160 threads five packs for all.
-        """
-        sizes = [128, 256, 512, 1024]
+        """Return block sizes worth timing, beside a loss also one that leaves no thread idle."""
+        sizes = [*BLOCK_SIZES]
         pack = cls.widest_pack(problem)
         if problem.logs_sum and problem.dtype.itemsize == 2 and pack > 1:
             packs = cls(pack, pack, 128, cluster, 1, False).slice_packs(problem)
-            fitting = [b for b in (160, 192, 224) if -packs % b < packs / 20]
+            fitting = [b for b in FITTING_BLOCK_SIZES if -packs % b < packs / FITTING]
             idle = min(-packs % b for b in sizes[:2])
-            sizes += fitting[:1] if idle > packs / 10 else []
+            sizes += fitting[:1] if idle > packs / IDLE else []
         return sizes
 
     def _resident(self, problem: Problem, arch: Arch) -> Iterator[Cluster]:
         """Yield the legal ones of this setting, with few or most blocks on an SM.
 
-        Few is what the compiler leaves, but two less than most where elements are packed for the
-        sake of more: 7 took 495.2 us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
+        Few is what the compiler leaves, or what FEWER_PACKED says.
         """
         need = self.element_registers(problem) + self.others(problem, arch)
         full = blocks_in_registers(need, self.block_size, arch)
-        few = max(1, full - 2) if self.packed else 1
+        few = max(1, full - FEWER_PACKED) if self.packed else 1
         for blocks, evict_first in dict.fromkeys(((few, False), (full, False), (full, True))):
             setting = dataclasses.replace(self, min_blocks=blocks, evict_first=evict_first)
             if setting.is_legal(problem, arch):
@@ -234,9 +253,8 @@ class Cluster(Sliced):
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 8 packs a thread, 128 threads, and the smallest such cluster.
 
-        On an H200 the first choice was within 3% of the fastest at 14 of 15 shapes from float32
-        4096 x 16384 to bfloat16 4096 x 128256. Packed elements gained 1 to 3% there in clusters of
-        16 blocks, which exchange for longest, and lost 1% at 8192 x 32000 in those of 4.
+        Packed elements gained 1 to 3% in clusters of 16 blocks, which exchange for longest, and
+        lost 1% at bfloat16 8192 x 32000 in those of 4.
         """
         if problem.sharded and 2 * rows > arch.multiprocessors:
             # Rows on an SM hide the exchange: bfloat16 4096 x 50257 over two H200s took 110 us with
@@ -247,18 +265,18 @@ class Cluster(Sliced):
             packs = not self.packed
         if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
             packs = not self.packed
-        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / 8))
-        threads = abs(math.log(self.block_size / 128))
-        score = 0.3 * distance + 0.2 * threads
-        if self.realigns(problem):  # the ends of warps' parts: float32 4096 x 50257, 436 and 399 us
-            score += 0.13 * math.log2(self.cluster_size)
+        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / BEST_PACKS))
+        threads = abs(math.log(self.block_size / BEST_BLOCK))
+        score = PACKS_WEIGHT * distance + BLOCK_WEIGHT * threads
+        if self.realigns(problem):
+            score += ENDS_WEIGHT * math.log2(self.cluster_size)
         return (score, packs, self.evict_first, -self.min_blocks)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time, above what one block holds well; and sooner where rows are few."""
-        few_rows = rows * 4 < arch.multiprocessors
+        few_rows = rows * FEW_ROWS < arch.multiprocessors
         words = problem.cols * problem.compute_dtype.itemsize // 4
-        if words > 160 * 1024:  # on an H200 float32 128 x 131072 takes 1.08, 128 x 262144 1.3
-            return 1.3
-        return 1.01 if few_rows and words >= 8192 else 1.1
+        if words > MOST_WORDS:
+            return OF_MORE_WORDS
+        return OF_FEW_ROWS if few_rows and words >= LONG_ROW_WORDS else OF_MANY_ROWS

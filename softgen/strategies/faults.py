@@ -24,6 +24,7 @@ HELPERS = frozenset(
             "base",
             "choice",
             "columnar",
+            "costs",
             "faults",
             "ladder",
             "launch",

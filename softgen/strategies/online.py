@@ -26,7 +26,38 @@ from softgen.strategies.sliced import halves_in_float32
 
 MOST_PARTS = 65536
 
-MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
+BLOCK_SIZES = (128, 256, 512, 1024)
+UNROLLS, READER_UNROLLS = (1, 2, 4), (1, 2, 3, 4, 6)
+
+# `rank` where nothing is found of a row: whether blocks share it, and the packs and threads that
+# are best, by how often 512 threads load a pack of it. At bfloat16 4096 x 128256 an H200 takes 507
+# us by 128 threads that share a row, and 526 with a block a row of 512 threads; at 16384 x 50257,
+# whose rows start anywhere, 799 and 824 (7876bfde).
+SHARED_FROM = 4
+SHARED, WHOLE = (True, 4, 128), (False, 2, 512)
+
+# `rank` where rows are only read: packs and threads. On an H200 READER was within 1% of the fastest
+# setting at 4096 x 128256 and 8192 x 151936 bfloat16, and READER_OF_FEW_ROWS at 128 x 4194304
+# float32 (bd70f401). Where rows start anywhere more packs are 5% faster (16384 x 50257), as a block
+# waits for the ends of its row (d59c10db), and for entropies (149f8ed8). The best 20 of 1024 x
+# 128256 took 89 us by READER_OF_TOP, and 107 with 2 and 1024 (60ec50d0).
+READER, READER_OF_FEW_ROWS, READER_OF_TOP = (2, 512), (2, 1024), (4, 512)
+CUT_READER, CUT_READER_OF_LONG_ROWS = (4, 128), (6, 256)
+SHORT_READER = (2, 128)  # won at 2048 x 32000 (149f8ed8)
+MANY_COLS = 40000  # from here on a block that only reads is better large
+
+# `rank` of the others. On an H200 the first choice was within 5% of the fastest online setting at
+# 18 of 20 shapes from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%
+# (a46c9826).
+BEST_PACKS = 5  # of a thread
+
+# Estimates: two reads and a write instead of one of each, by as many SMs as there are rows, and
+# less than `safe` (16147d3a).
+OF_WRITES, MOST = 1.5, 3.9
+# One read if that is all: logsumexp takes 1.01 to 1.04 of a read on an H200 from 50257 columns on,
+# where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08 (bd70f401).
+OF_READS, OF_NARROW_READS, NARROW = 1.0, 1.25, 16384
+FEW_READS = 0.9  # rows for each SM
 
 
 @dataclass(frozen=True)
@@ -151,7 +182,7 @@ class Online(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield the widest pack and half of it, from the block size that gives a thread 4 packs.
+        """Yield the widest pack and half of it.
 
         Where rows are only read half of a pack was never among the fastest, but more loads in
         flight were: bfloat16 16384 x 50257 took 378 us for entropies with 3, and 384 with 4.
@@ -162,9 +193,9 @@ class Online(Strategy):
         found = [
             cls(pack, unroll, block)
             for pack in packs
-            for unroll in ((1, 2, 3, 4, 6) if reads else (1, 2, 4))
-            for block in (128, 256, 512, 1024)
-            if block * pack <= max(problem.cols, 128 * pack)
+            for unroll in (READER_UNROLLS if reads else UNROLLS)
+            for block in BLOCK_SIZES
+            if block * pack <= max(problem.cols, BLOCK_SIZES[0] * pack)
         ]
         if not problem.function.reduces:
             found += cls._sharing(problem, pack)
@@ -193,8 +224,8 @@ class Online(Strategy):
         """Return settings of so many blocks a row that each loads its part at once."""
         return [
             cls(pack, unroll, block, parts)
-            for unroll in (1, 2, 4)
-            for block in (128, 256, 512)
+            for unroll in UNROLLS
+            for block in BLOCK_SIZES[:-1]
             if 1 < (parts := -(-problem.cols // (pack * unroll * block))) <= MOST_PARTS
         ]
 
@@ -207,56 +238,44 @@ class Online(Strategy):
         return self._rank_of_two_passes(problem)
 
     def _rank_of_writers(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
-
-        At bfloat16 4096 x 128256 an H200 takes 507 us so, and 526 with a block a row of 512
-        threads; at 16384 x 50257, whose rows start anywhere, 799 and 824.
-        """
+        """Order candidates where nothing is found of a row: 128 threads with 4 packs each."""
         packs = problem.cols / (self.pack_size * 512)
-        shares, unroll, threads = (True, 4, 128) if packs >= 4 else (False, 2, 512)
+        shares, unroll, threads = SHARED if packs >= SHARED_FROM else WHOLE
         distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
         return (-self.pack_size, (self.parts > 1) != shares, distance)
 
     def _rank_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates where rows are only read: by loads in flight, then by block size.
-
-        On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
-        x 128256 and 8192 x 151936 bfloat16, and 1024 threads at 128 x 4194304 float32. Where rows
-        start anywhere more packs are 5% faster (16384 x 50257): a block waits for the ends of its
-        row. So they are for entropies. At 2048 x 32000 128 threads won. The best 20 of 1024 x
-        128256 took 89 us with 4 packs and 512 threads, and 107 with 2 and 1024.
-        """
-        unroll, threads = 2, 512 if rows > arch.multiprocessors else 1024
+        """Order candidates where rows are only read: by loads in flight, then by block size."""
+        many_rows, many_cols = rows > arch.multiprocessors, problem.cols >= MANY_COLS
         cut = problem.alignment < self.pack_size
+        best = READER if many_rows else READER_OF_FEW_ROWS
         if problem.function.part is TOP:  # what is loaded together also gives the bound
-            return (-self.pack_size, abs(self.unroll - 4), abs(self.block_size - 512))
-        if self.keeps_packs(problem) and rows > arch.multiprocessors:
+            best = READER_OF_TOP
+        elif self.keeps_packs(problem) and many_rows:
             if cut or problem.function.part is MAX_SUM_DOT:
-                unroll, threads = (6, 256) if problem.cols >= MANY_COLS else (4, 128)
-            elif problem.cols < MANY_COLS:
-                threads = 128
+                best = CUT_READER_OF_LONG_ROWS if many_cols else CUT_READER
+            elif not many_cols:
+                best = SHORT_READER
         elif cut:
-            unroll, threads = 4, 128
+            best = CUT_READER
+        unroll, threads = best
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
 
     def _rank_of_two_passes(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads.
-
-        On an H200 the first choice was within 5% of the fastest online setting at 18 of 20 shapes
-        from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%.
-        """
+        """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads."""
         packs = problem.cols / (self.pack_size * self.block_size)
         unrolled, single = divmod(int(packs), self.unroll)
-        return (-self.pack_size, max(packs / 5, 5 / packs), unrolled + single, self.unroll)
+        return (
+            -self.pack_size,
+            max(packs / BEST_PACKS, BEST_PACKS / packs),
+            unrolled + single,
+            self.unroll,
+        )
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write instead of one of each, by as many SMs as there are rows.
-
-        One read if that is all: logsumexp takes 1.01 to 1.04 of a read on an H200 from 50257
-        columns on, where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08.
-        """
+        """Two reads and a write instead of one of each, by as many SMs as there are rows."""
         if not problem.writes_elements and problem.function.reduces:
-            narrow = 1.25 if problem.cols < 16384 else 1.0
-            return min(3.9, max(narrow, 0.9 * arch.multiprocessors / max(1, rows)))
-        return min(3.9, max(1.5, arch.multiprocessors / max(1, rows)))
+            least = OF_NARROW_READS if problem.cols < NARROW else OF_READS
+            return min(MOST, max(least, FEW_READS * arch.multiprocessors / max(1, rows)))
+        return min(MOST, max(OF_WRITES, arch.multiprocessors / max(1, rows)))

@@ -29,6 +29,14 @@ MOST_STAGES = 8
 SMALLEST_ROW = 4 * KIB  # below, a block has less than two warps of packs: `warp` is for those
 BARRIER_BYTES = 8
 
+THREADS_ON_SM = 1024  # what `rank` prefers: a guess that no measurement has confirmed (314b997b)
+
+# Estimates, fitted on an H200 (314b997b): behind `block` where a thread holds few elements, and
+# ahead of all that read rows twice. Where clusters are there a wide row is better cut: rings of
+# bulk copies won nowhere. Rows too few for the GPU want more than one block each.
+FEW_ROWS = 10  # times fewer than SMs
+OF_FEW_ROWS, OF_ROWS_BESIDE_CLUSTERS, OF_ROWS = 1.45, 1.4, 1.25
+
 
 @dataclass(frozen=True)
 class Shared(Strategy):
@@ -169,24 +177,19 @@ class Shared(Strategy):
         return resident_blocks(self.launch(problem).shared_bytes, self.block_size, arch)
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: about 1024 threads an SM, then the copies that need no registers.
-
-        A guess that no measurement has confirmed.
-        """
+        """Order candidates: about 1024 threads an SM, then the copies that need no registers."""
         threads = self.block_size * self._resident(problem, arch)
-        return (abs(math.log2(threads / 1024)), -self.copy, self.stages, self.block_size)
+        return (abs(math.log2(threads / THREADS_ON_SM)), -self.copy, self.stages, self.block_size)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Behind `block` where a thread holds few elements, and ahead of all that read rows twice.
+        """More than a copy: loads, exponentials and stores of a row follow each other.
 
-        Loads, exponentials and stores of a row follow each other, and few rows fit an SM. Where
-        clusters are there a wide row is better cut: rings of bulk copies won nowhere on an H200.
-        Rows too few for the GPU want more than one block each.
+        And few rows fit an SM.
         """
-        if rows * 10 < arch.multiprocessors:
-            return 1.45
-        return 1.4 if arch.compute_capability >= (9, 0) else 1.25
+        if rows * FEW_ROWS < arch.multiprocessors:
+            return OF_FEW_ROWS
+        return OF_ROWS_BESIDE_CLUSTERS if arch.compute_capability >= (9, 0) else OF_ROWS
 
 
 def _row_packs(problem: Problem, pack_size: int) -> int:

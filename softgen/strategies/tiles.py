@@ -20,6 +20,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, asks_place, knob
 from softgen.strategies.columnar import inputs_of, sums_in_place
+from softgen.strategies.costs import Term
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -31,6 +32,25 @@ APART = (1, 2, 3, 4, 5, 7, 8)  # of a candidate
 MOST_HELD = 48  # registers of elements of a candidate
 ROUNDS = (1, 2, 4, 8)  # of a candidate
 LONGEST_ROW = 256  # bytes, of a candidate along the last axis
+
+# The terms of `rank`, fitted on an H200 (20287baa), but for those with a commit of their own.
+# bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads, 11.4 by 128 of which 8 are idle,
+# 12.8 by 64 of which 16 are, and 13.5 by 96 of which two share a row: all of them with `apart` 1,
+# where a warp's accesses are four. Where they are one or two it is 7.3 us by 192 threads, 7.6 by 96
+# and 8.3 by 480.
+IDLE = 2.5  # all threads (aa7201bc)
+SHARING, THREADS, HELD = Term(0.3), Term(0.3, 128), Term(0.3, 32)
+WAVEFRONT = 0.1  # an access of a warp to shared memory (40402b00)
+MOVED = Term(0.3, 2 * MAX_PACK_BYTES)  # bytes a thread (0795f176)
+
+# Estimates, over the time of a copy. Along the last axis rows below 16 bytes: `warp` takes 1.3
+# times as long at 4 columns of bfloat16, 1.8 at 3 of float32. Where its accesses are of 2 bytes it
+# takes 2.2 to 2.7 times as long at 3 and 7 columns (7eace6aa).
+OF_SHORT_ROWS, OF_OTHER_ROWS = 0.95, 1.05
+# A few columns fit the registers of one thread: `columns` takes 0.92 of the time there (20287baa).
+FEW_COLS, OF_FEW_COLS = 4, 1.1
+# Inner of a sector or two, and more. Fitted (a025bbd5).
+SMALL_INNER, OF_SMALL_INNER, OF_LARGE_INNER = 64, 1.02, 1.2  # bytes
 
 
 @dataclass(frozen=True)
@@ -187,37 +207,25 @@ class Tiles(Strategy):
         return inputs_of(problem) * of_input
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
-        """Order candidates: few idle threads, small blocks, a thread a row, banks for all.
-
-        bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads on an H200, 11.4 by 128 of
-        which 8 are idle, 12.8 by 64 of which 16 are, and 13.5 by 96 of which two share a row: all
-        of them with `apart` 1, where a warp's accesses are four. Where they are one or two it is
-        7.3 us by 192 threads, 7.6 by 96 and 8.3 by 480.
-        """
+        """Order candidates: few idle threads, small blocks, a thread a row, banks for all."""
         rounds = self.rounds(problem)
         used = self.outers * problem.layout.step * self.threads_per_row / self.block_size / rounds
         moved = self.tile_bytes(problem) / self.block_size
-        score = 2.5 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
-        score += 0.3 * abs(math.log2(self.block_size / 128)) + 0.1 * self._wavefronts(problem)
-        score += 0.3 * max(0.0, math.log2(2 * MAX_PACK_BYTES / moved))
-        return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
+        score = IDLE * (1 - used) + SHARING.above(self.threads_per_row)
+        score += THREADS.away(self.block_size) + WAVEFRONT * self._wavefronts(problem)
+        return score + MOVED.below(moved) + HELD.above(self.held(problem))
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time where packs along inner are less than a sector or two.
-
-        A few columns fit the registers of one thread: `columns` takes 0.92 of its time there.
-        """
+        """The copy's time where packs along inner are less than a sector or two."""
         size = problem.dtype.itemsize
         if problem.layout.step == 1:
-            # Accesses of 2 bytes: `warp` takes 2.2 to 2.7 times as long at 3 and 7 columns. Rows
-            # below 16 bytes: 1.3 times at 4 of bfloat16, and 1.8 at 3 of float32.
-            short = problem.cols * size < MAX_PACK_BYTES
-            return 0.95 if short or problem.alignment * size <= 2 else 1.05
-        if problem.cols <= 4:
-            return 1.1
-        small = problem.layout.step * size <= 64
-        return 1.02 if small or cls._is_narrow(problem) else 1.2
+            short = problem.cols * size < MAX_PACK_BYTES or problem.alignment * size <= 2
+            return OF_SHORT_ROWS if short else OF_OTHER_ROWS
+        if problem.cols <= FEW_COLS:
+            return OF_FEW_COLS
+        small = problem.layout.step * size <= SMALL_INNER or cls._is_narrow(problem)
+        return OF_SMALL_INNER if small else OF_LARGE_INNER
 
     @classmethod
     def _is_cut(cls, problem: Problem) -> bool:
