@@ -26,14 +26,20 @@ MOST_UNROLL = 8  # packs that a thread loads at once: as far as FastSoftmax's se
 
 
 def knob(
-    short: str, meaning: str, *, constant: bool = True, default: Any = dataclasses.MISSING
+    short: str,
+    meaning: str,
+    *,
+    constant: bool = True,
+    unnamed: int | None = None,
+    default: Any = dataclasses.MISSING,
 ) -> Any:
     """Declare a field of a Strategy: its letter in kernel names and its meaning in one line.
 
-    It becomes a constant of the emitted file, unless it only decides which text there is. Where it
-    has its default, neither names nor files say it: a knob may be added and older names stay.
+    It becomes a constant of the emitted file, unless it only decides which text there is, or has
+    the value `unnamed`. Where it has its default, neither names nor files say it: a knob may be
+    added and older names stay.
     """
-    metadata = {"short": short, "meaning": meaning, "constant": constant}
+    metadata = {"short": short, "meaning": meaning, "constant": constant, "unnamed": unnamed}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -184,7 +190,8 @@ class Strategy(abc.ABC):
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ()
+        found = ((field.name, field.metadata.get("unnamed")) for field in self.fields())
+        return tuple(name for name, value in found if getattr(self, name) == value)
 
     @property
     def needs(self) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.base import Strategy, knob
 from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced, packed_knob
@@ -57,13 +57,6 @@ class Block(Sliced):
     triggers = True
     turns = True
     past_rows = True
-    takes = frozenset(
-        {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
-            Feature.RANKS,
-        }
-    )
     cuts_sums = True
     layouts = (Rows, Strided, Shards)
 

@@ -104,11 +104,6 @@ class ColumnsInRegisters(Columnar):
     packed: bool = packed_knob()
     shared_cols: int = knob("s", "of them, those in shared memory", default=0)
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("shared_cols",) if self.shared_cols == 0 else ()
-
     def describe(self, problem: Problem) -> str:
         """Return how rows are held, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"

@@ -70,7 +70,7 @@ class Cooperative(Strategy):
     groups: int = knob("n", "rows worked on at once, at most", constant=False)
     stages: int = knob("s", "chunks in the ring")
     in_flight: int = knob("f", "stages that are kept for loads on their way")
-    prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
+    prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads", unnamed=0)
     held: int = knob("h", "chunks of a slice kept in registers", default=0)
 
     needs = (9, 0)
@@ -176,11 +176,6 @@ class Cooperative(Strategy):
         chunks = self.chunks(problem)
         ahead = max(0, self.stages - chunks - self.in_flight)
         return 1 + -(-ahead // chunks)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("prefetch",) if self.prefetch == 0 else ()
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""

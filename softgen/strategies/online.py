@@ -71,7 +71,7 @@ class Online(Strategy):
     layouts = (Rows, Strided, AnyWidth)
 
     pack_size: int = knob("p", "elements moved by one load or store")
-    unroll: int = knob("u", "packs that a thread loads before it uses the first")
+    unroll: int = knob("u", "packs that a thread loads before it uses the first", unnamed=1)
     block_size: int = knob("b", "threads in a block")
     parts: int = knob("s", "blocks that share a row of which nothing is found", default=1)
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers", default=1)
@@ -127,12 +127,6 @@ class Online(Strategy):
             return f"{blocks} a row, of which nothing is found; any size and alignment"
         parts = problem.function.part.plural
         return f"one block strides over a row, {parts}; any size and alignment"
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        names = ("unroll", "parts", "min_blocks")
-        return tuple(name for name in names if getattr(self, name) == 1)
 
     def _caps(self, problem: Problem) -> bool:
         """Return whether it is known how many registers a thread needs."""

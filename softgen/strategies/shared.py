@@ -59,7 +59,7 @@ class Shared(Strategy):
     copy: int = knob(
         "y", "how a row is loaded: 0 by registers, 1 cp.async, 2 bulk copy", constant=False
     )
-    stages: int = knob("s", "rows that are on their way or in use")
+    stages: int = knob("s", "rows that are on their way or in use", unnamed=1)
     multiprocessors: int = knob(
         "n", "SMs that a grid which strides over the rows is for; 0: any grid", constant=False
     )
@@ -121,11 +121,6 @@ class Shared(Strategy):
     def needs(self) -> tuple[int, int]:
         """The first compute capability that has the instructions of this setting."""
         return NEEDS.get(self.copy, super().needs)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("stages",) if self.stages == 1 else ()
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp and the stages."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
@@ -88,6 +88,14 @@ def packed_knob() -> Any:
 @dataclass(frozen=True)
 class Sliced(Strategy):
     """Base of strategies whose threads hold packs of one slice of a row each."""
+
+    takes = frozenset(Feature) - {
+        *(Feature.GIVEN_PAIRS, Feature.FILTERS, Feature.SLOPES, Feature.PLACES)
+    }
+    # Whether the compiler can tell that all threads of a block have the same row.
+    one_row_a_block: ClassVar[bool] = False
+    # Whether blocks may write a slice in place while others still read the one beside it.
+    writes_early: ClassVar[bool] = False
 
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
@@ -229,16 +237,6 @@ class Sliced(Strategy):
         halves = problem.out_dtype.itemsize <= 2
         pays = problem.logs_sum or (self.realigns(problem) and not problem.modifiers)
         return self.packed and halves and pays
-
-    @property
-    def one_row_a_block(self) -> bool:
-        """Whether the compiler can tell that all threads of a block have the same row."""
-        return False
-
-    @property
-    def writes_early(self) -> bool:
-        """Whether blocks may write a slice in place while others still read the one beside it."""
-        return False
 
     @property
     def needs(self) -> tuple[int, int]:

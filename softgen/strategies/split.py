@@ -38,12 +38,7 @@ class Split(Sliced):
 
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
-    takes = frozenset(
-        {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.FLOAT8),
-        }
-    )
+    takes = Sliced.takes - {Feature.PICKS, Feature.TOPS, Feature.RANKS}
     cuts_sums = True
     layouts = (Rows, Strided)
 

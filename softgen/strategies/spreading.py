@@ -38,7 +38,7 @@ WALK_REGISTERS = 8
 class Spreading(Columnar):
     """Base of Spread: groups of `group_size` resident blocks that share adjacent rows."""
 
-    cols_per_thread: int = knob("c", "elements of a row held by one thread")
+    cols_per_thread: int = knob("c", "elements of a row held by one thread", unnamed=0)
     group_size: int = knob("k", "blocks that share a row")
     groups: int = knob("n", "groups that work at once, at most", constant=False)
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
@@ -48,12 +48,6 @@ class Spreading(Columnar):
     )
 
     alone = False
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        unneeded = (("unroll", 1), ("cols_shared", 0), ("cols_per_thread", 0))
-        return tuple(name for name, value in unneeded if getattr(self, name) == value)
 
     def flat(self, problem: Problem) -> bool:
         """Whether packs cross the end of inner."""

@@ -38,13 +38,8 @@ class Strips(Columnar):
 
     takes = Columnar.takes | {Feature.PLACES, Feature.ENDS}
 
-    unroll: int = knob("u", "columns that a thread loads before it uses the first")
+    unroll: int = knob("u", "columns that a thread loads before it uses the first", unnamed=1)
     cluster_size: int = knob("k", "blocks that share a row", default=1)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("unroll",) if self.unroll == 1 else ()
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""

@@ -70,11 +70,6 @@ class Tiles(Strategy):
     block_size: int = knob("b", "threads in a block")
     apart: int = knob("a", "outer indices from one thread's to its neighbour's", default=1)
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("apart",) if self.apart == 1 else ()
-
     def describe(self, problem: Problem) -> str:
         """Return what a block has, for the header of a file."""
         return f"a block moves {self.outers} outer indices in packs, through shared memory"

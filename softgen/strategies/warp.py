@@ -85,7 +85,7 @@ class Warp(Sliced):
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")
-    rows_per_access: int = knob("r", "rows that a thread group holds at once")
+    rows_per_access: int = knob("r", "rows that a thread group holds at once", unnamed=1)
     padding: bool = knob(
         "pad", "whether the group covers more columns than the row has", constant=False
     )
@@ -140,11 +140,6 @@ class Warp(Sliced):
             self.refuse(
                 f"a lane would hold {registers} registers of elements; at most {limit} do not spill"
             )
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("rows_per_access",) if self.rows_per_access == 1 else ()
 
     @property
     def skipping(self) -> bool:
