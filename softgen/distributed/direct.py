@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.distributed import local, tuned
-from softgen.distributed.collective import Collective
+from softgen.distributed.exchange import Collective
 from softgen.distributed.mailboxes import Mailboxes, patience_of
 from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
@@ -132,6 +132,14 @@ class Direct:
     def total(self, sums: Any) -> Any:
         """Return the sums over the processes; see Gathered."""
         return self.collective.total(sums)
+
+    def first_column(self, given: int, x: Any) -> int:
+        """Return the number of the shard's first column; see Gathered."""
+        return self.collective.first_column(given, x)
+
+    def all_columns(self, given: int, x: Any) -> int:
+        """Return how many columns all processes have; see Gathered."""
+        return self.collective.all_columns(given, x)
 
     def _chosen(
         self,

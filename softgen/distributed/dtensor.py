@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from softgen.distributed.gathered import offset_of
 from softgen.errors import InvalidValueError, NotSupportedError
 from softgen.torch.dtensor import is_dtensor, shard_dim, whole
 
@@ -53,6 +54,12 @@ class Sharded(NamedTuple):
         every, size = x.shape[at], mesh.size(along[0])
         offset = min(every, mesh.get_local_rank(along[0]) * -(-every // size))
         return cls(x.to_local(), mesh.get_group(along[0]), x, along[0], offset)
+
+    def first(self, offset: Any) -> int:
+        """Return the number of the shard's first column; -1 where the processes have to ask."""
+        if offset is not None:
+            return offset_of(offset)
+        return -1 if self.offset is None else self.offset
 
     @property
     def shards_rows(self) -> bool:

@@ -13,7 +13,6 @@ from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
 from softgen.distributed.functional import checked, result_dtype
-from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.layers import integers
@@ -96,7 +95,7 @@ def token_log_probs(
     x, ids = checked(placed.x), integers("ids", placed.like_rows(ids))
     count = count_of(ids.shape, x.shape)
     number, of_rows = _temperature(temperature, x)
-    start, name = start_in(offset, placed), name_of(placed.group)
+    start, name = placed.first(offset), name_of(placed.group)
     several = ids if ids.dim() == x.dim() else ids[..., None]
     entropies: Any = None
     if return_entropy:
@@ -167,19 +166,12 @@ def cross_entropy(
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    start, name = start_in(offset, placed), name_of(placed.group)
+    start, name = placed.first(offset), name_of(placed.group)
     classes = -1 if placed.source is None else placed.source.shape[-1]
     request = (x, target, start, classes, ignored, smoothing, z_loss, overwrite, name)
     loss, lse = operators.losses(*request)
     loss = placed.rows(reduced(loss, target, ignored, reduction).to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
-
-
-def start_in(offset: int | None, placed: Sharded) -> int:
-    """Return the number of the shard's first column; -1 where the processes have to ask."""
-    if offset is not None:
-        return start_of(offset)
-    return -1 if placed.offset is None else placed.offset
 
 
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:

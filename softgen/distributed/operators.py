@@ -15,14 +15,7 @@ import torch
 from softgen.call.losses import smoothing_of
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
-from softgen.distributed.vocabulary import (
-    all_columns,
-    chosen,
-    first_column,
-    logits_at,
-    nearest,
-    scale_by_row,
-)
+from softgen.distributed.vocabulary import chosen, logits_at, nearest, scale_by_row
 from softgen.errors import NotSupportedError
 from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
@@ -236,12 +229,12 @@ def _losses(
 ) -> tuple[Any, Any]:
     """Return the cross entropy of each row, and lse."""
     smoothing = smoothing_of(smoothing)  # of compiled code nobody has looked at it
-    start = first_column(first, x, exchange.group)
+    start = exchange.first_column(first, x)
     if not smoothing:
         found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
         return found
     rows, lse = exchange.losses(x, target, start, ignored, 0.0)
-    mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
+    mean = exchange.total(x.sum(-1, dtype=wide(x))) / exchange.all_columns(classes, x)
     # 0 times that of a target of probability 0 would be NaN; that of no target is.
     of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
     rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
@@ -275,11 +268,11 @@ def _of_shard(
         return _like(x)
     *place, name = given
     of_rows = (lse.detach(), rows.detach(), upstream.detach())
-    return _of_rows(exchange_named(name, x).group, x.detach(), out, target, *of_rows, *place)
+    return _of_rows(exchange_named(name, x), x.detach(), out, target, *of_rows, *place)
 
 
 def _of_rows(
-    group: Any,
+    exchange: Any,
     x: Any,
     out: Any,
     target: Any,
@@ -293,9 +286,8 @@ def _of_rows(
     z_loss: float,
 ) -> Any:
     """Return dx of losses, which is written to `out` unless that is None."""
-    start, every = first_column(first, x, group), 1
-    if smoothing:
-        every = all_columns(classes, x, group)
+    start = exchange.first_column(first, x)
+    every = exchange.all_columns(classes, x) if smoothing else 1
     more = (upstream.to(lse.dtype).contiguous(), smoothing, z_loss, rows, start, every, out)
     return local.cross_entropy_backward(x, target, ignored, lse, *more)
 
@@ -401,7 +393,7 @@ def linear_losses(
         if any(wanted):
             upstream = shares if factors is None else shares[part]
             more = (target[part], lse[part], rows[part], upstream, *place)
-            _add_gradient(head, exchange.group, part, logits, *more)
+            _add_gradient(head, exchange, part, logits, *more)
     summed = (rows if factors is None else rows * factors).sum()
     summed = summed if divisor is None else summed / divisor
     return rows, summed, lse, *_gradients(head, exchange, x, (x.dtype, accumulate, wide(x)))
@@ -441,7 +433,7 @@ def linear_losses_backward(
     g = upstream.detach().expand(rows.shape)
     for part, logits in head:
         more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
-        _add_gradient(head, exchange.group, part, logits, *more)
+        _add_gradient(head, exchange, part, logits, *more)
     dx, dweight, dbias = _gradients(head, exchange, x, (x.dtype,) * 3)
     return dx, dweight, dbias
 
@@ -451,10 +443,10 @@ def _head(x: Any, weight: Any, bias: Any, *rest: Any) -> Head:
     return Head(x.detach(), weight.detach(), None if bias is None else bias.detach(), *rest)
 
 
-def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) -> None:
+def _add_gradient(head: Any, exchange: Any, part: slice, logits: Any, *given: Any) -> None:
     """Let logits become their gradient, and add what it makes; `given` are those of _of_rows."""
     if logits.numel():
-        _of_rows(group, logits, logits, *given)
+        _of_rows(exchange, logits, logits, *given)
     head.add(part, logits)
 
 
@@ -500,7 +492,7 @@ def token_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities of ids, (..., k), and lse."""
     x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
-    start = first_column(first, x, exchange.group)
+    start = exchange.first_column(first, x)
     m, d, logits = exchange.pairs(x, scale, chosen(x, ids, start, scale))
     log_sum = torch.log(d)
     log_probs = (logits - m[..., None]) - log_sum[..., None]
@@ -522,7 +514,7 @@ def token_log_probs_entropy(
     The log-probabilities are off by the rounding of lse.
     """
     x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
-    start = first_column(first, x, exchange.group)
+    start = exchange.first_column(first, x)
     entropy, lse, logits = exchange.entropy(x, scale, chosen(x, ids, start, scale))
     lse = lse.masked_fill(lse == torch.inf, torch.nan)
     log_probs = (logits - lse[..., None]).masked_fill_(logits == torch.inf, torch.nan)
@@ -552,7 +544,7 @@ def token_log_probs_backward(
         return _like(x)
     x, lse = x.detach(), lse.detach()
     temperature, scale = (number if of_rows is None else of_rows), _scale(number, of_rows)
-    start = first_column(first, x, exchange_named(group, x).group)
+    start = exchange_named(group, x).first_column(first, x)
     at, mine = nearest(x, ids, start)
     # An id of no process, or a row that is NaN anyway.
     g = upstream.detach().masked_fill(log_probs.isnan() & (upstream != 0), torch.nan)
