@@ -1,4 +1,4 @@
-"""DTensors as shards: what of one lies here, and results placed as it is."""
+"""DTensors as shards: the part of one that lies here, and results that are placed like it."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Sharded(NamedTuple):
         return y if x is None else whole(y, x.device_mesh, x.placements, x.shape)
 
     def rows(self, found: Any) -> Any:
-        """Return a result of the rows, or one for all: the same in the group."""
+        """Return a result of each row, or one for all rows, which is the same in the group."""
         x = self.source
         if x is None:
             return found
@@ -88,7 +88,7 @@ class Sharded(NamedTuple):
         return given.redistribute(self.source.device_mesh, self._of_rows()).to_local()
 
     def _of_rows(self) -> list[Any]:
-        """Return how what there is one of per row is placed."""
+        """Return the placements of a result of each row."""
         from torch.distributed.tensor import Replicate
 
         placements = list(self.source.placements)

@@ -55,7 +55,7 @@ class Collective(Gathered):
         return torch.tensor([[x.shape[-1]]], device=x.device)
 
     def total(self, sums: Any) -> Any:
-        """Return what a number a row adds up to over the processes."""
+        """Return the sums over the processes, one a row."""
         if self.size > 1 and sums.numel():
             dist.all_reduce(sums, group=self.group)
         return sums

@@ -155,8 +155,8 @@ class Gathered(abc.ABC):
 def _grouped(hs: Any, lses: Any) -> tuple[Any, Any]:
     """Return the entropy and lse of whole rows from those of their shards, (processes, rows).
 
-    Nothing is below 0 that is added up. A row of nothing but -inf divides 0 by 0, and one with +inf
-    infinities: its entropy is NaN.
+    No term of the sum is below 0. A row of nothing but -inf divides 0 by 0, and a row with +inf
+    infinity by infinity: its entropy is NaN.
     """
     of = module_of(lses)
     top = of.amax(lses, 0)

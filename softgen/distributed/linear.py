@@ -54,8 +54,8 @@ def linear_cross_entropy(
             int64, of input's shape without the last dimension.
         linear_bias_local: the bias of this process's classes, (classes,), of input's dtype; or a
             DTensor that is sharded likewise.
-        weight: what the loss of each class is times, (classes of all processes,), the same in each;
-            any float dtype, without a gradient. Not with label_smoothing.
+        weight: what the loss of each class is multiplied by, (classes of all processes,), the same
+            in each; any float dtype, without a gradient. Not with label_smoothing.
         ignore_index: a target that counts for nothing.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: as in `cross_entropy`.

@@ -103,7 +103,7 @@ def softmax(x: torch.Tensor, dtype: torch.dtype, log: bool, group: str) -> torch
 
 @_operator(lambda sums, group: _like(sums))
 def total(sums: torch.Tensor, group: str) -> torch.Tensor:
-    """Return what a number a row adds up to over the processes."""
+    """Return the sums over the processes, one a row."""
     return exchange_named(group, sums).total(sums.detach().clone())
 
 
@@ -228,14 +228,15 @@ def _losses(
     z_loss: float,
 ) -> tuple[Any, Any]:
     """Return the cross entropy of each row, and lse."""
-    smoothing = smoothing_of(smoothing)  # of compiled code nobody has looked at it
+    smoothing = smoothing_of(smoothing)  # compiled code has not checked it
     start = exchange.first_column(first, x)
     if not smoothing:
         found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
         return found
     rows, lse = exchange.losses(x, target, start, ignored, 0.0)
     mean = exchange.total(x.sum(-1, dtype=wide(x))) / exchange.all_columns(classes, x)
-    # 0 times that of a target of probability 0 would be NaN; that of no target is.
+    # 0 times the infinite loss of a target of probability 0 would be NaN. A row without a target
+    # stays NaN.
     of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
     rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
     return rows.masked_fill_(target == ignored, 0), lse
@@ -299,7 +300,7 @@ def _like_linear(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any
 
 
 def _like_wanted(given: Any, wanted: Any, dtypes: Any) -> tuple[Any, ...]:
-    """Return tensors like the gradients, and of no elements in the place of those not wanted."""
+    """Return tensors like the gradients that are wanted, and empty ones for the others."""
     return tuple(
         _like(each, dtype) if want else given[0].new_empty(0, dtype=dtype)
         for each, want, dtype in zip(given, wanted, dtypes, strict=True)
@@ -336,7 +337,7 @@ def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
 
 
 def _shares(lse: Any, factors: Any, divisor: Any) -> Any:
-    """Return what the losses of rows are times in their sum: a number for all, or one a row."""
+    """Return the factors of the losses in their sum: a number for all rows, or one a row."""
     shares = lse.new_ones(1) if factors is None else factors
     return shares if divisor is None else shares / divisor
 
@@ -367,10 +368,10 @@ def linear_losses(
         weight: (columns of this process, hidden).
         target: (rows,).
         bias: (columns of this process,), or None.
-        factors: what the losses of rows are times in the sum, (rows,), or None.
+        factors: what the loss of each row is multiplied by in the sum, (rows,), or None.
         divisor: what divides the sum, of no dimensions, or None.
-        wanted: whether the gradients of x, weight and bias are: that of x is added up over the
-            processes, that of weight is of the dtype `accumulate`, that of bias in the type of the
+        wanted: whether the gradients of x, weight and bias are wanted. That of x is added up over
+            the processes, that of weight has the dtype `accumulate`, that of bias the type of the
             arithmetic.
         first: as in `losses`.
         classes: as in `losses`.
@@ -451,7 +452,7 @@ def _add_gradient(head: Any, exchange: Any, part: slice, logits: Any, *given: An
 
 
 def _gradients(head: Any, exchange: Any, x: Any, dtypes: Any) -> Any:
-    """Return the gradients that were made, of these dtypes: that of x over all processes."""
+    """Return the gradients that were made, in these dtypes; that of x is of all processes."""
     dx = None if head.dx is None else exchange.total(head.dx)
     return tuple(
         x.new_empty(0, dtype=dtype) if each is None else each.to(dtype)

@@ -58,12 +58,12 @@ class Choice:
 
 
 def list_of(chosen: int) -> int:
-    """Return the length of a list of so many, a power of two."""
+    """Return the length of a list that holds so many keys, a power of two."""
     return int(2 ** (chosen - 1).bit_length())
 
 
-# Of 32 names a warp finds the k-th by itself: of random elements 31 are not behind the 20th. With
-# as many names as are chosen it would be five times the choice.
+# A warp finds the k-th of 32 names by itself. Of random elements 31 are not behind the 20th name.
+# With only as many names as are chosen, five times as many elements would pass the bound.
 MOST_OF_FEW_NAMES = 24
 MANY_NAMES = 128
 
@@ -73,26 +73,26 @@ MOST_FOUND = 512
 MANY = 128
 LEAST_ROW_NAMES = 64
 
-MOST_OF_CHUNK = 8  # elements that are behind a bound at once
+MOST_OF_CHUNK = 8  # elements that are compared with a bound at once
 
 
 def names(chosen: int, threads: int) -> int:
-    """Return of how many names a bound is made, where so many are chosen."""
+    """Return how many names make a bound, where so many elements are chosen."""
     return WARP_SIZE if chosen <= MOST_OF_FEW_NAMES else min(MANY_NAMES, threads)
 
 
 def lanes_of_name(chosen: int, threads: int) -> int:
-    """Return of how many lanes a name is that the blocks of a row tell each other.
+    """Return how many lanes share one of the names that the blocks of a row tell each other.
 
-    Of 64 names of a row, and of twice those that are chosen, 1.4 times as many elements pass the
-    bound as are chosen, or fewer. All blocks compare all names of the `threads` of a row.
+    With 64 names of a row, and twice as many as are chosen, the elements that pass the bound are at
+    most 1.4 times those chosen. All blocks compare all names of the `threads` of a row.
     """
     wanted = max(LEAST_ROW_NAMES, 2 * chosen)
     return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
 
 
 def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
-    """Return the shared memory of what the blocks of a row tell each other of a choice."""
+    """Return the shared memory for what the blocks of a row tell each other about a choice."""
     chosen, number = problem.function.chosen, problem.compute_dtype.itemsize
     sent = -(-chosen // WARP_SIZE) * WARP_SIZE
     slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
@@ -104,16 +104,16 @@ def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
 
 
 def most_found(chosen: int, strategy: Strategy) -> int:
-    """Return how many keys a board has a place for: a row's, or those of what a block holds.
+    """Return how many keys a board has a place for: those of a row, or of a block's slice.
 
-    And what up to 16 blocks of a cluster tell the first: 32 or 64 each.
+    The first block of a cluster also has the keys of up to 16 blocks: 32 or 64 of each.
     """
     many = chosen > WARP_SIZE and "cluster_size" in strategy.knobs
     return MOST_FOUND if isinstance(strategy, Sliced) and not many else 2 * MOST_FOUND
 
 
 def chunk(strategy: Sliced) -> int:
-    """Return how many of a thread's elements are compared with a bound by the largest of them.
+    """Return how many of a thread's elements are compared with a bound at once: their largest is.
 
     They are adjacent, or of single loads.
     """
@@ -142,9 +142,9 @@ def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
 
 
 def rank_bytes(problem: Problem, parts: int) -> int:
-    """Return the shared memory of what `parts` of a row count beside each id.
+    """Return the shared memory for the counts that `parts` of a row have for each id.
 
-    An even number of words each, as what is no whole 8 bytes would be padded somewhere.
+    Each part has an even number of words, as an odd one would be padded to 8 bytes somewhere.
     """
     ids = problem.function.ranked
     return 4 * parts * (ids + ids % 2)

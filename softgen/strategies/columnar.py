@@ -24,7 +24,7 @@ CLUSTERS = (1, 2, 4, 8, 16)
 BLOCKS = (64, 128, 256, 512, 1024)
 MOST_SHARED = 48 * KIB  # static
 
-# Up to so many parts a thread combines those of its rows itself, and saves a barrier.
+# A thread combines at most so many parts of its rows itself, which saves a barrier.
 MOST_PARTS_OF_A_THREAD = 16
 
 
@@ -34,9 +34,10 @@ def inputs_of(problem: Problem) -> int:
 
 
 def sums_in_place(problem: Problem) -> bool:
-    """Whether a thread that holds elements can sum their terms: each is of one element, or of sums.
+    """Whether a thread that holds elements can sum their terms.
 
-    Where parts with a maximum come of two inputs, only a walk adds them up.
+    It can where there is one input, or where parts are sums. Parts with a maximum that come from
+    two inputs are only added up by a walk.
     """
     return inputs_of(problem) == 1 or not problem.function.part.has_maximum
 
@@ -90,7 +91,7 @@ class Columnar(Strategy):
 
     @property
     def direct(self) -> bool:
-        """Whether each thread combines the parts of its own rows, all of its block's."""
+        """Whether each thread combines all parts that its block has of the thread's rows."""
         parts = self.warp_parts * self.pack_size
         return self.blocks_of_a_row == 1 and parts <= MOST_PARTS_OF_A_THREAD
 

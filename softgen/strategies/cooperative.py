@@ -27,8 +27,8 @@ from softgen.strategies.launch import Launch, before_dynamic
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
 
-# What a row's slice of a block should be at least: 4 chunks of 8 KB. Shorter ones leave the
-# exchange too little to hide behind: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
+# The least bytes of a block's slice of a row: 4 chunks of 8 KB. Shorter slices take too little time
+# to hide the exchange: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
 # slices of 64 KB and 1.31 in slices of 32 KB.
 LEAST_SLICE = 32 * KIB
 SIZES = (32, 16, 8, 4, 2)  # of groups, beside all SMs and half of them

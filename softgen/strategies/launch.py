@@ -50,8 +50,8 @@ class Launch:
             A cooperative kernel has to have them all.
         dependent: whether it may be launched before the launch before it has ended, for which the
             kernel waits (programmatic dependent launch).
-        most_rows: the rows that the kernel counts right; fewer where it divides their numbers in
-            32 bits.
+        most_rows: the most rows that the kernel takes; fewer than others where it divides their
+            numbers in 32 bits.
     """
 
     block_size: int

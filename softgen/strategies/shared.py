@@ -1,8 +1,9 @@
 """A row in the shared memory of one block, in its own dtype: each element is read once from memory.
 
-The kernel behind OneFlow's for rows above 1024 columns, but without its float32 copy of 16-bit
-rows, and up to what a block may opt in to, not 48 KB. The row gets there through registers, by
-cp.async or by a bulk copy; with several stages the next rows are on their way while one is reduced.
+OneFlow has such a kernel for rows above 1024 columns. This one makes no float32 copy of 16-bit
+rows, and takes all the shared memory that a block may opt in to, not 48 KB. The row gets
+there through registers, by cp.async or by a bulk copy; with several stages the next rows are on
+their way while one is reduced.
 """
 
 from __future__ import annotations

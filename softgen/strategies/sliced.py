@@ -54,8 +54,8 @@ def require_packable(
         "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
         f"not packs of {pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
     )
-    # What is done on the way out is done to widened elements. On the way in the largest of two has
-    # to stay the largest, and what is not there -inf.
+    # Hooks on the way out get widened elements. A hook on the way in has to keep the larger of two
+    # elements the larger, and -inf where there is no column.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
     if function.part is TOP and function.sums and not function.chooses_scores:
@@ -224,10 +224,10 @@ class Sliced(Strategy):
         return False
 
     def sums_packed(self, problem: Problem) -> bool:
-        """Return whether terms are summed of elements as they were loaded, two to a register.
+        """Return whether terms are summed from packed elements, two to a register.
 
-        That takes 4 instructions an element, and 6 if they are widened first: where the target is
-        waited for before the row, bfloat16 2048 x 32000 took 31.6 us on an H200, and 36.0.
+        That takes 4 instructions an element, and 6 if elements are widened first. bfloat16 2048 x
+        32000, where the target is waited for before the row, took 31.6 us on an H200, not 36.0.
         """
         reads = self.packed and not problem.writes_elements
         return reads and not problem.enters and not self.realigns(problem)
@@ -315,7 +315,7 @@ class Sliced(Strategy):
     def input_registers(self, problem: Problem) -> int:
         """Return what a thread needs for inputs beside the first, without their elements.
 
-        Nothing where they stay packed: the terms of a sum take less than a pair's.
+        0 where elements stay packed: the terms of a sum take fewer registers than pairs.
         """
         if self.packed:
             return 0
