@@ -268,7 +268,7 @@ class Cluster(Sliced):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time, above what one block holds well; and sooner where rows are few."""
+        """Little above the copy's time, and least where rows are few and long."""
         few_rows = rows * FEW_ROWS < arch.multiprocessors
         words = problem.cols * problem.compute_dtype.itemsize // 4
         if words > MOST_WORDS:

@@ -40,9 +40,9 @@ from softgen.strategies.sliced import (
     require_packable,
 )
 
-# Registers of elements from which on, and an axis above which, some columns are worth moving there;
-# and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
-# (4096, 4096) it gained nothing in float32.
+# Some columns are worth moving to shared memory from LEAST_SHARED registers of elements on, where
+# the axis is longer than SHARED_AXIS and a pack has SHARED_PACK bytes. Packs of 16 leave no
+# registers for their rows. At axis 0 of (4096, 4096) it gained nothing in float32 (a6681f7a).
 LEAST_SHARED, SHARED_AXIS, SHARED_PACK = 32, 4096, 8
 LEAST_OF_FLOAT64, MOST_OF_FLOAT64 = 8, 64  # columns of a thread: each has instructions of its own
 
@@ -163,7 +163,7 @@ class ColumnsInRegisters(Columnar):
         )
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: as of all columns, and shared memory for those there."""
+        """Return the launch shape: the usual one, and dynamic shared memory for columns there."""
         pack = self.pack_size * problem.dtype.itemsize
         held = self.shared_cols * self.block_size * pack
         launch = super().launch(problem)
@@ -269,11 +269,12 @@ class ColumnsInRegisters(Columnar):
         )
 
     def _sharing(self, problem: Problem, arch: Arch) -> Iterator[ColumnsInRegisters]:
-        """Yield it with about half of a thread's columns in shared memory, and with more.
+        """Yield this setting with about half of a thread's columns in shared memory, and with more.
 
-        Where an SM then holds more blocks, some of which load while others store: on an H200
-        float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM. In float64
-        it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 308 us, and 377.
+        That is where an SM then holds more blocks, some of which load while others store: on an
+        H200 float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM. In
+        float64 it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 308 us,
+        and 377.
         """
         cols, double = self.cols_per_thread, problem.compute_dtype is DType.FLOAT64
         full = 0 if double else self._blocks_in_registers(problem, arch)

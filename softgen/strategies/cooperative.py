@@ -77,7 +77,7 @@ class Cooperative(Strategy):
 
     @classmethod
     def computes(cls, problem: Problem) -> bool:
-        """Whether elements are written: it keeps rows for that, and `split` reads them once too."""
+        """Whether elements are written, for which it keeps rows; `split` reads them once too."""
         return problem.writes_elements and super().computes(problem)
 
     def check(self, problem: Problem, arch: Arch) -> None:

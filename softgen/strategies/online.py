@@ -215,7 +215,7 @@ class Online(Strategy):
 
     @classmethod
     def _sharing(cls, problem: Problem, pack: int) -> list[Online]:
-        """Return settings of so many blocks a row that each loads its part at once."""
+        """Return settings with so many blocks a row that each block loads its part at once."""
         return [
             cls(pack, unroll, block, parts)
             for unroll in UNROLLS

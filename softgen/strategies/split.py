@@ -84,7 +84,8 @@ class Split(Sliced):
     def most_of_float64(arch: Arch) -> int:
         """Return the registers that may hold elements in float64, whose exp wants many.
 
-        Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, 64 did 48 on sm_120.
+        Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, and 64 spilled 48 bytes
+        on sm_120.
         """
         return 32 if arch.compute_capability >= (12, 0) else 64
 

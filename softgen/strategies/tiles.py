@@ -159,7 +159,7 @@ class Tiles(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield blocks as full as whole packs allow, of small inner."""
+        """Yield blocks that are as full as whole packs allow, where inner is small."""
         inner, pack = problem.layout.step, problem.dtype.max_pack
         if inner == 1 and not cls._is_cut(problem):
             return
@@ -181,19 +181,19 @@ class Tiles(Strategy):
         yield from sorted(held, key=lambda s: s.rank(problem, rows, arch))
 
     def _turned(self, problem: Problem) -> Tiles:
-        """Return it with the threads of a warp on outer indices whose elements share few banks."""
+        """Return this setting with the `apart` whose warps meet in the fewest banks."""
         turned = [replace(self, apart=step) for step in APART if self.outers % step == 0]
         return min(turned, key=lambda s: s._wavefronts(problem))
 
     def _wavefronts(self, problem: Problem) -> int:
-        """Return how many accesses to shared memory one of a warp takes."""
+        """Return how many accesses to shared memory one load of a warp takes."""
         sharing, size = self.threads_per_row * problem.layout.step, problem.dtype.itemsize
         of_outer = problem.layout.step * problem.cols * size
         return _wavefronts(self.outers, self.apart, sharing, of_outer, size)
 
     @staticmethod
     def _is_light(problem: Problem, rounds: int) -> bool:
-        """Whether so many rows are what a thread moves in four packs."""
+        """Whether a thread moves so many rows in at most four packs."""
         return rounds * problem.cols * problem.dtype.itemsize <= 4 * MAX_PACK_BYTES
 
     def held(self, problem: Problem) -> int:
@@ -236,7 +236,7 @@ class Tiles(Strategy):
 
 @functools.cache
 def _wavefronts(outers: int, apart: int, sharing: int, of_outer: int, size: int) -> int:
-    """Return how many accesses to shared memory one of the first warp takes.
+    """Return how many accesses to shared memory one load of the first warp takes.
 
     A bank is a word of each 128 bytes; it gives one word at a time, to all who want that word.
 

@@ -143,7 +143,7 @@ class Warp(Sliced):
 
     @property
     def skipping(self) -> bool:
-        """It can where a thread has one row at a time."""
+        """Whether the template can leave out packs: where a thread has one row at a time."""
         return self.rows_per_access == 1
 
     @property
@@ -173,16 +173,16 @@ class Warp(Sliced):
         )
 
     def sorted_keys(self, problem: Problem) -> int:
-        """Return the most keys that a lane sorts at once: of packs, or of elements of a few."""
+        """Return the most keys that a lane sorts at once: of packs, or of a few packs' elements."""
         if not self.chooses_packs(problem):
             return self.cols_per_thread
         places = list_of(problem.function.chosen) // self.thread_group_width
         return max(self.packs, places * self.pack_size)
 
     def chooses_packs(self, problem: Problem) -> bool:
-        """Return whether packs are chosen before their elements: of a row that has many.
+        """Return whether packs are chosen before their elements, as in a row of many packs.
 
-        Of 64 elements in 8 packs all are compared: all packs may have one of the 8 largest.
+        All of 64 elements in 8 packs are compared, as each pack may have one of the 8 largest.
         """
         listed, packs = list_of(problem.function.chosen), problem.cols // self.pack_size
         return self.packed and packs >= 2 * listed >= 2 * self.thread_group_width
