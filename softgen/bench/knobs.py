@@ -7,10 +7,9 @@ import itertools
 
 from softgen.spec.arch import Arch
 from softgen.spec.problem import Problem
-from softgen.strategies.base import PACK_SIZES, Strategy
+from softgen.strategies.base import MOST_UNROLL, PACK_SIZES, Strategy
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant, candidates
-from softgen.strategies.walk import MOST_UNROLL
 
 # The values of the knobs that strategies share whose block walks over a row.
 SPANS: dict[str, tuple[int | bool, ...]] = {

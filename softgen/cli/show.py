@@ -96,7 +96,7 @@ def resources(variant: Variant, arch: Arch) -> tuple[dict[str, Any] | None, str 
         made = compile_offline(render(variant), arch)
     except (MissingDependencyError, CompileError) as error:
         return None, str(error)
-    from softgen.strategies.occupancy import blocks_per_multiprocessor
+    from softgen.strategies.launch import blocks_per_multiprocessor
 
     shared = made.shared_bytes + variant.launch.dynamic_shared_bytes
     blocks = blocks_per_multiprocessor(variant.launch, made.registers, shared, arch)

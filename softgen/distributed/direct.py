@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.distributed import local, tuned
-from softgen.distributed.collective import Collective
+from softgen.distributed.exchange import Collective
 from softgen.distributed.mailboxes import Mailboxes, patience_of
 from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
 from softgen.source.render import render
@@ -31,8 +31,9 @@ _MOST_LAUNCHES = 256
 # Kernels load 16 bytes at once where rows start on them.
 _BOUNDARY = 16
 
-# Bytes of a shard above which what writes no element takes two kernels. One would keep its blocks
-# waiting for other GPUs: bfloat16 4096 x 64128 took 191 us on two H200s so, and a read alone 127.
+# Where a shard has more bytes than this, a function that writes no elements takes two kernels. One
+# would keep its blocks waiting for other GPUs: bfloat16 4096 x 64128 took 191 us on two H200s
+# so, and a read alone 127.
 TWO_KERNELS = 32 << 20
 
 # The first column of a process without columns: no target is one of its own.
@@ -45,7 +46,7 @@ class Direct:
     Whether a call goes through them depends on what is the same in all processes: its rows, and
     what they found at the first call with about so many (`tuned.py`). Each launches a kernel for
     its own number of columns. Where no kernel holds so many in registers, and where two are faster,
-    one finds the parts of rows and another of one column a row sends them.
+    one kernel finds the parts of rows, and another, of one column a row, sends them.
 
     Attributes:
         size: how many processes it has.
@@ -132,6 +133,14 @@ class Direct:
     def total(self, sums: Any) -> Any:
         """Return the sums over the processes; see Gathered."""
         return self.collective.total(sums)
+
+    def first_column(self, given: int, x: Any) -> int:
+        """Return the number of the shard's first column; see Gathered."""
+        return self.collective.first_column(given, x)
+
+    def all_columns(self, given: int, x: Any) -> int:
+        """Return how many columns all processes have; see Gathered."""
+        return self.collective.all_columns(given, x)
 
     def _chosen(
         self,
@@ -234,7 +243,7 @@ class Direct:
         return found
 
     def _launcher(self, *key: Any) -> tuple[Any, Any, Any]:
-        """Return the launch or None, of each result what it is, and what makes words of inputs.
+        """Return the launch or None, the kind of each result, and what turns inputs into words.
 
         The key is the function, the types of x and of the result, columns, rows, and the GPU.
         """

@@ -1,9 +1,10 @@
-"""DTensors as shards: what of one lies here, and results placed as it is."""
+"""DTensors as shards: the part of one that lies here, and results that are placed like it."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from softgen.distributed.gathered import offset_of
 from softgen.errors import InvalidValueError, NotSupportedError
 from softgen.torch.dtensor import is_dtensor, shard_dim, whole
 
@@ -54,6 +55,12 @@ class Sharded(NamedTuple):
         offset = min(every, mesh.get_local_rank(along[0]) * -(-every // size))
         return cls(x.to_local(), mesh.get_group(along[0]), x, along[0], offset)
 
+    def first(self, offset: Any) -> int:
+        """Return the number of the shard's first column; -1 where the processes have to ask."""
+        if offset is not None:
+            return offset_of(offset)
+        return -1 if self.offset is None else self.offset
+
     @property
     def shards_rows(self) -> bool:
         """Whether another dimension of the mesh shards the rows."""
@@ -67,7 +74,7 @@ class Sharded(NamedTuple):
         return y if x is None else whole(y, x.device_mesh, x.placements, x.shape)
 
     def rows(self, found: Any) -> Any:
-        """Return a result of the rows, or one for all: the same in the group."""
+        """Return a result of each row, or one for all rows, which is the same in the group."""
         x = self.source
         if x is None:
             return found
@@ -81,7 +88,7 @@ class Sharded(NamedTuple):
         return given.redistribute(self.source.device_mesh, self._of_rows()).to_local()
 
     def _of_rows(self) -> list[Any]:
-        """Return how what there is one of per row is placed."""
+        """Return the placements of a result of each row."""
         from torch.distributed.tensor import Replicate
 
         placements = list(self.source.placements)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -10,16 +11,54 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from softgen import logs
-from softgen.distributed.collective import Collective
-from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.distributed.gathered import Gathered
+from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.switches import is_on
 from softgen.tuning.policy import batch_invariant_default
 
 if TYPE_CHECKING:
     from softgen.distributed.direct import Direct
 
+# PyTorch 2.13 has another name for it.
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
 # By process group, what its GPUs were found to be able to do; None for a Collective.
 _exchanges: WeakKeyDictionary[Any, Direct | None] = WeakKeyDictionary()
+
+
+class Collective(Gathered):
+    """Parts of rows by one all-gather of torch.distributed, over NCCL or, on the CPU, gloo."""
+
+    @cached_property
+    def size(self) -> int:
+        """How many processes it has."""
+        return int(dist.get_world_size(self.group))
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return int(dist.get_rank(self.group))
+
+    def gather(self, mine: Any) -> Any:
+        """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
+        every = mine.new_empty(self.size * mine.numel())
+        all_gather(every, mine.view(-1), group=self.group)
+        return every.view(self.size, *mine.shape)
+
+    def count(self, x: Any) -> Any:
+        """Return how many columns the shard has, as an array (1, 1) for `gather`."""
+        if x.is_cuda and torch.cuda.is_current_stream_capturing():
+            raise CaptureError(
+                "the columns of all shards are not known yet, and cannot be asked for while a "
+                "stream is captured; call once before, or give offset= and no label_smoothing"
+            )
+        return torch.tensor([[x.shape[-1]]], device=x.device)
+
+    def total(self, sums: Any) -> Any:
+        """Return the sums over the processes, one a row."""
+        if self.size > 1 and sums.numel():
+            dist.all_reduce(sums, group=self.group)
+        return sums
 
 
 def name_of(group: Any) -> str:

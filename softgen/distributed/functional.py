@@ -58,8 +58,9 @@ def logsumexp(x_local: Any, *, keepdim: bool = False, dtype: Any = None, group: 
     Returns:
         A tensor of the rows' shape, or a DTensor that is replicated over the group.
 
-    The gradient exp(x - lse) takes that of the result, which has to be the same in all processes,
-    as where each computes the same loss. -inf for a row of -inf, +inf where there is +inf.
+    The gradient is exp(x - lse) times that of the result, which has to be the same in all
+    processes, as where each computes the same loss. -inf for a row of -inf, +inf where there is
+    +inf.
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)

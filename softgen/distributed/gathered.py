@@ -5,9 +5,15 @@ from __future__ import annotations
 import abc
 import math
 from typing import Any
+from weakref import WeakKeyDictionary
 
+from softgen.call.scalars import whole
 from softgen.distributed import local
 from softgen.distributed.local import module_of
+from softgen.errors import InvalidValueError
+
+# By group, and how many columns this process has: those of each process, in the order of the ranks.
+_columns: WeakKeyDictionary[Any, dict[int, list[int]]] = WeakKeyDictionary()
 
 
 class Gathered(abc.ABC):
@@ -16,16 +22,54 @@ class Gathered(abc.ABC):
     x is a process's shard, (..., columns), and may have no column. All processes call the same
     methods in the same order, with the same rows; what is returned a row has the same bits on all.
     Nothing is sent where there is one process, or no row.
+
+    Attributes:
+        group: the process group, or the communicator.
     """
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
 
     @property
     @abc.abstractmethod
     def size(self) -> int:
         """How many processes there are."""
 
+    @property
+    @abc.abstractmethod
+    def rank(self) -> int:
+        """The number of this process."""
+
+    @abc.abstractmethod
+    def count(self, x: Any) -> Any:
+        """Return how many columns the shard has, as an array (1, 1) for `gather`."""
+
     @abc.abstractmethod
     def gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
+
+    def first_column(self, given: int, x: Any) -> int:
+        """Return the number of the shard's first column among the columns of all processes.
+
+        It is the one that is given. Where that is below 0 the processes ask each other, once for
+        each number of columns. Where the columns of one process change, those of all have to, or
+        the processes that know theirs would not answer.
+
+        Raises CaptureError where it is not known yet and the stream is captured.
+        """
+        return given if given >= 0 else sum(self._columns(x)[: self.rank])
+
+    def all_columns(self, given: int, x: Any) -> int:
+        """Return how many columns all processes have; `given` as in `first_column`."""
+        return given if given >= 0 else sum(self._columns(x))
+
+    def _columns(self, x: Any) -> list[int]:
+        """Return how many columns each process has, in the order of the ranks."""
+        known = _columns.setdefault(self.group, {})
+        cols = x.shape[-1]
+        if cols not in known:
+            known[cols] = self.gather(self.count(x)).reshape(-1).tolist()
+        return known[cols]
 
     def softmax(self, x: Any, dtype: Any, log: bool = False) -> Any:
         """Return this shard of the softmax, of `dtype`, or its logarithm."""
@@ -111,8 +155,8 @@ class Gathered(abc.ABC):
 def _grouped(hs: Any, lses: Any) -> tuple[Any, Any]:
     """Return the entropy and lse of whole rows from those of their shards, (processes, rows).
 
-    Nothing is below 0 that is added up. A row of nothing but -inf divides 0 by 0, and one with +inf
-    infinities: its entropy is NaN.
+    No term of the sum is below 0. A row of nothing but -inf divides 0 by 0, and a row with +inf
+    infinity by infinity: its entropy is NaN.
     """
     of = module_of(lses)
     top = of.amax(lses, 0)
@@ -145,3 +189,13 @@ def _pairs_of(every: Any) -> Any:
 def _contiguous(array: Any) -> Any:
     of_torch = hasattr(array, "contiguous")
     return array.contiguous() if of_torch else module_of(array).ascontiguousarray(array)
+
+
+def offset_of(given: Any) -> int:
+    """Return a caller's `offset`; raise InvalidTypeError or InvalidValueError if it is none."""
+    offset = whole("offset", given)
+    if not 0 <= offset < 2**63:
+        raise InvalidValueError(
+            f"offset must be the number of the shard's first column, 0 or above, got {offset}"
+        )
+    return offset

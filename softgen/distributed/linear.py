@@ -10,8 +10,6 @@ from softgen.call.losses import require_reduction, weights_of
 from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_named, name_of
-from softgen.distributed.losses import start_in
-from softgen.distributed.vocabulary import all_columns
 from softgen.errors import NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
@@ -56,8 +54,8 @@ def linear_cross_entropy(
             int64, of input's shape without the last dimension.
         linear_bias_local: the bias of this process's classes, (classes,), of input's dtype; or a
             DTensor that is sharded likewise.
-        weight: what the loss of each class is times, (classes of all processes,), the same in each;
-            any float dtype, without a gradient. Not with label_smoothing.
+        weight: what the loss of each class is multiplied by, (classes of all processes,), the same
+            in each; any float dtype, without a gradient. Not with label_smoothing.
         ignore_index: a target that counts for nothing.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: as in `cross_entropy`.
@@ -102,13 +100,13 @@ def linear_cross_entropy(
     dtype = dtype_of_loss(dtype, x)
     require_fitting(x, head, target, reduction, num_items, accumulate)
     classes = -1 if placed.source is None else placed.source.shape[0]
-    place, name = (start_in(offset, placed), classes), name_of(placed.group)
+    place, name = (placed.first(offset), classes), name_of(placed.group)
     x, target, kept = flat_rows(x, target, ignored, valid_rows)
     of_rows = None
     if weight is not None:
         every = weight.shape
         if not torch.compiler.is_compiling():
-            every = torch.Size((all_columns(classes, head.t(), exchange_named(name, head).group),))
+            every = torch.Size((exchange_named(name, head).all_columns(classes, head.t()),))
         weight = class_weights(weight, every, head)
         of_rows = weights_of(weight, target, ignored, weight.shape[0])
     divisor = divisor_of(reduction, num_items, target, ignored, weight, head)

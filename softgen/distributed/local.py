@@ -49,10 +49,11 @@ def merge(ms: Any, ds: Any) -> tuple[Any, Any]:
 
 @functools.cache
 def pieces_of(rows: int, cols: int) -> int:
-    """Return into how many pieces `finish` had better have each row cut.
+    """Return into how many pieces a row is best cut for `finish`.
 
-    It has a block a row, where there are not enough for the GPU, and takes no part of a row from
-    another. Pieces are of one width, and start where packs do: there are none of odd widths.
+    `finish` has one block a row, and few rows do not fill the GPU. It needs nothing of the rest of
+    a row, so that pieces may be its rows. Pieces have one width and start on packs, so that odd
+    widths are not cut.
     """
     wanted = min(-(-ENOUGH_ROWS // max(1, rows)), cols // LEAST_PIECE)
     found = (k for k in range(max(1, wanted), 4 * wanted + 1) if not cols % (k * PACK))

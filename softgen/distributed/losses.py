@@ -13,7 +13,6 @@ from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
 from softgen.distributed.functional import checked, result_dtype
-from softgen.distributed.starts import start_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.layers import integers
@@ -47,7 +46,7 @@ def entropy(
         replicated over the group.
 
     Where x is -inf p log p is 0. NaN for a row with NaN or +inf, or of nothing but -inf. The
-    gradient takes that of the result, which has to be the same in all processes, and sends nothing.
+    gradient of the result has to be the same in all processes; `backward` sends nothing.
     """
     placed = Sharded.of(x_local, group)
     x = checked(placed.x)
@@ -88,15 +87,15 @@ def token_log_probs(
         `return_lse` or `return_entropy` a tuple of it, lse and the entropy, of what is asked for.
         Replicated over the group for a DTensor.
 
-    NaN for an id that no process has. The gradient takes that of the result, which has to be the
-    same in all processes, and sends nothing. Raises what `softmax` and `softgen.token_log_probs`
+    NaN for an id that no process has. The gradient of the result has to be the same in
+    all processes; `backward` sends nothing. Raises what `softmax` and `softgen.token_log_probs`
     raise.
     """
     placed = Sharded.of(x_local, group)
     x, ids = checked(placed.x), integers("ids", placed.like_rows(ids))
     count = count_of(ids.shape, x.shape)
     number, of_rows = _temperature(temperature, x)
-    start, name = start_in(offset, placed), name_of(placed.group)
+    start, name = placed.first(offset), name_of(placed.group)
     several = ids if ids.dim() == x.dim() else ids[..., None]
     entropies: Any = None
     if return_entropy:
@@ -138,8 +137,8 @@ def cross_entropy(
         ignore_index: a target that counts for nothing: its loss is 0, its lse -inf.
         reduction: "mean" over the rows that count, "sum", or "none" for a loss a row.
         label_smoothing: 0 to 1: how much of the target's probability the columns of all processes
-            share. Above 0 the shard is read once more. How many columns there are the processes
-            ask each other at the first call with so many, even where `offset` is given.
+            share. Above 0 the shard is read once more, and the processes ask each other how many
+            columns there are, at the first call with so many, even where `offset` is given.
         z_loss: the weight of lse^2, which is added to the loss of each row.
         return_lse: whether to return log(sum(exp(x))) of the rows too, without a gradient: float32
             (float64 for float64).
@@ -153,8 +152,8 @@ def cross_entropy(
     Returns:
         The loss, with the same bits in all processes. Replicated over the group for a DTensor.
 
-    A target that no process has gives NaN. The gradient takes that of the result, which has to be
-    the same in all processes, and sends nothing. Raises what `softmax` and `softgen.cross_entropy`
+    A target that no process has gives NaN. The gradient of the result has to be the same
+    in all processes; `backward` sends nothing. Raises what `softmax` and `softgen.cross_entropy`
     raise, and NotSupportedError to reduce a DTensor whose rows are sharded too.
     """
     require_reduction(None, reduction, 0, z_loss)
@@ -167,19 +166,12 @@ def cross_entropy(
         raise NotSupportedError(
             'the rows of this DTensor are sharded; take reduction="none" and reduce its result'
         )
-    start, name = start_in(offset, placed), name_of(placed.group)
+    start, name = placed.first(offset), name_of(placed.group)
     classes = -1 if placed.source is None else placed.source.shape[-1]
     request = (x, target, start, classes, ignored, smoothing, z_loss, overwrite, name)
     loss, lse = operators.losses(*request)
     loss = placed.rows(reduced(loss, target, ignored, reduction).to(dtype))
     return (loss, placed.rows(lse)) if return_lse else loss
-
-
-def start_in(offset: int | None, placed: Sharded) -> int:
-    """Return the number of the shard's first column; -1 where the processes have to ask."""
-    if offset is not None:
-        return start_of(offset)
-    return -1 if placed.offset is None else placed.offset
 
 
 def _temperature(value: Any, x: Any) -> tuple[float | None, Any]:

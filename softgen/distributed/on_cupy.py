@@ -12,8 +12,7 @@ from softgen.call.ids import count_of, require_one_a_row
 from softgen.call.losses import reduced, require_reduction
 from softgen.call.scalars import whole
 from softgen.call.tokens import arithmetic_of
-from softgen.distributed.gathered import Gathered
-from softgen.distributed.starts import columns_of, start_of
+from softgen.distributed.gathered import Gathered, offset_of
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.cross_entropy import IGNORE_INDEX
@@ -112,25 +111,31 @@ def cross_entropy(
 class _Nccl(Gathered):
     """Parts of rows through a communicator."""
 
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
-
     @property
     def size(self) -> int:
         """How many processes it has, which it does not say: they count, once."""
-        if self._comm not in _sizes:
+        if self.group not in _sizes:
             one = _cupy().ones(1, "int32")
             count = _cupy().empty_like(one)
-            self._comm.all_reduce(one, count)
-            _sizes[self._comm] = int(count[0])
-        return _sizes[self._comm]
+            self.group.all_reduce(one, count)
+            _sizes[self.group] = int(count[0])
+        return _sizes[self.group]
 
     def gather(self, mine: Any) -> Any:
         """Return (n, rows) of each process as (processes, n, rows), in the order of the ranks."""
         mine = _cupy().ascontiguousarray(mine)
         every = _cupy().empty((self.size, *mine.shape), mine.dtype)
-        self._comm.all_gather(mine, every, mine.size)
+        self.group.all_gather(mine, every, mine.size)
         return every
+
+    @property
+    def rank(self) -> int:
+        """The number of this process."""
+        return int(self.group.rank)
+
+    def count(self, x: Any) -> Any:
+        """Return how many columns the shard has, as an array (1, 1) for `gather`."""
+        return _cupy().array([[x.shape[-1]]], "int64")
 
 
 def _wide_for(dtype: object, x: Any) -> Any:
@@ -158,14 +163,8 @@ def _of_columns(x: Any, ids: Any, comm: Any, offset: int | None) -> tuple[Any, A
 
 
 def _first(x: Any, comm: Any, offset: int | None) -> int:
-    """Return the number of the shard's first column, asked once for a number of columns."""
-    if offset is not None:
-        return start_of(offset)
-
-    def ask() -> Any:
-        return _Nccl(comm).gather(_cupy().array([[x.shape[-1]]], "int64")).ravel()
-
-    return sum(columns_of(comm, x.shape[-1], ask)[: comm.rank])
+    """Return the number of the shard's first column; where none is given, as the processes say."""
+    return _Nccl(comm).first_column(-1 if offset is None else offset_of(offset), x)
 
 
 def _integers(name: str, columns: Any) -> Any:

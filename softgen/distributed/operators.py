@@ -15,14 +15,7 @@ import torch
 from softgen.call.losses import smoothing_of
 from softgen.distributed import local
 from softgen.distributed.exchange import exchange_named
-from softgen.distributed.vocabulary import (
-    all_columns,
-    chosen,
-    first_column,
-    logits_at,
-    nearest,
-    scale_by_row,
-)
+from softgen.distributed.vocabulary import chosen, logits_at, nearest, scale_by_row
 from softgen.errors import NotSupportedError
 from softgen.torch.chunks import Head
 from softgen.torch.dtypes import wide
@@ -110,7 +103,7 @@ def softmax(x: torch.Tensor, dtype: torch.dtype, log: bool, group: str) -> torch
 
 @_operator(lambda sums, group: _like(sums))
 def total(sums: torch.Tensor, group: str) -> torch.Tensor:
-    """Return what a number a row adds up to over the processes."""
+    """Return the sums over the processes, one a row."""
     return exchange_named(group, sums).total(sums.detach().clone())
 
 
@@ -235,14 +228,15 @@ def _losses(
     z_loss: float,
 ) -> tuple[Any, Any]:
     """Return the cross entropy of each row, and lse."""
-    smoothing = smoothing_of(smoothing)  # of compiled code nobody has looked at it
-    start = first_column(first, x, exchange.group)
+    smoothing = smoothing_of(smoothing)  # compiled code has not checked it
+    start = exchange.first_column(first, x)
     if not smoothing:
         found: tuple[Any, Any] = exchange.losses(x, target, start, ignored, z_loss)
         return found
     rows, lse = exchange.losses(x, target, start, ignored, 0.0)
-    mean = exchange.total(x.sum(-1, dtype=wide(x))) / all_columns(classes, x, exchange.group)
-    # 0 times that of a target of probability 0 would be NaN; that of no target is.
+    mean = exchange.total(x.sum(-1, dtype=wide(x))) / exchange.all_columns(classes, x)
+    # 0 times the infinite loss of a target of probability 0 would be NaN. A row without a target
+    # stays NaN.
     of_target = (1 - smoothing) * rows if smoothing < 1 else rows.masked_fill(~rows.isnan(), 0)
     rows = of_target + smoothing * (lse - mean) + (z_loss * lse * lse if z_loss else 0)
     return rows.masked_fill_(target == ignored, 0), lse
@@ -275,11 +269,11 @@ def _of_shard(
         return _like(x)
     *place, name = given
     of_rows = (lse.detach(), rows.detach(), upstream.detach())
-    return _of_rows(exchange_named(name, x).group, x.detach(), out, target, *of_rows, *place)
+    return _of_rows(exchange_named(name, x), x.detach(), out, target, *of_rows, *place)
 
 
 def _of_rows(
-    group: Any,
+    exchange: Any,
     x: Any,
     out: Any,
     target: Any,
@@ -293,9 +287,8 @@ def _of_rows(
     z_loss: float,
 ) -> Any:
     """Return dx of losses, which is written to `out` unless that is None."""
-    start, every = first_column(first, x, group), 1
-    if smoothing:
-        every = all_columns(classes, x, group)
+    start = exchange.first_column(first, x)
+    every = exchange.all_columns(classes, x) if smoothing else 1
     more = (upstream.to(lse.dtype).contiguous(), smoothing, z_loss, rows, start, every, out)
     return local.cross_entropy_backward(x, target, ignored, lse, *more)
 
@@ -307,7 +300,7 @@ def _like_linear(x: Any, weight: Any, target: Any, bias: Any, *rest: Any) -> Any
 
 
 def _like_wanted(given: Any, wanted: Any, dtypes: Any) -> tuple[Any, ...]:
-    """Return tensors like the gradients, and of no elements in the place of those not wanted."""
+    """Return tensors like the gradients that are wanted, and empty ones for the others."""
     return tuple(
         _like(each, dtype) if want else given[0].new_empty(0, dtype=dtype)
         for each, want, dtype in zip(given, wanted, dtypes, strict=True)
@@ -344,7 +337,7 @@ def _of_linear(ctx: Any, of_rows: Any, of_sum: Any, *_: Any) -> tuple[Any, ...]:
 
 
 def _shares(lse: Any, factors: Any, divisor: Any) -> Any:
-    """Return what the losses of rows are times in their sum: a number for all, or one a row."""
+    """Return the factors of the losses in their sum: a number for all rows, or one a row."""
     shares = lse.new_ones(1) if factors is None else factors
     return shares if divisor is None else shares / divisor
 
@@ -375,10 +368,10 @@ def linear_losses(
         weight: (columns of this process, hidden).
         target: (rows,).
         bias: (columns of this process,), or None.
-        factors: what the losses of rows are times in the sum, (rows,), or None.
+        factors: what the loss of each row is multiplied by in the sum, (rows,), or None.
         divisor: what divides the sum, of no dimensions, or None.
-        wanted: whether the gradients of x, weight and bias are: that of x is added up over the
-            processes, that of weight is of the dtype `accumulate`, that of bias in the type of the
+        wanted: whether the gradients of x, weight and bias are wanted. That of x is added up over
+            the processes, that of weight has the dtype `accumulate`, that of bias the type of the
             arithmetic.
         first: as in `losses`.
         classes: as in `losses`.
@@ -401,7 +394,7 @@ def linear_losses(
         if any(wanted):
             upstream = shares if factors is None else shares[part]
             more = (target[part], lse[part], rows[part], upstream, *place)
-            _add_gradient(head, exchange.group, part, logits, *more)
+            _add_gradient(head, exchange, part, logits, *more)
     summed = (rows if factors is None else rows * factors).sum()
     summed = summed if divisor is None else summed / divisor
     return rows, summed, lse, *_gradients(head, exchange, x, (x.dtype, accumulate, wide(x)))
@@ -441,7 +434,7 @@ def linear_losses_backward(
     g = upstream.detach().expand(rows.shape)
     for part, logits in head:
         more = (target[part], lse.detach()[part], rows.detach()[part], g[part], *place)
-        _add_gradient(head, exchange.group, part, logits, *more)
+        _add_gradient(head, exchange, part, logits, *more)
     dx, dweight, dbias = _gradients(head, exchange, x, (x.dtype,) * 3)
     return dx, dweight, dbias
 
@@ -451,15 +444,15 @@ def _head(x: Any, weight: Any, bias: Any, *rest: Any) -> Head:
     return Head(x.detach(), weight.detach(), None if bias is None else bias.detach(), *rest)
 
 
-def _add_gradient(head: Any, group: Any, part: slice, logits: Any, *given: Any) -> None:
+def _add_gradient(head: Any, exchange: Any, part: slice, logits: Any, *given: Any) -> None:
     """Let logits become their gradient, and add what it makes; `given` are those of _of_rows."""
     if logits.numel():
-        _of_rows(group, logits, logits, *given)
+        _of_rows(exchange, logits, logits, *given)
     head.add(part, logits)
 
 
 def _gradients(head: Any, exchange: Any, x: Any, dtypes: Any) -> Any:
-    """Return the gradients that were made, of these dtypes: that of x over all processes."""
+    """Return the gradients that were made, in these dtypes; that of x is of all processes."""
     dx = None if head.dx is None else exchange.total(head.dx)
     return tuple(
         x.new_empty(0, dtype=dtype) if each is None else each.to(dtype)
@@ -500,7 +493,7 @@ def token_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the log-probabilities of ids, (..., k), and lse."""
     x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
-    start = first_column(first, x, exchange.group)
+    start = exchange.first_column(first, x)
     m, d, logits = exchange.pairs(x, scale, chosen(x, ids, start, scale))
     log_sum = torch.log(d)
     log_probs = (logits - m[..., None]) - log_sum[..., None]
@@ -522,7 +515,7 @@ def token_log_probs_entropy(
     The log-probabilities are off by the rounding of lse.
     """
     x, exchange, scale = x.detach(), exchange_named(group, x), _scale(number, of_rows)
-    start = first_column(first, x, exchange.group)
+    start = exchange.first_column(first, x)
     entropy, lse, logits = exchange.entropy(x, scale, chosen(x, ids, start, scale))
     lse = lse.masked_fill(lse == torch.inf, torch.nan)
     log_probs = (logits - lse[..., None]).masked_fill_(logits == torch.inf, torch.nan)
@@ -552,7 +545,7 @@ def token_log_probs_backward(
         return _like(x)
     x, lse = x.detach(), lse.detach()
     temperature, scale = (number if of_rows is None else of_rows), _scale(number, of_rows)
-    start = first_column(first, x, exchange_named(group, x).group)
+    start = exchange_named(group, x).first_column(first, x)
     at, mine = nearest(x, ids, start)
     # An id of no process, or a row that is NaN anyway.
     g = upstream.detach().masked_fill(log_probs.isnan() & (upstream != 0), torch.nan)

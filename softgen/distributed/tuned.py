@@ -55,8 +55,8 @@ class Asked(NamedTuple):
         use: has `run` launch a kernel; None for the one that nobody timed.
         run: returns what mailboxes give for a shard like x.
         gather: returns what an all-gather gives.
-        send: all that an all-gather takes beside its kernels.
-        passes: how often these read or write the shard.
+        send: does what an all-gather does beside its kernels.
+        passes: how often the kernels of the all-gather read or write the shard.
     """
 
     group: Any
@@ -82,17 +82,17 @@ class Asked(NamedTuple):
         return count
 
     def largest(self, *numbers: float) -> list[float]:
-        """Return of each number the largest of all processes."""
+        """Return the largest of each number over all processes."""
         found = torch.tensor(numbers, dtype=torch.float64, device=self.x.device)
         dist.all_reduce(found, op=dist.ReduceOp.MAX, group=self.group)
         return [float(each) for each in found.tolist()]
 
 
 def gathers(asked: Asked) -> bool:
-    """Return whether rows like these had better be gathered; have `asked` use its best kernel else.
+    """Return whether rows like these are gathered; else have `asked` use its best kernel.
 
-    All processes call this for the same rows. It is a collective. They time where one has no choice
-    stored and all may time, for as long as SOFTGEN_TUNE_BUDGET says, about.
+    All processes call this for the same rows: it is a collective. Where one of them has no stored
+    choice and all may time, they time for about as long as SOFTGEN_TUNE_BUDGET says.
     """
     mode = tune_mode(None)
     stored = stored_choice(asked.problem, asked.rows, asked.device, asked.size)
@@ -120,7 +120,7 @@ def stored_choice(problem: Problem | None, rows: int, device: int, size: int) ->
 
 
 def guess(problem: Problem, rows: int, device: int) -> Variant:
-    """Return what nobody has timed here."""
+    """Return the choice where nothing was timed."""
     return _triggering(untimed(problem, rows, arch_of(device)).variant)
 
 
@@ -255,7 +255,8 @@ class _Contest:
     def _gathered(self, direct: float) -> float | None:
         """Return the microseconds of the all-gather; None where it cannot be faster.
 
-        Its kernels would be tuned to be timed. So its bytes and what it sends are, at first.
+        Its kernels would have to be tuned before they are timed. So a copy of as many bytes, and
+        what it sends, are timed first.
         """
         asked = self.asked
         if "nccl" not in str(dist.get_backend_config(asked.group)):

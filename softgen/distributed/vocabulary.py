@@ -1,47 +1,12 @@
-"""Columns by their numbers among those of all processes: which of them this process has."""
+"""Elements of the shard by the numbers of their columns among those of all processes."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from softgen.distributed.collective import Collective
-from softgen.distributed.starts import columns_of
-from softgen.errors import CaptureError
 from softgen.torch.dtypes import wide
-
-
-def first_column(given: int, x: Any, group: Any) -> int:
-    """Return the number of the shard's first column among the columns of all processes.
-
-    Where the one that is given is below 0, the processes ask each other once for a number of
-    columns: see columns_of.
-
-    Raises CaptureError where it is not known yet and the stream is captured.
-    """
-    return given if given >= 0 else sum(_columns(x, group)[: dist.get_rank(group)])
-
-
-def all_columns(given: int, x: Any, group: Any) -> int:
-    """Return how many columns all processes have; where `given` is below 0 as in first_column."""
-    return given if given >= 0 else sum(_columns(x, group))
-
-
-def _columns(x: Any, group: Any) -> list[int]:
-    """Return how many columns each process has."""
-
-    def ask() -> Any:
-        if x.is_cuda and torch.cuda.is_current_stream_capturing():
-            raise CaptureError(
-                "the columns of all shards are not known yet, and cannot be asked for while a "
-                "stream is captured; call once before, or give offset= and no label_smoothing"
-            )
-        mine = torch.tensor([[x.shape[-1]]], device=x.device)
-        return Collective(group).gather(mine).view(-1)
-
-    return columns_of(group, x.shape[-1], ask)
 
 
 def nearest(x: Any, ids: Any, first: int) -> tuple[Any, Any]:

@@ -23,8 +23,7 @@ from softgen.spec.layouts import AnyWidth, Strided
 from softgen.spec.operands import Extent
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
-from softgen.strategies.board import MANY, chunk, lanes_of_name, most_found, names
-from softgen.strategies.choice import Choice
+from softgen.strategies.choice import MANY, Choice, chunk, lanes_of_name, most_found, names
 from softgen.strategies.variants import Variant
 
 

@@ -14,7 +14,6 @@ from softgen.spec.functions.base import Function
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import FIRST, ROWS, AnyWidth, Layout, layout_of
 from softgen.spec.operands import Extent, Operand
-from softgen.spec.parts import TOP
 
 # Column indices are 32-bit up to here. The margin to 2**31 leaves room for an index that runs past
 # the row before it is compared with the width, by up to `Strategy.overrun`: packs of all threads
@@ -199,10 +198,7 @@ class Problem:
 
     @property
     def part_bytes(self) -> int:
-        """The bytes of a part of a row."""
-        if self.function.part is TOP:
-            pair = 2 * self.compute_dtype.itemsize * self.function.sums
-            return pair + self.key_bytes * self.function.chosen
+        """The bytes of a part of a row; for TOP the board of a choice counts its own."""
         return self.function.part.numbers * self.compute_dtype.itemsize
 
     @property

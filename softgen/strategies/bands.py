@@ -17,26 +17,22 @@ from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.columnar import (
     CLUSTERS,
-    INPUT_REGISTERS,
     MOST_SHARED,
-    hook_registers,
     inputs_of,
     sums_in_place,
 )
-from softgen.strategies.launch import Launch
+from softgen.strategies.launch import Launch, blocks_in_registers
 
 THREADS = (64, 128, 192, 256, 320, 384, 512, 768, 1024)  # of a candidate at most
 MOST_OF_SMALL_CLUSTERS = 160 * 1024  # elements of an outer index: 20K a block of eight
 LEAST_PACKS = 64  # of an outer index: where they are fewer several of them should share a block
 MOST_HELD = 96  # elements of an input in a thread of a candidate
 
-# Registers of a thread beside its elements, and beside them those of each row of its pack.
-OTHER_REGISTERS = {DType.FLOAT32: 16, DType.FLOAT64: 24}
-ROW_REGISTERS = {DType.FLOAT32: 1, DType.FLOAT64: 4}
-SPARE_REGISTERS = 8  # of candidates: without them several spilled
+SPARE_REGISTERS = 8  # of a candidate: without them several spilled
 
 
 @dataclass(frozen=True)
@@ -128,9 +124,7 @@ class Bands(Strategy):
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
-        compute = problem.compute_dtype
-        more = INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
-        return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
+        return registers.BANDS.of(problem, self.pack_size)
 
     def slot_bytes(self, problem: Problem) -> int:
         """Return the static shared memory of a block: parts of its threads, of its cluster's."""
@@ -171,7 +165,7 @@ class Bands(Strategy):
             for cluster in CLUSTERS
             for setting in cls._filled(problem, arch, pack, threads, cluster)
         ]
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @staticmethod
     def _threads(problem: Problem, pack: int) -> list[int]:
@@ -199,7 +193,7 @@ class Bands(Strategy):
             if full and setting.is_legal(problem, arch):
                 yield setting
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: 64 registers of elements, three blocks on an SM, two blocks for each.
 
         On an H200 float32 axis 1 of (400, 1000, 77) takes 65 us by 154 threads, three blocks of
@@ -244,10 +238,10 @@ def band_packs(problem: Problem, pack_size: int) -> int:
     return problem.layout.step // math.gcd(pack_size, problem.layout.step)
 
 
-def _most_blocks(registers: int, block_size: int, arch: Arch) -> int:
+def _most_blocks(needed: int, block_size: int, arch: Arch) -> int:
     """Return how many blocks of such threads an SM holds, 0 if none: warps go to its quarters."""
-    for blocks in range(most_blocks(registers, block_size, arch), 0, -1):
+    for blocks in range(blocks_in_registers(needed, block_size, arch), 0, -1):
         warps = -(-blocks * block_size // (4 * WARP_SIZE))  # of a quarter
-        if registers <= arch.registers_per_multiprocessor // (4 * WARP_SIZE * warps) // 8 * 8:
+        if needed <= arch.registers_per_multiprocessor // (4 * WARP_SIZE * warps) // 8 * 8:
             return blocks
     return 0

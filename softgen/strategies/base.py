@@ -1,4 +1,4 @@
-"""The interface of a strategy: how a row is laid over threads, its knobs being its fields."""
+"""The interface of a strategy: how a row is laid over threads. Its fields are its knobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NoReturn
 
 from softgen.errors import IllegalVariantError
 from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
-from softgen.spec.dtypes import DType, Float8
+from softgen.spec.dtypes import Float8
 from softgen.spec.hooks.base import Hook
 from softgen.spec.layouts import Layout, Rows
 from softgen.spec.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
@@ -22,27 +22,24 @@ from softgen.strategies.launch import Launch
 
 PACK_SIZES = (1, 2, 4, 8, 16)
 
-# Registers of a thread beside the elements that it holds: addresses, packs in flight, the pair.
-# float64's exp wants many for itself.
-OTHER_REGISTERS = {DType.FLOAT32: 28, DType.FLOAT64: 64}
-
-
-def most_blocks(registers: int, block_size: int, arch: Arch) -> int:
-    """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
-    blocks = arch.registers_per_multiprocessor // (block_size * ((registers + 7) // 8 * 8))
-    # sm_75 and sm_86 hold 16 blocks an SM; ptxas warns of more, and no kernel here gains by it.
-    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, 16))
+MOST_UNROLL = 8  # packs that a thread loads at once: as far as FastSoftmax's search goes
 
 
 def knob(
-    short: str, meaning: str, *, constant: bool = True, default: Any = dataclasses.MISSING
+    short: str,
+    meaning: str,
+    *,
+    constant: bool = True,
+    unnamed: int | None = None,
+    default: Any = dataclasses.MISSING,
 ) -> Any:
     """Declare a field of a Strategy: its letter in kernel names and its meaning in one line.
 
-    It becomes a constant of the emitted file, unless it only decides which text there is. Where it
-    has its default, neither names nor files say it: a knob may be added and older names stay.
+    It becomes a constant of the emitted file, unless it only decides which text there is, or has
+    the value `unnamed`. Where it has its default, neither names nor files say it: a knob may be
+    added and older names stay.
     """
-    metadata = {"short": short, "meaning": meaning, "constant": constant}
+    metadata = {"short": short, "meaning": meaning, "constant": constant, "unnamed": unnamed}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -60,28 +57,26 @@ class Feature(Enum):
     """What a problem may ask of a strategy's template beyond the usual."""
 
     GIVEN_PAIRS = "the pair of a row is given, and not found"
-    MORE_INPUTS = "several inputs have an element a column"
+    MORE_INPUTS = "several inputs have one element per column"
     SUMS = "parts are sums, without a maximum"
     DOTS = "parts have a sum of logarithms beside (max, sum)"
     BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
     DRAWS = "parts have the largest noisy element of a row beside (max, sum)"
     FILTERS = "the choice is among the largest elements of a row, however many"
-    SLOPES = "results are times the derivative of what hooks do to elements"
+    SLOPES = "results are multiplied by the derivative of the hooks"
     HOOKS = "elements are modified on their way in or out"
-    ENDS = "rows end where a number says, and what is behind is not loaded"
-    PLACES = (
-        "along another axis than the last hooks ask for the place of an element, or for its row"
-    )
+    ENDS = "rows end where a number says, and the rest of them is not loaded"
+    PLACES = "hooks ask for the row or the column of an element, along an axis that is not the last"
     FLOAT8 = "results have 8 bits"
     TOPS = "parts have the largest elements of a row, with their columns"
-    RANKS = "of elements of a row, by their columns, the larger ones are counted"
+    RANKS = "for some columns of a row, the larger elements of the row are counted"
     PICKS = "an element is read by its column before any result is written"
 
 
 @functools.lru_cache(maxsize=256)  # each setting of a strategy asks
 def features_of(problem: Problem) -> frozenset[Feature]:
     """Return what `problem` asks for beyond the usual."""
-    asked = (  # pairs: to look features up costs more than to ask
+    asked = (  # pairs, as a look-up in a dict takes longer than a question
         (Feature.GIVEN_PAIRS, not problem.function.reduces),
         (Feature.MORE_INPUTS, len(problem.element_inputs) > 1),
         (Feature.SUMS, problem.function.part is SUM),
@@ -96,7 +91,7 @@ def features_of(problem: Problem) -> frozenset[Feature]:
         (Feature.ENDS, problem.shortens),
         (Feature.PLACES, problem.layout.step > 1 and any(map(asks_place, problem.hooks))),
         (Feature.FLOAT8, isinstance(problem.out_dtype, Float8)),
-        # Columns know nothing of what a function does itself to elements of a row, as by its ids.
+        # Strategies of columns have no text for what a function itself does to elements by its ids.
         (
             Feature.PICKS,
             any(hook.picks for hook in problem.modifiers)
@@ -130,12 +125,12 @@ class Strategy(abc.ABC):
     loads_ignored: ClassVar[bool] = False  # whether it also loads rows that count for nothing
     patches: ClassVar[bool] = False  # whether the target's result is stored by itself, at last
     past_rows: ClassVar[bool] = False  # whether threads may have a row behind the last
-    # Whether its blocks take rows that share lines of a bias or of a mask at one time.
+    # Whether its blocks take rows that share lines of a bias or of a mask at the same time.
     turns: ClassVar[bool] = False
-    sorts: ClassVar[bool] = False  # whether its threads sort what a row's largest are chosen of
+    sorts: ClassVar[bool] = False  # whether its threads sort the elements that they choose from
     triggers: ClassVar[bool] = False  # whether its template says from where pdl=2 lets the next go
 
-    # What all strategies have: by name only, and behind a strategy's own knobs in names.
+    # The knob of all strategies: it is given by name, and comes last in the names of kernels.
     pdl: int = dataclasses.field(
         default=NO_PDL,
         kw_only=True,
@@ -180,9 +175,10 @@ class Strategy(abc.ABC):
         return False
 
     def exponent_error(self, problem: Problem) -> float:
-        """Return by how much |x - max| = 1 adds to the allowed relative error of a softmax result.
+        """Return what |x - max| = 1 adds to the allowed relative error of a softmax result.
 
-        0 unless a float32 exponent is rounded, as that of somebody's kernel may be (numerics.py).
+        It is 0 unless a float32 exponent is rounded, as other people's kernels may do
+        (numerics.py).
         """
         return 0.0
 
@@ -193,7 +189,8 @@ class Strategy(abc.ABC):
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ()
+        found = ((field.name, field.metadata.get("unnamed")) for field in self.fields())
+        return tuple(name for name, value in found if getattr(self, name) == value)
 
     @property
     def needs(self) -> tuple[int, int]:
@@ -271,9 +268,9 @@ class Strategy(abc.ABC):
             self.refuse(f"pdl needs {capability_name(PDL_NEEDS)} or later, this is {arch.name}")
 
     def overrun(self, problem: Problem) -> int:
-        """Return by how many columns an index may run past the row, about and at least.
+        """Return how many columns an index may run past the row, rounded up.
 
-        By default what all threads that share a row load at once.
+        By default as many as all threads that share a row load at once.
         """
         knobs = self.knobs
         blocks = knobs.get("cluster_size", 1) * knobs.get("group_size", 1)
@@ -349,8 +346,8 @@ class Strategy(abc.ABC):
     def require_alike(self, pack_size: int, problem: Problem) -> None:
         """Raise IllegalVariantError if rows of several arrays may start differently in packs.
 
-        Of inputs of sums they may where the template is ready for it: gradients, whose arrays are
-        alike as libraries allocate them.
+        They may where parts are sums and the template is ready for it. Those are gradients, whose
+        arrays libraries allocate alike.
         """
         self.require(
             problem.alignment >= pack_size or self._alike(problem),
@@ -390,10 +387,10 @@ class Strategy(abc.ABC):
 
     @classmethod
     def _alike(cls, problem: Problem) -> bool:
-        """Whether what starts within a pack does so by as much in all arrays of rows, as a rule.
+        """Whether a row usually starts equally far behind a boundary of packs in all arrays.
 
-        Where an array does not, a thread's accesses to it are of single elements, a pack apart:
-        with such a result bfloat16 rows of 1000 took 5.7 times as long.
+        In an array where it does not a thread accesses single elements, a pack apart: bfloat16 rows
+        of 1000 took 5.7 times as long with such a result.
         """
         if len(problem.element_inputs) > 1:
             cuts = cls.cuts_sums and problem.function.part is SUM and not problem.fixed_order
@@ -406,7 +403,7 @@ class Strategy(abc.ABC):
             self.refuse(message)
 
     def refuse(self, message: str) -> NoReturn:
-        """Raise IllegalVariantError: `require` without a message that is made for nothing."""
+        """Raise IllegalVariantError: for a message that `require` would make for nothing."""
         raise IllegalVariantError(f"{self.label}: {message}")
 
 

@@ -17,14 +17,35 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes, rank_bytes
-from softgen.strategies.launch import Launch
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.choice import board_bytes, rank_bytes
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced, packed_knob
 
 # Between the powers of two fewer lanes are left without columns: bfloat16 4096 x 4097 in a fixed
 # order takes 19.4 us on an H200 in 96 threads, and 20.0 in 128.
 WIDTHS = (64, 96, 128, 192, 256, 512, 1024)
+
+# Registers of elements of a candidate: from SPILLING on some of those with few others spill 8
+# bytes, and none of them won (12da6e32).
+LEAST_HELD, MOST_HELD, SPILLING = 4, 64, 44
+# Widths that are also tried with two rows a block: float32 10373 x 1464, 8 elements in each of 192
+# threads, took 42.10 us on an H100, and 41.96 with two.
+PAIRED_WIDTH, WIDEST_PAIRED, MOST_HELD_BY_WIDEST = 128, 192, 16
+
+# `rank`, in logarithms of time. From device times on an H200 (f80f30b1): float32 4096 x 512 to
+# 16384, 20000 x 5000, {16, 128} x {1024, 2048}.
+BEST_HELD, BEST_HELD_OF_FEW_ROWS = 28, 8  # registers of elements
+HELD_WEIGHT = 0.3
+# A doubling of the ends of warps' parts: bfloat16 4096 x 8191, 41 and 36 us (46e0d399).
+ENDS_WEIGHT = 0.25
+
+# Estimates. On an H200 float32 4096 x 16384 takes 1.17 of the copy, and bfloat16 8192 x 32000,
+# where one row fills an SM, 1.14: behind the online kernel's 1.10 (5359b257).
+MOST_WORDS, OF_MORE_WORDS = 16384, 1.6
+HELD_WELL, OF_HELD_WELL, OF_HELD_BADLY = 52 * KIB, 1.02, 1.2
+# With a fixed order bfloat16 4096 x 12671 took 68 us here, and 53 in a cluster (46e0d399).
+HELD_WELL_IN_FIXED_ORDER = 20 * KIB
 
 
 @dataclass(frozen=True)
@@ -36,13 +57,6 @@ class Block(Sliced):
     triggers = True
     turns = True
     past_rows = True
-    takes = frozenset(
-        {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
-            Feature.RANKS,
-        }
-    )
     cuts_sums = True
     layouts = (Rows, Strided, Shards)
 
@@ -119,27 +133,25 @@ class Block(Sliced):
         for width in WIDTHS:
             covering = cls._covering(problem, pack, width)
             held = covering.element_registers(problem)
-            if held > 64 or (width > 64 and held < 4):
+            if held > MOST_HELD or (width > min(WIDTHS) and held < LEAST_HELD):
                 continue
             for packed in covering.may_pack(problem):
                 setting = dataclasses.replace(covering, packed=packed)
                 found += setting._resident(problem, arch)
-        few_rows = rows < 2 * arch.multiprocessors
-        yield from sorted(found, key=lambda s: s._badness(problem, few_rows))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     def _resident(self, problem: Problem, arch: Arch) -> Iterator[Block]:
         """Yield the legal ones: one or two rows a block, any or most blocks on an SM."""
         width, held = self.thread_group_width, self.element_registers(problem)
         need = held + self.other_registers(problem)
-        # float32 10373 x 1464, 8 elements in each of 192 threads: 42.10 us on an H100, and 41.96
-        # with two rows a block.
-        pairs = problem.function.part is not TOP and (width <= 128 or (width == 192 and held <= 16))
-        for block in (width, 2 * width) if pairs and not self.packed else (width,):
-            for blocks in dict.fromkeys((1, most_blocks(need, block, arch))):
+        narrow = width <= PAIRED_WIDTH or (width == WIDEST_PAIRED and held <= MOST_HELD_BY_WIDEST)
+        pairs = narrow and problem.function.part is not TOP and not self.packed
+        for block in (width, 2 * width) if pairs else (width,):
+            for blocks in dict.fromkeys((1, blocks_in_registers(need, block, arch))):
                 setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)
                 registers = arch.registers_per_multiprocessor // (block * blocks)
-                if held >= 44 and registers <= 2 * held:
-                    continue  # some of these spill 8 bytes, and none of them won
+                if held >= SPILLING and registers <= 2 * held:
+                    continue
                 if setting.is_legal(problem, arch):
                     yield setting
 
@@ -150,20 +162,19 @@ class Block(Sliced):
         packs = -(-one.row_packs(problem) // width)
         return dataclasses.replace(one, cols_per_thread=packs * pack)
 
-    def _badness(self, problem: Problem, few_rows: bool) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: about 28 registers of elements a thread, and full SMs.
 
-        Where rows are too few to fill the GPU, more threads a row: 8 registers. Both from device
-        times on an H200: float32 4096 x 512 to 16384, 20000 x 5000, {16, 128} x {1024, 2048}.
+        Where rows are too few to fill the GPU, more threads a row: 8 registers.
         """
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
-        target = 8 if few_rows else 28
+        few = rows < 2 * arch.multiprocessors
         held = self.cols_per_thread * problem.compute_dtype.itemsize // 4
-        distance = abs(math.log(held / target))
+        distance = abs(math.log(held / (BEST_HELD_OF_FEW_ROWS if few else BEST_HELD)))
         groups = self.block_size // self.thread_group_width
-        score = math.log(waste) + 0.3 * distance
-        if self.realigns(problem):  # the ends of warps' parts: bfloat16 4096 x 8191, 41 and 36 us
-            score += 0.25 * math.log2(self.thread_group_width)
+        score = math.log(waste) + HELD_WEIGHT * distance
+        if self.realigns(problem):
+            score += ENDS_WEIGHT * math.log2(self.thread_group_width)
         # Two inputs are twice as much to hold: softmax's gradient, bfloat16 8192 x 8192, takes 94.9
         # us packed, and 109.4.
         packs = self.packed == (len(problem.element_inputs) == 1)
@@ -171,14 +182,10 @@ class Block(Sliced):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time while an SM holds several rows, so that loads and stores overlap.
-
-        On an H200 float32 4096 x 16384 takes 1.17 of the copy, and bfloat16 8192 x 32000, where one
-        row fills an SM, 1.14: behind the online kernel's 1.10.
-        """
+        """The copy's time while an SM holds several rows, so that loads and stores overlap."""
         words = problem.cols * problem.compute_dtype.itemsize // 4
-        if words > 16384:
-            return 1.6
-        # With a fixed order bfloat16 4096 x 12671 took 68 us here, and 53 in a cluster.
-        held_well = (20 if problem.fixed_order else 52) * KIB
-        return 1.02 if problem.cols * problem.dtype.itemsize <= held_well else 1.2
+        if words > MOST_WORDS:
+            return OF_MORE_WORDS
+        held_well = HELD_WELL_IN_FIXED_ORDER if problem.fixed_order else HELD_WELL
+        is_held = problem.cols * problem.dtype.itemsize <= held_well
+        return OF_HELD_WELL if is_held else OF_HELD_BADLY

@@ -1,4 +1,10 @@
-"""How lanes that share a row choose of it (templates/parts/top/part.cuh.j2)."""
+"""How the largest elements of a row are chosen: by the lanes that share it, or by a block.
+
+Lanes sort what they hold and merge their lists (templates/parts/top/part.cuh.j2). A block has a
+board in shared memory (templates/parts/top/board.cuh.j2): its threads give the largest of their
+elements, of which names are made. The k-th largest name is a bound: at least k elements are not
+behind it, and few more, unless elements and threads have the same order.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +15,7 @@ from softgen.spec.arch import WARP_SIZE
 from softgen.spec.parts import TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
+from softgen.strategies.sliced import Sliced
 
 # Keys of a list that each lane of a row has, and its bytes. With 32 keys arrays left the registers.
 MOST_LISTED = 16
@@ -61,5 +68,93 @@ class Choice:
 
 
 def list_of(chosen: int) -> int:
-    """Return the length of a list of so many, a power of two."""
+    """Return the length of a list that holds so many keys, a power of two."""
     return int(2 ** (chosen - 1).bit_length())
+
+
+# A warp finds the k-th of 32 names by itself. Of random elements 31 are not behind the 20th name.
+# With only as many names as are chosen, five times as many elements would pass the bound.
+MOST_OF_FEW_NAMES = 24
+MANY_NAMES = 128
+
+# Keys that a block has a place for. It looks for a nearer bound where more are found, and before it
+# compares more than MANY with each other.
+MOST_FOUND = 512
+MANY = 128
+LEAST_ROW_NAMES = 64
+
+MOST_OF_CHUNK = 8  # elements that are compared with a bound at once
+
+
+def names(chosen: int, threads: int) -> int:
+    """Return how many names make a bound, where so many elements are chosen."""
+    return WARP_SIZE if chosen <= MOST_OF_FEW_NAMES else min(MANY_NAMES, threads)
+
+
+def lanes_of_name(chosen: int, threads: int) -> int:
+    """Return how many lanes share one of the names that the blocks of a row tell each other.
+
+    With 64 names of a row, and twice as many as are chosen, the elements that pass the bound are at
+    most 1.4 times those chosen. All blocks compare all names of the `threads` of a row.
+    """
+    wanted = max(LEAST_ROW_NAMES, 2 * chosen)
+    return max(n for n in (1, 2, 4, 8, 16, 32) if n == 1 or threads // n >= wanted)
+
+
+def exchange_bytes(problem: Problem, blocks: int, block_size: int) -> int:
+    """Return the shared memory for what the blocks of a row tell each other about a choice."""
+    chosen, number = problem.function.chosen, problem.compute_dtype.itemsize
+    sent = -(-chosen // WARP_SIZE) * WARP_SIZE
+    slot = sent * problem.key_bytes + number * (1 + 2 * problem.function.sums)
+    slots = blocks * -(-slot // 8) * 8
+    names = blocks * block_size // lanes_of_name(chosen, blocks * block_size)
+    warps = -(-min(names, block_size) // WARP_SIZE)
+    of_names = names * number + (warps + warps % 2) * number + 8
+    return slots + of_names
+
+
+def most_found(chosen: int, strategy: Strategy) -> int:
+    """Return how many keys a board has a place for: those of a row, or of a block's slice.
+
+    The first block of a cluster also has the keys of up to 16 blocks: 32 or 64 of each.
+    """
+    many = chosen > WARP_SIZE and "cluster_size" in strategy.knobs
+    return MOST_FOUND if isinstance(strategy, Sliced) and not many else 2 * MOST_FOUND
+
+
+def chunk(strategy: Sliced) -> int:
+    """Return how many of a thread's elements are compared with a bound at once: their largest is.
+
+    They are adjacent, or of single loads.
+    """
+    if strategy.pack_size > 1:
+        return strategy.pack_size
+    return max(n for n in range(1, MOST_OF_CHUNK + 1) if strategy.cols_per_thread % n == 0)
+
+
+def board_bytes(problem: Problem, strategy: Strategy, threads: int) -> int:
+    """Return the shared memory of a board."""
+    function, number, key = problem.function, problem.compute_dtype.itemsize, problem.key_bytes
+    warps, held = threads // WARP_SIZE, isinstance(strategy, Sliced)
+    many = names(function.chosen, threads)
+    keys, numbers, words = most_found(function.chosen, strategy) + function.chosen, 0, threads + 1
+    words += "cluster_size" in strategy.knobs
+    if many > WARP_SIZE:
+        keys += 1
+        words += many
+    if held:
+        numbers += 2 * warps * function.sums
+    elif function.groups:
+        keys += warps
+        numbers += function.groups
+    unit = max(key, 8)
+    return -(-(keys * key + numbers * number + 4 * words) // unit) * unit
+
+
+def rank_bytes(problem: Problem, parts: int) -> int:
+    """Return the shared memory for the counts that `parts` of a row have for each id.
+
+    Each part has an even number of words, as an odd one would be padded to 8 bytes somewhere.
+    """
+    ids = problem.function.ranked
+    return 4 * parts * (ids + ids % 2)

@@ -13,29 +13,48 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import Shards
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes, exchange_bytes, rank_bytes
-from softgen.strategies.launch import Launch
-from softgen.strategies.sliced import PACKED_OTHER_REGISTERS, Sliced, packed_knob
+from softgen.strategies import registers
+from softgen.strategies.base import Strategy, knob
+from softgen.strategies.choice import board_bytes, exchange_bytes, rank_bytes
+from softgen.strategies.launch import Launch, blocks_in_registers
+from softgen.strategies.sliced import Sliced, packed_knob
 
 CLUSTER_SIZES = (2, 4, 8, 16)
 
 # The shorter the exchange, the less is gained by more blocks on an SM.
 LEAST_PACKED_CLUSTER = 8
+# Two blocks on an SM less than most, where elements are packed for the sake of more: 7 took 495.2
+# us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
+FEWER_PACKED = 2
 
-# Beside packed elements of rows that start on packs and are summed, which takes no maximum and no
-# exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
-PACKED_SUM_REGISTERS = 16
+# Threads of a candidate, and its registers of elements. Blocks of 128 threads with 80 still fit an
+# SM five times where x has 16 bits.
+BLOCK_SIZES = (128, 256, 512, 1024)
+LEAST_HELD, MOST_HELD, MOST_HELD_BY_128 = 8, 64, 80
+# Beside a loss blocks that leave fewer threads idle, for what a thread does counts there: at
+# bfloat16 50257 clusters of 8 blocks of 128 threads have a seventh pack for a fifth of them, and of
+# 160 threads five packs for all. Shares of a block's packs (cdccd377).
+FITTING_BLOCK_SIZES = (160, 192, 224)
+FITTING, IDLE = 20, 10
 
-# Beside packed elements of which some are chosen, on sm_90. Without 8 more ranked_log_probs
-# spilled 8 bytes at 128256 columns on sm_100, and sample_k64 32 in blocks of 128 threads.
-PACKED_CHOICE_REGISTERS = 32
+# `rank`, in logarithms of time, fitted on an H200 (5359b257): the first choice was within 3% of the
+# fastest at 14 of 15 shapes from float32 4096 x 16384 to bfloat16 4096 x 128256.
+BEST_PACKS, PACKS_WEIGHT = 8, 0.3  # of a thread
+BEST_BLOCK, BLOCK_WEIGHT = 128, 0.2
+# A doubling of the ends of warps' parts: float32 4096 x 50257, 436 and 399 us (46e0d399).
+ENDS_WEIGHT = 0.13
+
+# Estimates, fitted on an H200 (5359b257): where rows are few and long, and elsewhere.
+FEW_ROWS = 4  # times fewer than SMs
+LONG_ROW_WORDS, OF_FEW_ROWS, OF_MANY_ROWS = 8192, 1.01, 1.1
+# float32 128 x 131072 takes 1.08, 128 x 262144 1.3 (16147d3a).
+MOST_WORDS, OF_MORE_WORDS = 160 * KIB, 1.3
 
 
 @dataclass(frozen=True)
@@ -47,13 +66,6 @@ class Cluster(Sliced):
     triggers = True
     patches = True
     past_rows = True
-    takes = frozenset(
-        {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.PICKS, Feature.FLOAT8, Feature.TOPS),
-            Feature.RANKS,
-        }
-    )
     cuts_sums = True
     layouts = (Rows, Strided, Shards)
 
@@ -120,41 +132,39 @@ class Cluster(Sliced):
     def others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside its elements, with which ptxas does not spill.
 
-        Where x and y have 16 bits elements are packed while they are loaded, which leaves room for
-        addresses: at bfloat16 4096 x 50257 two more blocks an SM are 5% on an H200. Wider results
-        are not packed. With those two more blocks bfloat16 to float32 spilled 136 bytes there, and
-        took 405 us, not 386; at 151937 columns 344 bytes with one more, and 1397 us, not 1324.
+        Where x and y have 16 bits, elements are packed while they are loaded, which leaves room for
+        addresses. Two more blocks fit an SM, which takes 5% less time at bfloat16 4096 x 50257 on
+        an H200. Wider results are not packed: with two more blocks bfloat16 to float32 spilled 136
+        bytes there, and took 405 us, not 386. At 151937 columns one more block spilled 344 bytes,
+        and took 1397 us, not 1324.
         """
         cut = not self.aligned(problem)
-        below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
-        if self.packed and problem.logs_sum:  # what is known of a row finds room
-            # A smoothed gradient of bfloat16 32000 spilled 8 bytes without two more, and of float16
-            # 50257 16 bytes with 8 more.
-            return PACKED_OTHER_REGISTERS + below * (12 if cut else 2)
+        if self.packed and problem.logs_sum:
+            below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
+            of_row = registers.PACKED_BELOW_CUT if cut else registers.PACKED_BELOW
+            return registers.PACKED + below * of_row
         if self.packed and problem.function.part is SUM and not cut:
-            return PACKED_SUM_REGISTERS
+            return registers.PACKED_SUM
         chooses = problem.function.part is TOP
-        small = self.block_size < 256
         if self.packed and chooses:
-            later = arch.compute_capability >= (10, 0)
-            return PACKED_CHOICE_REGISTERS + 8 * later + 8 * (problem.enters and small)
+            small = self.block_size < 256
+            more = registers.CHOICE_ON_SM_100 * (arch.compute_capability >= (10, 0))
+            more += registers.CHOICE_OF_SMALL_BLOCKS * (problem.enters and small)
+            return registers.PACKED_CHOICE + more
         if self.packed or chooses or problem.compute_dtype is DType.FLOAT64:
             return self.other_registers(problem)
         if problem.dtype.itemsize == 2 and problem.out_dtype.itemsize <= 2:
-            # 64 elements and cut packs spilled 8 bytes on sm_90 with 16 registers, and took 1%
-            # more; 56 spilled 192 bytes on sm_120, and nothing on sm_90.
             full = self.cols_per_thread >= 64 or arch.compute_capability >= (12, 0)
-            # Strides took two more at float16 16384 in threads of 32 elements.
-            apart = 4 if isinstance(problem.layout, Strided) else 0
-            if problem.sharded:  # bfloat16 50257 spilled 40 bytes without
-                apart = 8
+            apart = registers.STRIDES if isinstance(problem.layout, Strided) else 0
+            if problem.sharded:
+                apart = registers.HALVES_OF_SHARD
             more = self.input_registers(problem) + self.hook_registers(problem) + apart
-            return (24 if cut and full else 16) + more
-        # Shards of float32 64128 spilled 40 bytes in threads of 64, of 75969 84 in those of 76.
-        long = self.cols_per_thread > 32
-        apart = (16 + 24 * (self.cols_per_thread > 64)) * long * problem.sharded
-        # float32 4096 x 20001 spilled 8 bytes in threads of 40 elements without 4 more.
-        return self.other_registers(problem) + 4 * cut + apart
+            return (registers.HALVES_CUT if cut and full else registers.HALVES) + more
+        apart = 0
+        if problem.sharded and self.cols_per_thread > 32:
+            longest = self.cols_per_thread > 64
+            apart = registers.LONGEST_SHARD if longest else registers.LONG_SHARD
+        return self.other_registers(problem) + registers.CUT_WORDS * cut + apart
 
     def part(self, problem: Problem) -> int:
         """Return the columns of a block's slice."""
@@ -190,10 +200,7 @@ class Cluster(Sliced):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements.
-
-        Blocks of 128 threads may hold 80: they still fit an SM five times where x has 16 bits.
-        """
+        """Yield clusters whose threads all have a pack, and hold 8 to 64 registers of elements."""
         pack = cls.widest_pack(problem)
         several = len(problem.element_inputs) > 1
         found: list[Cluster] = []
@@ -207,46 +214,41 @@ class Cluster(Sliced):
                     # What stays packed of one input is no wider than what does not.
                     counted = setting if several or problem.sharded else filled
                     held = counted.element_registers(problem)
-                    if slice_packs >= block and 8 <= held <= (80 if block == 128 else 64):
+                    most = MOST_HELD_BY_128 if block == 128 else MOST_HELD
+                    if slice_packs >= block and LEAST_HELD <= held <= most:
                         found += setting._resident(problem, arch)
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _block_sizes(cls, problem: Problem, cluster: int) -> list[int]:
-        """Return block sizes worth timing, beside a loss also one that leaves no thread idle.
-
-        There what a thread does counts: at bfloat16 50257 clusters of 8 blocks of 128 threads have
-        a seventh pack for a fifth of them, and of 160 threads five packs for all.
-        """
-        sizes = [128, 256, 512, 1024]
+        """Return block sizes worth timing, beside a loss also one that leaves no thread idle."""
+        sizes = [*BLOCK_SIZES]
         pack = cls.widest_pack(problem)
         if problem.logs_sum and problem.dtype.itemsize == 2 and pack > 1:
             packs = cls(pack, pack, 128, cluster, 1, False).slice_packs(problem)
-            fitting = [b for b in (160, 192, 224) if -packs % b < packs / 20]
+            fitting = [b for b in FITTING_BLOCK_SIZES if -packs % b < packs / FITTING]
             idle = min(-packs % b for b in sizes[:2])
-            sizes += fitting[:1] if idle > packs / 10 else []
+            sizes += fitting[:1] if idle > packs / IDLE else []
         return sizes
 
     def _resident(self, problem: Problem, arch: Arch) -> Iterator[Cluster]:
         """Yield the legal ones of this setting, with few or most blocks on an SM.
 
-        Few is what the compiler leaves, but two less than most where elements are packed for the
-        sake of more: 7 took 495.2 us at bfloat16 4096 x 128256, 6 and 9 took 507.9 and 498.7.
+        Few is what the compiler leaves, or what FEWER_PACKED says.
         """
         need = self.element_registers(problem) + self.others(problem, arch)
-        full = most_blocks(need, self.block_size, arch)
-        few = max(1, full - 2) if self.packed else 1
+        full = blocks_in_registers(need, self.block_size, arch)
+        few = max(1, full - FEWER_PACKED) if self.packed else 1
         for blocks, evict_first in dict.fromkeys(((few, False), (full, False), (full, True))):
             setting = dataclasses.replace(self, min_blocks=blocks, evict_first=evict_first)
             if setting.is_legal(problem, arch):
                 yield setting
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: 8 packs a thread, 128 threads, and the smallest such cluster.
 
-        On an H200 the first choice was within 3% of the fastest at 14 of 15 shapes from float32
-        4096 x 16384 to bfloat16 4096 x 128256. Packed elements gained 1 to 3% there in clusters of
-        16 blocks, which exchange for longest, and lost 1% at 8192 x 32000 in those of 4.
+        Packed elements gained 1 to 3% in clusters of 16 blocks, which exchange for longest, and
+        lost 1% at bfloat16 8192 x 32000 in those of 4.
         """
         if problem.sharded and 2 * rows > arch.multiprocessors:
             # Rows on an SM hide the exchange: bfloat16 4096 x 50257 over two H200s took 110 us with
@@ -257,18 +259,18 @@ class Cluster(Sliced):
             packs = not self.packed
         if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
             packs = not self.packed
-        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / 8))
-        threads = abs(math.log(self.block_size / 128))
-        score = 0.3 * distance + 0.2 * threads
-        if self.realigns(problem):  # the ends of warps' parts: float32 4096 x 50257, 436 and 399 us
-            score += 0.13 * math.log2(self.cluster_size)
+        distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / BEST_PACKS))
+        threads = abs(math.log(self.block_size / BEST_BLOCK))
+        score = PACKS_WEIGHT * distance + BLOCK_WEIGHT * threads
+        if self.realigns(problem):
+            score += ENDS_WEIGHT * math.log2(self.cluster_size)
         return (score, packs, self.evict_first, -self.min_blocks)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time, above what one block holds well; and sooner where rows are few."""
-        few_rows = rows * 4 < arch.multiprocessors
+        """Little above the copy's time, and least where rows are few and long."""
+        few_rows = rows * FEW_ROWS < arch.multiprocessors
         words = problem.cols * problem.compute_dtype.itemsize // 4
-        if words > 160 * 1024:  # on an H200 float32 128 x 131072 takes 1.08, 128 x 262144 1.3
-            return 1.3
-        return 1.01 if few_rows and words >= 8192 else 1.1
+        if words > MOST_WORDS:
+            return OF_MORE_WORDS
+        return OF_FEW_ROWS if few_rows and words >= LONG_ROW_WORDS else OF_MANY_ROWS

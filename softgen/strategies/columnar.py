@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
+from softgen.strategies import registers
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch
 
@@ -23,19 +24,8 @@ CLUSTERS = (1, 2, 4, 8, 16)
 BLOCKS = (64, 128, 256, 512, 1024)
 MOST_SHARED = 48 * KIB  # static
 
-# Up to so many parts a thread combines those of its rows itself, and saves a barrier.
+# A thread combines at most so many parts of its rows itself, which saves a barrier.
 MOST_PARTS_OF_A_THREAD = 16
-
-INPUT_REGISTERS = 8  # what the addresses of one more input take
-
-
-def hook_registers(problem: Problem, rows: int = 1) -> int:
-    """Return the registers of a thread that hooks take, which has so many rows."""
-    compute = problem.compute_dtype
-    return sum(
-        hook.registers(compute) * (rows if hook.by_row or hook.leaves else 1)
-        for hook in problem.hooks
-    )
 
 
 def inputs_of(problem: Problem) -> int:
@@ -44,9 +34,10 @@ def inputs_of(problem: Problem) -> int:
 
 
 def sums_in_place(problem: Problem) -> bool:
-    """Whether a thread that holds elements can sum their terms: each is of one element, or of sums.
+    """Whether a thread that holds elements can sum their terms.
 
-    Where parts with a maximum come of two inputs, only a walk adds them up.
+    It can where there is one input, or where parts are sums. Parts with a maximum that come from
+    two inputs are only added up by a walk.
     """
     return inputs_of(problem) == 1 or not problem.function.part.has_maximum
 
@@ -100,7 +91,7 @@ class Columnar(Strategy):
 
     @property
     def direct(self) -> bool:
-        """Whether each thread combines the parts of its own rows, all of its block's."""
+        """Whether each thread combines all parts that its block has of the thread's rows."""
         parts = self.warp_parts * self.pack_size
         return self.blocks_of_a_row == 1 and parts <= MOST_PARTS_OF_A_THREAD
 
@@ -185,5 +176,5 @@ class Columnar(Strategy):
         """
         widest = min(problem.alignment, problem.dtype.max_pack)
         found = [p for p in (widest, widest // 2) if p * problem.dtype.itemsize >= 4 or p == widest]
-        single = 1 not in found and hook_registers(problem, 2) > hook_registers(problem)
+        single = 1 not in found and registers.of_hooks(problem, 2) > registers.of_hooks(problem)
         return [*found, 1] if single else found

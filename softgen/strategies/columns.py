@@ -16,19 +16,23 @@ from softgen.spec.arch import KIB, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.parts import MAX_SUM
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.columnar import (
     ACROSS,
     BLOCKS,
     CLUSTERS,
-    INPUT_REGISTERS,
     Columnar,
-    hook_registers,
     inputs_of,
     sums_in_place,
 )
-from softgen.strategies.launch import Launch, before_dynamic
-from softgen.strategies.occupancy import blocks_in_shared
+from softgen.strategies.costs import Term
+from softgen.strategies.launch import (
+    Launch,
+    before_dynamic,
+    blocks_in_registers,
+    blocks_in_shared,
+)
 from softgen.strategies.sliced import (
     PACKED_NEEDS,
     halves_in_float32,
@@ -36,25 +40,50 @@ from softgen.strategies.sliced import (
     require_packable,
 )
 
-# Registers of a thread beside its elements, and beside them those of each row of its pack.
-OTHER_REGISTERS = {DType.FLOAT32: 30, DType.FLOAT64: 64}
-ROW_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 8}
-
-# Beside elements some of which are in shared memory, and for each row of a pack: with fewer ptxas
-# spilled 4 to 24 bytes.
-SHARED_OTHERS = {DType.FLOAT32: 14, DType.FLOAT64: 24}
-SHARED_ROW = {DType.FLOAT32: 7, DType.FLOAT64: 14}
-
-# Registers of elements from which on, and an axis above which, some columns are worth moving there;
-# and the bytes of their packs: those of 16 leave no registers for the rows of a pack. At axis 0 of
-# (4096, 4096) it gained nothing in float32.
+# Some columns are worth moving to shared memory from LEAST_SHARED registers of elements on, where
+# the axis is longer than SHARED_AXIS and a pack has SHARED_PACK bytes. Packs of 16 leave no
+# registers for their rows. At axis 0 of (4096, 4096) it gained nothing in float32 (a6681f7a).
 LEAST_SHARED, SHARED_AXIS, SHARED_PACK = 32, 4096, 8
 LEAST_OF_FLOAT64, MOST_OF_FLOAT64 = 8, 64  # columns of a thread: each has instructions of its own
 
 FAR = 128 * KIB  # bytes from one column to the next
 
+# Registers of elements of a candidate, and the bytes of a line.
+LEAST_HELD, MOST_HELD = 8, 96
 LEAST_PACKED = 32  # the same of elements that stay packed: fewer leave registers enough
-MOST_HELD = 96  # registers of elements of a candidate
+SECTOR, MOST_LINE = 32, 2048
+
+# The terms of `rank`, fitted to 1700 settings of nine float32 arrays on an H200 (5ffd10b4): the
+# first one takes at most 1.08 times the least. Others have a commit of their own.
+# Bytes of adjacent rows, where columns are not FAR apart and where they are: bfloat16 axis 0 of
+# (64, 128, 1024) takes 9.8 us in lines of 256, and 11.1 in those of 128 (422b54f8).
+LINE, FAR_LINE = 128, 256
+SHORT_LINE, LONG_LINE = 0.3, 0.1
+SHORT_LINE_IN_SECTORS = 0.5  # where lines start within sectors
+SHORT_LINE_SHARED = 0.45  # axes so long that clusters of 16 hold few of their rows (a6681f7a)
+HELD, HELD_IN_SECTORS = Term(0.2, 32), Term(0.22, 32)  # registers of elements
+THREADS, CLUSTER = Term(0.2, 128), Term(0.05)
+FEW_BLOCKS = Term(0.2, 8)  # for each SM
+ONE_BLOCK = 0.3  # on an SM
+PACKED = 0.05  # of settings alike the one that does not pack comes first (e862d51a)
+PACK = 0.3
+# Elements of the best pack: bfloat16 axis 1 of (64, 21, 262144) takes 338 us by 4, and 459 by 8.
+# Where inner is 16 bytes, axis 1 of (1000000, 3, 4) takes 24.3 us by 2, and 29.4 by 4.
+BEST_PACK, BEST_PACK_OF_16_BYTES = 4, 2
+
+# The same in float64, fitted to 1850 settings of 13 arrays on an H200 (e7dfe5e2).
+DOUBLE_SHORT_LINE, DOUBLE_LONG_LINE = Term(0.27, 128), Term(0.09, 256)
+DOUBLE_ON_SM = 208 * KIB  # bytes that an SM holds, and the weights of less and of more
+DOUBLE_LITTLE, DOUBLE_MUCH = 0.18, 0.11
+DOUBLE_THREADS_ON_SM = Term(0.42, 768)
+DOUBLE_THREADS, DOUBLE_PACK = Term(0.18, 128), Term(0.11)
+DOUBLE_FEW_BLOCKS = Term(0.17, 8)
+DOUBLE_HELD = Term(0.06, 24)
+DOUBLE_SHARED = 0.17  # some columns are in shared memory
+
+# Estimates: the copy's time, and where only large clusters hold an axis. Fitted (0d5c02c7).
+SHORT_AXIS = 1024
+OF_SHORT_AXIS, OF_LONG_AXIS = 1.05, 1.2
 
 
 @dataclass(frozen=True)
@@ -74,11 +103,6 @@ class ColumnsInRegisters(Columnar):
     )
     packed: bool = packed_knob()
     shared_cols: int = knob("s", "of them, those in shared memory", default=0)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("shared_cols",) if self.shared_cols == 0 else ()
 
     def describe(self, problem: Problem) -> str:
         """Return how rows are held, for the header of a file."""
@@ -139,7 +163,7 @@ class ColumnsInRegisters(Columnar):
         )
 
     def launch(self, problem: Problem) -> Launch:
-        """Return the launch shape: as of all columns, and shared memory for those there."""
+        """Return the launch shape: the usual one, and dynamic shared memory for columns there."""
         pack = self.pack_size * problem.dtype.itemsize
         held = self.shared_cols * self.block_size * pack
         launch = super().launch(problem)
@@ -175,12 +199,9 @@ class ColumnsInRegisters(Columnar):
 
     def others(self, problem: Problem) -> int:
         """Return the registers of a thread beside them, with which ptxas does not spill."""
-        compute = problem.compute_dtype
-        more = 0 if self.packed else self.element_registers(problem) // 16
-        more += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem, self.pack_size)
-        if self.shared_cols:
-            return SHARED_OTHERS[compute] + SHARED_ROW[compute] * self.pack_size + more
-        return OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size + more
+        held = 0 if self.packed else self.element_registers(problem)
+        table = registers.STAGED if self.shared_cols else registers.COLUMNS
+        return table.of(problem, self.pack_size) + held // registers.COLUMNS_A_REGISTER
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
@@ -193,7 +214,7 @@ class ColumnsInRegisters(Columnar):
             for cluster in CLUSTERS
             for setting in cls._filled(problem, rows, arch, pack, across, block, cluster)
         ]
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _filled(
@@ -212,7 +233,7 @@ class ColumnsInRegisters(Columnar):
         then, and 102 otherwise.
         """
         line = pack * across * problem.dtype.itemsize
-        if block % across or not min(32, rows * problem.dtype.itemsize) <= line <= 2048:
+        if block % across or not min(SECTOR, rows * problem.dtype.itemsize) <= line <= MOST_LINE:
             return
         stride = block // across * cluster
         one = cls(pack, across, block, -(-problem.cols // stride), 1, cluster)
@@ -221,12 +242,16 @@ class ColumnsInRegisters(Columnar):
             held = some.element_registers(problem)
             if some._may_share(problem):
                 yield from some._sharing(problem, arch)
-            if held > MOST_HELD or (held < 8 and stride > 1) or not some.is_legal(problem, arch):
+            if (
+                held > MOST_HELD
+                or (held < LEAST_HELD and stride > 1)
+                or not some.is_legal(problem, arch)
+            ):
                 continue
             if packed and (held < LEAST_PACKED or problem.out_dtype.itemsize > 2):
                 continue
             yield some
-            full = most_blocks(held + some.others(problem), block, arch)
+            full = blocks_in_registers(held + some.others(problem), block, arch)
             for evict_first in (False,) if packed else (False, True):
                 more = dataclasses.replace(some, min_blocks=full, evict_first=evict_first)
                 if full > 1 and more.is_legal(problem, arch):
@@ -244,15 +269,15 @@ class ColumnsInRegisters(Columnar):
         )
 
     def _sharing(self, problem: Problem, arch: Arch) -> Iterator[ColumnsInRegisters]:
-        """Yield it with about half of a thread's columns in shared memory, and with more.
+        """Yield this setting with about half of a thread's columns in shared memory, and with more.
 
-        Where an SM then holds more blocks, some of which load while others store: on an H200
-        float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM. In float64
-        it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 308 us, and 377.
+        That is where an SM then holds more blocks, some of which load while others store: on an
+        H200 float32 axis 1 of (32, 32000, 64) takes 158 us then, and 187 by one block an SM. In
+        float64 it gains everywhere, as terms are left there: axis 0 of (8192, 8192) takes 308 us,
+        and 377.
         """
         cols, double = self.cols_per_thread, problem.compute_dtype is DType.FLOAT64
-        registers = self.element_registers(problem) + self.others(problem)
-        full = 0 if double else most_blocks(registers, self.block_size, arch)
+        full = 0 if double else self._blocks_in_registers(problem, arch)
         of_double = (cols // 2, cols * 5 // 8, cols * 3 // 4, cols - 3)
         for count in dict.fromkeys(of_double if double else (cols // 2, cols * 2 // 3)):
             some = dataclasses.replace(self, shared_cols=count)
@@ -262,62 +287,52 @@ class ColumnsInRegisters(Columnar):
 
     def _blocks(self, problem: Problem, arch: Arch) -> int:
         """Return how many blocks an SM holds, by the registers that they are thought to take."""
-        registers = self.element_registers(problem) + self.others(problem)
-        blocks = most_blocks(registers, self.block_size, arch)
-        return min(blocks, blocks_in_shared(self.launch(problem).shared_bytes, arch))
+        of_shared = blocks_in_shared(self.launch(problem).shared_bytes, arch)
+        return min(self._blocks_in_registers(problem, arch), of_shared)
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM.
+    def _blocks_in_registers(self, problem: Problem, arch: Arch) -> int:
+        needed = self.element_registers(problem) + self.others(problem)
+        return blocks_in_registers(needed, self.block_size, arch)
 
-        Twice the line where columns are far apart: bfloat16 axis 0 of (64, 128, 1024) takes 9.8 us
-        then, and 11.1.
-
-        Short lines cost more where they start within sectors. Fitted to 1700 settings of nine
-        float32 arrays on an H200: the first one takes at most 1.08 times the least. Where inner is
-        16 bytes packs of 2 beat those of 4: axis 1 of (1000000, 3, 4) takes 24.3 us, and 29.4.
-        Elsewhere packs of 4 beat those of 8: bfloat16 axis 1 of (64, 21, 262144) takes 338 us, not
-        459.
-        """
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: 128 bytes a line, 32 registers, 128 threads, eight blocks for an SM."""
         if problem.compute_dtype is DType.FLOAT64:
-            return self._badness_of_float64(problem, rows, arch)
+            return self._rank_of_float64(problem, rows, arch)
         size = problem.dtype.itemsize
         line = self.rows_of_a_block * size
         blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
-        short, many = (0.5, 0.22) if problem.alignment == 1 else (0.3, 0.2)
-        if self.shared_cols:  # axes so long that clusters of 16 hold few of their rows
-            short = 0.45
-        best = 256 if problem.layout.step * size >= FAR else 128
-        score = short * max(0.0, math.log2(best / line)) + 0.1 * max(0.0, math.log2(line / best))
-        score += many * abs(math.log2(self.element_registers(problem) / 32))
-        score += 0.2 * abs(math.log2(self.block_size / 128)) + 0.05 * math.log2(self.cluster_size)
-        score += 0.2 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
-        score += 0.3 * (self.min_blocks == 1) + 0.05 * self.packed
-        most = 2 if problem.layout.step * size == MAX_PACK_BYTES else 4
+        in_sectors = problem.alignment == 1
+        short = SHORT_LINE_IN_SECTORS if in_sectors else SHORT_LINE
+        pack = BEST_PACK_OF_16_BYTES if problem.layout.step * size == MAX_PACK_BYTES else BEST_PACK
         if self.shared_cols:
-            most = SHARED_PACK // size
-        score += 0.3 * abs(math.log2(min(most, problem.dtype.max_pack) / self.pack_size))
+            short, pack = SHORT_LINE_SHARED, SHARED_PACK // size
+        best = FAR_LINE if problem.layout.step * size >= FAR else LINE
+        score = Term(short, best).below(line) + Term(LONG_LINE, best).above(line)
+        score += (HELD_IN_SECTORS if in_sectors else HELD).away(self.element_registers(problem))
+        score += THREADS.away(self.block_size) + CLUSTER.above(self.cluster_size)
+        score += FEW_BLOCKS.below(blocks, arch.multiprocessors)
+        score += ONE_BLOCK * (self.min_blocks == 1) + PACKED * self.packed
+        score += Term(PACK, min(pack, problem.dtype.max_pack)).away(self.pack_size)
         return (score, self.packed, self.evict_first, -self.min_blocks)
 
-    def _badness_of_float64(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: 208 KB an SM, by 768 threads, in lines of 128 to 256 bytes.
-
-        Fitted to 1850 settings of 13 arrays on an H200.
-        """
+    def _rank_of_float64(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: 208 KB an SM, by 768 threads, in lines of 128 to 256 bytes."""
         line = self.rows_of_a_block * problem.dtype.itemsize
         blocks = max(1, rows // self.rows_of_a_block) * self.cluster_size
         resident = self._blocks(problem, arch)
         of_block = self.block_size * self.cols_per_thread * self.pack_size * problem.dtype.itemsize
-        held = min(blocks / arch.multiprocessors, resident) * of_block / (208 * KIB)
-        score = 0.27 * max(0.0, math.log2(128 / line)) + 0.09 * max(0.0, math.log2(line / 256))
-        score += 0.18 * max(0.0, -math.log2(held)) + 0.11 * max(0.0, math.log2(held))
-        score += 0.42 * max(0.0, math.log2(768 / (resident * self.block_size)))
-        score += 0.18 * abs(math.log2(self.block_size / 128)) + 0.11 * math.log2(self.pack_size)
-        score += 0.17 * max(0.0, math.log2(8 * arch.multiprocessors / blocks))
-        score += 0.06 * abs(math.log2(self.element_registers(problem) / 24))
-        score += 0.17 * (self.shared_cols > 0)
+        held = min(blocks / arch.multiprocessors, resident) * of_block / DOUBLE_ON_SM
+        score = DOUBLE_SHORT_LINE.below(line) + DOUBLE_LONG_LINE.above(line)
+        octaves = math.log2(held)
+        score += DOUBLE_LITTLE * max(0.0, -octaves) + DOUBLE_MUCH * max(0.0, octaves)
+        score += DOUBLE_THREADS_ON_SM.below(resident * self.block_size)
+        score += DOUBLE_THREADS.away(self.block_size) + DOUBLE_PACK.above(self.pack_size)
+        score += DOUBLE_FEW_BLOCKS.below(blocks, arch.multiprocessors)
+        score += DOUBLE_HELD.away(self.element_registers(problem))
+        score += DOUBLE_SHARED * (self.shared_cols > 0)
         return (score, self.evict_first, -self.min_blocks)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time; more where an axis is so long that only large clusters hold it."""
-        return 1.05 if problem.cols <= 1024 else 1.2
+        return OF_SHORT_AXIS if problem.cols <= SHORT_AXIS else OF_LONG_AXIS

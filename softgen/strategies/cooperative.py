@@ -17,25 +17,41 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
+from softgen.spec.arch import KIB, LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, knob
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic
 
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a row between reduced and written
 
-# What a row's slice of a block should be at least: 4 chunks of 8 KB. Shorter ones leave the
-# exchange too little to hide behind: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
+# The least bytes of a block's slice of a row: 4 chunks of 8 KB. Shorter slices take too little time
+# to hide the exchange: float32 128 x 262144 took 1.12 of a copy's time on an H200 in
 # slices of 64 KB and 1.31 in slices of 32 KB.
-LEAST_SLICE = 32 * 1024
+LEAST_SLICE = 32 * KIB
 SIZES = (32, 16, 8, 4, 2)  # of groups, beside all SMs and half of them
+# Of candidates, among 200 settings on an H200 those that won from float32 128 x 262144 to
+# 128 x 4194304: threads, packs of a thread in a chunk of 8 or 16 KB, and chunks in flight.
+THREADS, PACKS, IN_FLIGHT = 640, (1, 2), (2, 3)
 
 # Threads of a block and packs of a thread where chunks are held. Whole 128 threads: an SM deals
 # warps to four parts, each with a quarter of its registers. In order of their times on an H200 at
 # float32 4 x 16777216 and 8 x 12582912: 177 to 182 us and 259 to 276; none held took 195 and 283.
 HOLDING = ((512, 2), (384, 4), (512, 1), (640, 1), (640, 2), (384, 2))
+NOT_HOLDING = ((896, 1), (768, 2), (512, 2), (512, 1))  # where none are held; fitted (4635584d)
+
+# `rank`, fitted (67093fd7).
+BEST_SLICE = 64 * KIB
+LONG_CHUNK = 512  # packs
+
+# Estimates, fitted on an H200 (16147d3a): where the chip does not hold a row, where a launch and an
+# exchange are most of the time, and elsewhere; the first row of a group is only loaded, the last
+# one only written, which adds up to OF_ENDS.
+OF_ROWS_BEYOND = 1.45
+SMALL, OF_SMALL = 8 * MIB, 1.7  # bytes of all rows
+OF_ROWS, OF_ENDS = 1.12, 0.4
 
 
 @dataclass(frozen=True)
@@ -54,14 +70,14 @@ class Cooperative(Strategy):
     groups: int = knob("n", "rows worked on at once, at most", constant=False)
     stages: int = knob("s", "chunks in the ring")
     in_flight: int = knob("f", "stages that are kept for loads on their way")
-    prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads")
+    prefetch: int = knob("l", "chunks that are fetched to L2 ahead of the loads", unnamed=0)
     held: int = knob("h", "chunks of a slice kept in registers", default=0)
 
     needs = (9, 0)
 
     @classmethod
     def computes(cls, problem: Problem) -> bool:
-        """Whether elements are written: it keeps rows for that, and `split` reads them once too."""
+        """Whether elements are written, for which it keeps rows; `split` reads them once too."""
         return problem.writes_elements and super().computes(problem)
 
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -105,7 +121,7 @@ class Cooperative(Strategy):
         double = problem.compute_dtype is DType.FLOAT64
         overlaps = self.held > 0 or (double and again > 0)
         overlap = (2 * values if double else values // 2) if overlaps else 0
-        others = OTHER_REGISTERS[problem.compute_dtype] + 16 + overlap
+        others = registers.OTHER[problem.compute_dtype] + registers.RING + overlap
         self.require_registers(values + held, others, 1, self.block_size, arch)
 
     def describe(self, problem: Problem) -> str:
@@ -161,11 +177,6 @@ class Cooperative(Strategy):
         ahead = max(0, self.stages - chunks - self.in_flight)
         return 1 + -(-ahead // chunks)
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("prefetch",) if self.prefetch == 0 else ()
-
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a block an SM, all resident."""
         part = problem.part_bytes
@@ -188,11 +199,7 @@ class Cooperative(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield groups for which a slice is long and stays on the chip, else all SMs a row.
-
-        Chunks of 8 and 16 KB there: those that won among 200 settings on an H200, from float32
-        128 x 262144 to 128 x 4194304.
-        """
+        """Yield groups for which a slice is long and stays on the chip, else all SMs a row."""
         processors = arch.multiprocessors
         row_bytes = len(problem.element_inputs) * problem.cols * problem.dtype.itemsize
         long_slice = arch.shared_per_block * 3 // 4
@@ -207,12 +214,12 @@ class Cooperative(Strategy):
             if not LEAST_SLICE <= row_bytes // size <= long_slice:
                 continue
             groups = max(1, min(processors // size, rows))
-            for packs, wait in itertools.product((1, 2), (2, 3)):
-                setting = cls(pack, packs * pack, 640, size, groups, 2, wait, wait)
+            for packs, wait in itertools.product(PACKS, IN_FLIGHT):
+                setting = cls(pack, packs * pack, THREADS, size, groups, 2, wait, wait)
                 setting = setting._with_full_ring(problem, arch)
                 if setting.is_legal(problem, arch):
                     found.append(setting)
-        yield from sorted(found, key=lambda s: s._badness(problem))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _beyond_the_ring(cls, problem: Problem, arch: Arch) -> Iterator[Strategy]:
@@ -228,7 +235,7 @@ class Cooperative(Strategy):
         if held:
             yield from held
             return
-        for threads, packs in ((896, 1), (768, 2), (512, 2), (512, 1)):
+        for threads, packs in NOT_HOLDING:
             setting = cls(pack, packs * pack, threads, processors, 1, 2, 1, 2)
             setting = setting._with_full_ring(problem, arch)
             if setting.is_legal(problem, arch):
@@ -258,20 +265,19 @@ class Cooperative(Strategy):
                 return [setting]
         return []
 
-    def _badness(self, problem: Problem) -> tuple[float, ...]:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
         """Order candidates: slices of 64 KB, and long chunks where the ring holds two slices."""
         slice_bytes = self.chunks(problem) * self.chunk_packs() * 16
         short = 2 * self.chunks(problem) <= self.stages
-        long_chunks = self.chunk_packs() > 512
-        return (abs(math.log(slice_bytes / 65536)), short != long_chunks, self.in_flight)
+        long_chunks = self.chunk_packs() > LONG_CHUNK
+        return (abs(math.log(slice_bytes / BEST_SLICE)), short != long_chunks, self.in_flight)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """A few percent above a copy where many rows overlap; two reads and a write beyond."""
         row_bytes = len(problem.element_inputs) * problem.cols * problem.dtype.itemsize
         if row_bytes > arch.multiprocessors * arch.shared_per_block * 3 // 4:
-            return 1.45
-        # The first row of a group is only loaded, the last one only written.
+            return OF_ROWS_BEYOND
         at_once = arch.multiprocessors * arch.shared_per_block / (2 * row_bytes)
-        small = rows * row_bytes < 8 * MIB  # a launch and an exchange are most of the time
-        return 1.7 if small else 1.12 + 0.4 * min(1.0, max(1.0, at_once) / max(1, rows))
+        ends = min(1.0, max(1.0, at_once) / max(1, rows))
+        return OF_SMALL if rows * row_bytes < SMALL else OF_ROWS + OF_ENDS * ends

@@ -22,17 +22,16 @@ HELPERS = frozenset(
     (
         *(
             "base",
-            "board",
             "choice",
             "columnar",
+            "costs",
             "faults",
             "ladder",
             "launch",
             "lessons",
-            "occupancy",
             "oneflow",
         ),
-        *("registry", "select", "sliced", "slips", "spreading", "variants", "walk", "winners"),
+        *("registers", "registry", "select", "sliced", "slips", "spreading", "variants", "winners"),
     )
 )
 SHIPPED = (

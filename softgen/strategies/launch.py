@@ -1,12 +1,25 @@
-"""How the host launches a kernel: grid, block, shared memory, cluster, workspace."""
+"""How the host launches a kernel: grid, block, shared memory, cluster, workspace.
+
+And how many of its blocks an SM holds, from registers, threads and shared memory.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import FREE_SHARED, MAX_GRID, PORTABLE_CLUSTER
+from softgen.spec.arch import FREE_SHARED, KIB, MAX_GRID, PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.spec.problem import MAX_ROWS
+
+# Blocks of an SM, from the CUDA C++ programming guide, "Technical specifications per compute
+# capability"; 16 where it is not known here.
+_MAX_BLOCKS = {(7, 5): 16, (8, 0): 32, (8, 6): 16, (8, 9): 24, (9, 0): 32, (10, 0): 32, (12, 0): 24}
+FEWEST_BLOCKS = 16
+REGISTER_UNIT = 256  # registers are handed out to whole warps in units of this many
+REGISTERS_OF_THREAD = 8  # and ptxas counts those of a thread in units of this many
+PARTITIONS = 4  # of an SM; a warp's registers lie in one of them
+SHARED_UNIT = 128  # bytes
+RESERVED = KIB  # bytes that CUDA keeps for itself of every block's shared memory, from sm_80 on
 
 DYNAMIC_STARTS = 16  # what the address of a block's dynamic shared memory is a multiple of
 
@@ -37,8 +50,8 @@ class Launch:
             A cooperative kernel has to have them all.
         dependent: whether it may be launched before the launch before it has ended, for which the
             kernel waits (programmatic dependent launch).
-        most_rows: the rows that the kernel counts right; fewer where it divides their numbers in
-            32 bits.
+        most_rows: the most rows that the kernel takes; fewer than others where it divides their
+            numbers in 32 bits.
     """
 
     block_size: int
@@ -127,3 +140,48 @@ class Launch:
                 "pass fewer rows at a time, or choose variant='online'"
             )
         return max(1, min(steps, self.most_blocks // blocks)) * blocks
+
+
+def blocks_per_multiprocessor(launch: Launch, registers: int, shared_bytes: int, arch: Arch) -> int:
+    """Return the resident blocks of one SM.
+
+    Args:
+        launch: the kernel's launch shape.
+        registers: 32-bit registers of a thread, as the compiler reports them.
+        shared_bytes: shared memory of a block.
+        arch: the architecture.
+    """
+    warps = -(-launch.block_size // WARP_SIZE)
+    of_warp = _round_up(max(registers, 1) * WARP_SIZE, REGISTER_UNIT)
+    resident_warps = PARTITIONS * (arch.registers_per_multiprocessor // PARTITIONS // of_warp)
+    return min(
+        arch.threads_per_multiprocessor // launch.block_size,
+        resident_warps // warps,
+        blocks_in_shared(shared_bytes, arch),
+    )
+
+
+def blocks_in_shared(shared_bytes: int, arch: Arch) -> int:
+    """Return how many blocks of so much shared memory each an SM holds."""
+    most = _MAX_BLOCKS.get(arch.compute_capability, FEWEST_BLOCKS)
+    reserved = RESERVED if arch.compute_capability >= (8, 0) else 0
+    of_block = _round_up(shared_bytes + reserved, SHARED_UNIT)
+    return min(most, (arch.shared_per_block + reserved) // of_block) if of_block else most
+
+
+def blocks_in_registers(registers: int, block_size: int, arch: Arch) -> int:
+    """Return how many blocks of threads with `registers` registers an SM holds, at least 1."""
+    of_thread = _round_up(registers, REGISTERS_OF_THREAD)
+    blocks = arch.registers_per_multiprocessor // (block_size * of_thread)
+    # sm_75 and sm_86 hold 16 blocks an SM; ptxas warns of more, and no kernel here gains by it.
+    return max(1, min(blocks, arch.threads_per_multiprocessor // block_size, FEWEST_BLOCKS))
+
+
+def resident_blocks(shared_bytes: int, block_size: int, arch: Arch) -> int:
+    """Return how many blocks an SM holds, by shared memory and threads, at least 1."""
+    by_shared = (arch.shared_per_block + RESERVED) // (shared_bytes + RESERVED)
+    return max(1, min(by_shared, arch.threads_per_multiprocessor // block_size))
+
+
+def _round_up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

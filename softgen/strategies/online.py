@@ -18,36 +18,46 @@ from softgen.spec.layouts import AnyWidth, Rows, Strided
 from softgen.spec.operands import Measure
 from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.board import board_bytes
-from softgen.strategies.launch import Launch
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.choice import board_bytes
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import halves_in_float32
-from softgen.strategies.walk import require_walk
 
 MOST_PARTS = 65536
 
-# Beside packs that are only read, with which ptxas does not spill, and of parts with a third sum.
-# Without a cap it takes up to 12 more: bfloat16 4096 x 128256 took 242.7 us with 36, and 232.8 with
-# 32, of which an SM holds four blocks of 512 threads.
-PACKED_REGISTERS = 24
-DOT_REGISTERS = 8
-# Before sm_80, which has no maximum of packed numbers, ptxas needs 4 for each of such packs: 24 of
-# them took up to 128 for entropies, and 64 spilled 24 to 1750 bytes on sm_75.
-OLD_PACKS = 4
-# Of a row's target on sm_100 and later, where 8 to 24 bytes were spilled beside packs without them.
-TARGET_REGISTERS = 8
-# Beside packs on their way and the elements of one, where nothing is found of a row; and what rows
-# that start anywhere take more (12 spilled 8 bytes in float32). Without a cap an H200 takes 512 us
-# for the gradient of cross entropy at bfloat16 4096 x 128256, 824 at 16384 x 50257; with one 503
-# and 799.
-WRITER_REGISTERS = 16
-ENDS_REGISTERS = {2: 8, 4: 16}  # by the bytes of an element
-LOG_REGISTERS = 8  # of the log of a row's sum
-FIND_REGISTERS = 16  # of what is found on the way
-ROOT_REGISTERS = 5  # of float32 terms with a target: in 32 registers 8 to 28 bytes were spilled
-MOST_HOOK_REGISTERS = 8  # of which that is known: with more 4 to 52 bytes were spilled
+BLOCK_SIZES = (128, 256, 512, 1024)
+UNROLLS, READER_UNROLLS = (1, 2, 4), (1, 2, 3, 4, 6)
 
-MANY_COLS = 40000  # of rows that are only read: from here on a block is better large
+# `rank` where nothing is found of a row: whether blocks share it, and the packs and threads that
+# are best, by how often 512 threads load a pack of it. At bfloat16 4096 x 128256 an H200 takes 507
+# us by 128 threads that share a row, and 526 with a block a row of 512 threads; at 16384 x 50257,
+# whose rows start anywhere, 799 and 824 (7876bfde).
+SHARED_FROM = 4
+SHARED, WHOLE = (True, 4, 128), (False, 2, 512)
+
+# `rank` where rows are only read: packs and threads. On an H200 READER was within 1% of the fastest
+# setting at 4096 x 128256 and 8192 x 151936 bfloat16, and READER_OF_FEW_ROWS at 128 x 4194304
+# float32 (bd70f401). Where rows start anywhere more packs are 5% faster (16384 x 50257), as a block
+# waits for the ends of its row (d59c10db), and for entropies (149f8ed8). The best 20 of 1024 x
+# 128256 took 89 us by READER_OF_TOP, and 107 with 2 and 1024 (60ec50d0).
+READER, READER_OF_FEW_ROWS, READER_OF_TOP = (2, 512), (2, 1024), (4, 512)
+CUT_READER, CUT_READER_OF_LONG_ROWS = (4, 128), (6, 256)
+SHORT_READER = (2, 128)  # won at 2048 x 32000 (149f8ed8)
+MANY_COLS = 40000  # from here on a block that only reads is better large
+
+# `rank` of the others. On an H200 the first choice was within 5% of the fastest online setting at
+# 18 of 20 shapes from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%
+# (a46c9826).
+BEST_PACKS = 5  # of a thread
+
+# Estimates: two reads and a write instead of one of each, by as many SMs as there are rows, and
+# less than `safe` (16147d3a).
+OF_WRITES, MOST = 1.5, 3.9
+# One read if that is all: logsumexp takes 1.01 to 1.04 of a read on an H200 from 50257 columns on,
+# where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08 (bd70f401).
+OF_READS, OF_NARROW_READS, NARROW = 1.0, 1.25, 16384
+FEW_READS = 0.9  # rows for each SM
 
 
 @dataclass(frozen=True)
@@ -61,14 +71,14 @@ class Online(Strategy):
     layouts = (Rows, Strided, AnyWidth)
 
     pack_size: int = knob("p", "elements moved by one load or store")
-    unroll: int = knob("u", "packs that a thread loads before it uses the first")
+    unroll: int = knob("u", "packs that a thread loads before it uses the first", unnamed=1)
     block_size: int = knob("b", "threads in a block")
     parts: int = knob("s", "blocks that share a row of which nothing is found", default=1)
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers", default=1)
 
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
-        require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
+        registers.require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
         function = problem.function
         if function.part is TOP:
             plain = function.sums and not function.chooses_scores and not function.groups
@@ -118,38 +128,34 @@ class Online(Strategy):
         parts = problem.function.part.plural
         return f"one block strides over a row, {parts}; any size and alignment"
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        names = ("unroll", "parts", "min_blocks")
-        return tuple(name for name in names if getattr(self, name) == 1)
-
     def _caps(self, problem: Problem) -> bool:
         """Return whether it is known how many registers a thread needs."""
         if problem.function.reduces or problem.compute_dtype is not DType.FLOAT32:
             return self.keeps_packs(problem)
         hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
-        return hooks <= MOST_HOOK_REGISTERS and len(problem.element_inputs) == 1
+        return hooks <= registers.MOST_WRITER_HOOKS and len(problem.element_inputs) == 1
 
     def _held(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of packs that are loaded together."""
         held = self.unroll * self.pack_size * problem.dtype.itemsize // 4
         old = problem.function.reduces and arch.compute_capability < (8, 0)
-        return held * OLD_PACKS if old else held
+        return held * registers.OLD_PACKS if old else held
 
     def _others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
-            dots = DOT_REGISTERS * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
+            more = registers.READER_DOT * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
+            more += registers.READER_TOP * (problem.function.part is TOP)
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
-            finds = FIND_REGISTERS * (problem.function.part is TOP)
-            return PACKED_REGISTERS + dots + finds + TARGET_REGISTERS * newer
+            return registers.READER + more + registers.READER_TARGET * newer
         aligned = problem.alignment >= self.pack_size
-        ends = 0 if aligned else ENDS_REGISTERS[problem.dtype.itemsize]
-        logarithm = any(result.measure is Measure.LOGARITHM for result in problem.results)
+        more = 0 if aligned else registers.WRITER_ENDS[problem.dtype.itemsize]
+        if any(result.measure is Measure.LOGARITHM for result in problem.results):
+            more += registers.WRITER_LOG
         own_terms = problem.leaves and problem.function.shifts and problem.dtype is DType.FLOAT32
-        roots = ROOT_REGISTERS if own_terms and self.unroll <= 2 else 0
-        return WRITER_REGISTERS + self.pack_size + ends + LOG_REGISTERS * logarithm + roots
+        if own_terms and self.unroll <= 2:
+            more += registers.WRITER_ROOT
+        return registers.WRITER + self.pack_size + more
 
     def overrun(self, problem: Problem) -> int:
         """Return the columns of all parts, and as many again: the last may begin behind the row."""
@@ -160,16 +166,17 @@ class Online(Strategy):
 
         Where nothing is found of a row warps exchange nothing.
         """
-        warps = self.block_size // WARP_SIZE
-        shared = warps * problem.part_bytes if problem.function.reduces else 0
+        warps, shared = self.block_size // WARP_SIZE, 0
         if problem.function.part is TOP:
             maxima = warps * problem.compute_dtype.itemsize
             shared = board_bytes(problem, self, self.block_size) + maxima
+        elif problem.function.reduces:
+            shared = warps * problem.part_bytes
         return Launch(self.block_size, 1, static_shared_bytes=shared, blocks_per_row=self.parts)
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield the widest pack and half of it, from the block size that gives a thread 4 packs.
+        """Yield the widest pack and half of it.
 
         Where rows are only read half of a pack was never among the fastest, but more loads in
         flight were: bfloat16 16384 x 50257 took 378 us for entropies with 3, and 384 with 4.
@@ -180,20 +187,15 @@ class Online(Strategy):
         found = [
             cls(pack, unroll, block)
             for pack in packs
-            for unroll in ((1, 2, 3, 4, 6) if reads else (1, 2, 4))
-            for block in (128, 256, 512, 1024)
-            if block * pack <= max(problem.cols, 128 * pack)
+            for unroll in (READER_UNROLLS if reads else UNROLLS)
+            for block in BLOCK_SIZES
+            if block * pack <= max(problem.cols, BLOCK_SIZES[0] * pack)
         ]
         if not problem.function.reduces:
             found += cls._sharing(problem, pack)
         found = [s._capped(problem, arch) for s in found]
         legal = [s for s in found if s.is_legal(problem, arch)]
-        if not problem.function.reduces:
-            yield from sorted(legal, key=lambda s: s._distance_of_writers(problem))
-        elif problem.writes_elements:
-            yield from sorted(legal, key=lambda s: s._badness(problem))
-        else:
-            yield from sorted(legal, key=lambda s: s._distance_of_readers(problem, rows, arch))
+        yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
     def _capped(self, problem: Problem, arch: Arch) -> Online:
         """Return this setting with as many blocks on an SM as there may be, if packs are kept.
@@ -207,70 +209,67 @@ class Online(Strategy):
         other = writes and arch.compute_capability != (9, 0)
         if not self._caps(problem) or other or (dots and self.unroll <= 4):
             return self
-        registers = self._held(problem, arch) + self._others(problem, arch)
-        return dataclasses.replace(self, min_blocks=most_blocks(registers, self.block_size, arch))
+        needed = self._held(problem, arch) + self._others(problem, arch)
+        blocks = blocks_in_registers(needed, self.block_size, arch)
+        return dataclasses.replace(self, min_blocks=blocks)
 
     @classmethod
     def _sharing(cls, problem: Problem, pack: int) -> list[Online]:
-        """Return settings of so many blocks a row that each loads its part at once."""
+        """Return settings with so many blocks a row that each block loads its part at once."""
         return [
             cls(pack, unroll, block, parts)
-            for unroll in (1, 2, 4)
-            for block in (128, 256, 512)
+            for unroll in UNROLLS
+            for block in BLOCK_SIZES[:-1]
             if 1 < (parts := -(-problem.cols // (pack * unroll * block))) <= MOST_PARTS
         ]
 
-    def _distance_of_writers(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates where nothing is found of a row: 128 threads share it, of 4 packs each.
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: the least comes first."""
+        if not problem.function.reduces:
+            return self._rank_of_writers(problem)
+        if not problem.writes_elements:
+            return self._rank_of_readers(problem, rows, arch)
+        return self._rank_of_two_passes(problem)
 
-        At bfloat16 4096 x 128256 an H200 takes 507 us so, and 526 with a block a row of 512
-        threads; at 16384 x 50257, whose rows start anywhere, 799 and 824.
-        """
+    def _rank_of_writers(self, problem: Problem) -> tuple[float, ...]:
+        """Order candidates where nothing is found of a row: 128 threads with 4 packs each."""
         packs = problem.cols / (self.pack_size * 512)
-        shares, unroll, threads = (True, 4, 128) if packs >= 4 else (False, 2, 512)
+        shares, unroll, threads = SHARED if packs >= SHARED_FROM else WHOLE
         distance = abs(math.log2(self.unroll / unroll)) + abs(math.log2(self.block_size / threads))
         return (-self.pack_size, (self.parts > 1) != shares, distance)
 
-    def _distance_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates where rows are only read: by loads in flight, then by block size.
-
-        On an H200 two packs a thread and 512 threads were within 1% of the fastest setting at 4096
-        x 128256 and 8192 x 151936 bfloat16, and 1024 threads at 128 x 4194304 float32. Where rows
-        start anywhere more packs are 5% faster (16384 x 50257): a block waits for the ends of its
-        row. So they are for entropies. At 2048 x 32000 128 threads won. The best 20 of 1024 x
-        128256 took 89 us with 4 packs and 512 threads, and 107 with 2 and 1024.
-        """
-        unroll, threads = 2, 512 if rows > arch.multiprocessors else 1024
+    def _rank_of_readers(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates where rows are only read: by loads in flight, then by block size."""
+        many_rows, many_cols = rows > arch.multiprocessors, problem.cols >= MANY_COLS
         cut = problem.alignment < self.pack_size
+        best = READER if many_rows else READER_OF_FEW_ROWS
         if problem.function.part is TOP:  # what is loaded together also gives the bound
-            return (-self.pack_size, abs(self.unroll - 4), abs(self.block_size - 512))
-        if self.keeps_packs(problem) and rows > arch.multiprocessors:
+            best = READER_OF_TOP
+        elif self.keeps_packs(problem) and many_rows:
             if cut or problem.function.part is MAX_SUM_DOT:
-                unroll, threads = (6, 256) if problem.cols >= MANY_COLS else (4, 128)
-            elif problem.cols < MANY_COLS:
-                threads = 128
+                best = CUT_READER_OF_LONG_ROWS if many_cols else CUT_READER
+            elif not many_cols:
+                best = SHORT_READER
         elif cut:
-            unroll, threads = 4, 128
+            best = CUT_READER
+        unroll, threads = best
         return (-self.pack_size, abs(self.unroll - unroll), abs(self.block_size - threads))
 
-    def _badness(self, problem: Problem) -> tuple[float, ...]:
-        """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads.
-
-        On an H200 the first choice was within 5% of the fastest online setting at 18 of 20 shapes
-        from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%.
-        """
+    def _rank_of_two_passes(self, problem: Problem) -> tuple[float, ...]:
+        """Order candidates: wide packs, a block near 5 packs a thread, then few rounds of loads."""
         packs = problem.cols / (self.pack_size * self.block_size)
         unrolled, single = divmod(int(packs), self.unroll)
-        return (-self.pack_size, max(packs / 5, 5 / packs), unrolled + single, self.unroll)
+        return (
+            -self.pack_size,
+            max(packs / BEST_PACKS, BEST_PACKS / packs),
+            unrolled + single,
+            self.unroll,
+        )
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write instead of one of each, by as many SMs as there are rows.
-
-        One read if that is all: logsumexp takes 1.01 to 1.04 of a read on an H200 from 50257
-        columns on, where cluster takes 1.03 to 1.08, and 1.23 at 4096, where block takes 1.08.
-        """
+        """Two reads and a write instead of one of each, by as many SMs as there are rows."""
         if not problem.writes_elements and problem.function.reduces:
-            narrow = 1.25 if problem.cols < 16384 else 1.0
-            return min(3.9, max(narrow, 0.9 * arch.multiprocessors / max(1, rows)))
-        return min(3.9, max(1.5, arch.multiprocessors / max(1, rows)))
+            least = OF_NARROW_READS if problem.cols < NARROW else OF_READS
+            return min(MOST, max(least, FEW_READS * arch.multiprocessors / max(1, rows)))
+        return min(MOST, max(OF_WRITES, arch.multiprocessors / max(1, rows)))

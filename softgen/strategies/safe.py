@@ -14,13 +14,17 @@ from softgen.spec.layouts import AnyWidth, Columns, Rows, Strided
 from softgen.spec.parts import DRAW, TOP
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.board import board_bytes, rank_bytes
+from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch
 
 # What a function itself may know of a row: with 16 ids 1024 threads spilled 64 bytes in float64.
 MOST_OWN_REGISTERS = 32
 
 FILTER_DIGITS = 15  # that a warp counts where elements are filtered
+
+# Estimates: four accesses of an element for two; of columns, where each load of 4 bytes moves a
+# sector of 32, fitted (0d5c02c7).
+OF_ROWS, OF_COLUMNS = 4.0, 30.0
 
 
 @dataclass(frozen=True)
@@ -76,8 +80,5 @@ class Safe(Strategy):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Three reads and a write instead of one of each, in scalar loads.
-
-        Of columns each load of 4 bytes moves a sector of 32.
-        """
-        return 4.0 if problem.layout.step == 1 else 30.0
+        """Three reads and a write instead of one of each, in scalar loads."""
+        return OF_ROWS if problem.layout.step == 1 else OF_COLUMNS

@@ -1,8 +1,9 @@
 """A row in the shared memory of one block, in its own dtype: each element is read once from memory.
 
-The kernel behind OneFlow's for rows above 1024 columns, but without its float32 copy of 16-bit
-rows, and up to what a block may opt in to, not 48 KB. The row gets there through registers, by
-cp.async or by a bulk copy; with several stages the next rows are on their way while one is reduced.
+OneFlow has such a kernel for rows above 1024 columns. This one makes no float32 copy of 16-bit
+rows, and takes all the shared memory that a block may opt in to, not 48 KB. The row gets
+there through registers, by cp.async or by a bulk copy; with several stages the next rows are on
+their way while one is reduced.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from softgen.spec.layouts import Rows, Strided
 from softgen.spec.parts import DRAW
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
-from softgen.strategies.launch import Launch, before_dynamic
+from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
 PLAIN, ASYNC, BULK = range(3)
 NEEDS = {ASYNC: (8, 0), BULK: (9, 0)}
@@ -28,7 +29,14 @@ BLOCK_SIZES = (128, 256, 512, 1024)
 MOST_STAGES = 8
 SMALLEST_ROW = 4 * KIB  # below, a block has less than two warps of packs: `warp` is for those
 BARRIER_BYTES = 8
-RESERVED = KIB  # of an SM's shared memory, for each block
+
+THREADS_ON_SM = 1024  # what `rank` prefers: a guess that no measurement has confirmed (314b997b)
+
+# Estimates, fitted on an H200 (314b997b): behind `block` where a thread holds few elements, and
+# ahead of all that read rows twice. Where clusters are there a wide row is better cut: rings of
+# bulk copies won nowhere. Rows too few for the GPU want more than one block each.
+FEW_ROWS = 10  # times fewer than SMs
+OF_FEW_ROWS, OF_ROWS_BESIDE_CLUSTERS, OF_ROWS = 1.45, 1.4, 1.25
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Shared(Strategy):
     copy: int = knob(
         "y", "how a row is loaded: 0 by registers, 1 cp.async, 2 bulk copy", constant=False
     )
-    stages: int = knob("s", "rows that are on their way or in use")
+    stages: int = knob("s", "rows that are on their way or in use", unnamed=1)
     multiprocessors: int = knob(
         "n", "SMs that a grid which strides over the rows is for; 0: any grid", constant=False
     )
@@ -115,11 +123,6 @@ class Shared(Strategy):
         """The first compute capability that has the instructions of this setting."""
         return NEEDS.get(self.copy, super().needs)
 
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("stages",) if self.stages == 1 else ()
-
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a row a block, a part for each warp and the stages."""
         warps = self.block_size // WARP_SIZE
@@ -149,8 +152,8 @@ class Shared(Strategy):
                 if block <= _row_packs(problem, pack)
             ]
             legal = [setting for setting in settings if setting.is_legal(problem, arch)]
-            found += sorted(legal, key=lambda s: s._badness(problem, arch))[:2]
-        yield from sorted(found, key=lambda s: s._badness(problem, arch))
+            found += sorted(legal, key=lambda s: s.rank(problem, rows, arch))[:2]
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _filling(cls, problem: Problem, arch: Arch, block: int, copy: int, stages: int) -> Shared:
@@ -169,34 +172,23 @@ class Shared(Strategy):
     def _resident(self, problem: Problem, arch: Arch) -> int:
         return resident_blocks(self.launch(problem).shared_bytes, self.block_size, arch)
 
-    def _badness(self, problem: Problem, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: about 1024 threads an SM, then the copies that need no registers.
-
-        A guess that no measurement has confirmed.
-        """
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
+        """Order candidates: about 1024 threads an SM, then the copies that need no registers."""
         threads = self.block_size * self._resident(problem, arch)
-        return (abs(math.log2(threads / 1024)), -self.copy, self.stages, self.block_size)
+        return (abs(math.log2(threads / THREADS_ON_SM)), -self.copy, self.stages, self.block_size)
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Behind `block` where a thread holds few elements, and ahead of all that read rows twice.
+        """More than a copy: loads, exponentials and stores of a row follow each other.
 
-        Loads, exponentials and stores of a row follow each other, and few rows fit an SM. Where
-        clusters are there a wide row is better cut: rings of bulk copies won nowhere on an H200.
-        Rows too few for the GPU want more than one block each.
+        And few rows fit an SM.
         """
-        if rows * 10 < arch.multiprocessors:
-            return 1.45
-        return 1.4 if arch.compute_capability >= (9, 0) else 1.25
+        if rows * FEW_ROWS < arch.multiprocessors:
+            return OF_FEW_ROWS
+        return OF_ROWS_BESIDE_CLUSTERS if arch.compute_capability >= (9, 0) else OF_ROWS
 
 
 def _row_packs(problem: Problem, pack_size: int) -> int:
     """Return the packs that cover a row, which may start behind the boundary of its first pack."""
     overhang = 0 if problem.alignment >= pack_size else pack_size - 1
     return -(-(problem.cols + overhang) // pack_size)
-
-
-def resident_blocks(shared_bytes: int, block_size: int, arch: Arch) -> int:
-    """Return how many blocks an SM holds, by shared memory and threads, at least 1."""
-    by_shared = (arch.shared_per_block + RESERVED) // (shared_bytes + RESERVED)
-    return max(1, min(by_shared, arch.threads_per_multiprocessor // block_size))

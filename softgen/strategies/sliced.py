@@ -3,43 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
 from softgen.spec.problem import Problem
 from softgen.spec.shards import MOST_SHARDS
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, features_of, knob
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, features_of, knob
 
 # Where rows start anywhere, the packs of a row of this size or more are counted from the cache line
 # in which it starts, so that a warp's accesses are whole lines: float32 4096 x 4099 took 1% less on
 # an H200. In shorter rows the lanes before the row cost as much.
 LONG_ROW = 8 * KIB
 
-# Beside elements that stay packed: 16 do not spill, but took 1 to 2% more at bfloat16 64 and
-# 256 x 128256 on an H200. The maximum of two such elements at once is an instruction of sm_80.
-PACKED_OTHER_REGISTERS = 24
-PACKED_NEEDS = (8, 0)
+PACKED_NEEDS = (8, 0)  # the maximum of two packed elements at once is an instruction of sm_80
 
 # Threads that hold fewer elements have registers enough without packing them, and in larger blocks
 # it gained nothing: what won on an H200 was 32 or 64 elements in blocks of 128 or 256 threads.
 LEAST_PACKED = 32
 LARGEST_PACKED_BLOCK = 256
-
-# What the cut packs of rows that start anywhere cost.
-UNALIGNED_REGISTERS = {DType.FLOAT32: 4, DType.FLOAT64: 12}
-
-# What the addresses of one more input take, in packs and in single elements: with 8 there as well
-# the gradient of softmax spilled 8 to 64 bytes at bfloat16 40001 in `cluster` and `split`.
-INPUT_REGISTERS = 8
-SINGLE_INPUT_REGISTERS = 24
-
-# Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
-SKIPPING_REGISTERS = 8
-
-# What a sum of distances beside the terms takes.
-BELOW_REGISTERS = 16
 
 # Elements that a thread sorts in registers where the largest of a row are chosen.
 MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
@@ -47,18 +31,9 @@ MOST_SORTED = {DType.FLOAT32: 32, DType.FLOAT64: 8}
 # The same where many are chosen, by keys of 64 bits: with 16, float32 1000 spilled 128 bytes.
 MOST_SORTED_OF_MANY = 8
 
-# Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
-PLACES_REGISTERS = 24
-
 # Elements of a thread whose block chooses. 64 in blocks of 512 threads spilled 1160 bytes, as the
 # places of all are known at once, and 80 of float32 1372.
 MOST_CHOSEN_OF = 40
-
-# What a thread needs beside its elements where its block chooses.
-CHOICE_REGISTERS = 32
-
-# What the exchange of elements between lanes takes.
-REALIGNED_REGISTERS = {DType.FLOAT32: 8, DType.FLOAT64: 16}
 
 
 def halves_in_float32(problem: Problem) -> bool:
@@ -79,8 +54,8 @@ def require_packable(
         "only 16-bit elements in packs of two or more, computed in float32, can stay packed, "
         f"not packs of {pack_size} {problem.dtype.value} in {problem.compute_dtype.value}",
     )
-    # What is done on the way out is done to widened elements. On the way in the largest of two has
-    # to stay the largest, and what is not there -inf.
+    # Hooks on the way out get widened elements. A hook on the way in has to keep the larger of two
+    # elements the larger, and -inf where there is no column.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
     if function.part is TOP and function.sums and not function.chooses_scores:
@@ -113,6 +88,14 @@ def packed_knob() -> Any:
 @dataclass(frozen=True)
 class Sliced(Strategy):
     """Base of strategies whose threads hold packs of one slice of a row each."""
+
+    takes = frozenset(Feature) - {
+        *(Feature.GIVEN_PAIRS, Feature.FILTERS, Feature.SLOPES, Feature.PLACES)
+    }
+    # Whether the compiler can tell that all threads of a block have the same row.
+    one_row_a_block: ClassVar[bool] = False
+    # Whether blocks may write a slice in place while others still read the one beside it.
+    writes_early: ClassVar[bool] = False
 
     pack_size: int = knob("p", "elements moved by one load or store")
     cols_per_thread: int = knob("c", "elements of a row held by one thread")
@@ -241,10 +224,10 @@ class Sliced(Strategy):
         return False
 
     def sums_packed(self, problem: Problem) -> bool:
-        """Return whether terms are summed of elements as they were loaded, two to a register.
+        """Return whether terms are summed from packed elements, two to a register.
 
-        That takes 4 instructions an element, and 6 if they are widened first: where the target is
-        waited for before the row, bfloat16 2048 x 32000 took 31.6 us on an H200, and 36.0.
+        That takes 4 instructions an element, and 6 if elements are widened first. bfloat16 2048 x
+        32000, where the target is waited for before the row, took 31.6 us on an H200, not 36.0.
         """
         reads = self.packed and not problem.writes_elements
         return reads and not problem.enters and not self.realigns(problem)
@@ -254,16 +237,6 @@ class Sliced(Strategy):
         halves = problem.out_dtype.itemsize <= 2
         pays = problem.logs_sum or (self.realigns(problem) and not problem.modifiers)
         return self.packed and halves and pays
-
-    @property
-    def one_row_a_block(self) -> bool:
-        """Whether the compiler can tell that all threads of a block have the same row."""
-        return False
-
-    @property
-    def writes_early(self) -> bool:
-        """Whether blocks may write a slice in place while others still read the one beside it."""
-        return False
 
     @property
     def needs(self) -> tuple[int, int]:
@@ -342,11 +315,11 @@ class Sliced(Strategy):
     def input_registers(self, problem: Problem) -> int:
         """Return what a thread needs for inputs beside the first, without their elements.
 
-        Nothing where they stay packed: the terms of a sum take less than a pair's.
+        0 where elements stay packed: the terms of a sum take fewer registers than pairs.
         """
         if self.packed:
             return 0
-        each = SINGLE_INPUT_REGISTERS if self.pack_size == 1 else INPUT_REGISTERS
+        each = registers.SINGLE_INPUT if self.pack_size == 1 else registers.INPUT
         return each * (len(problem.element_inputs) - 1)
 
     def exchange_bytes(self, problem: Problem) -> int:
@@ -356,20 +329,20 @@ class Sliced(Strategy):
     def hook_registers(self, problem: Problem) -> int:
         """Return what a thread needs for hooks."""
         hooks = sum(hook.registers(problem.compute_dtype) for hook in problem.modifiers)
-        return hooks + SKIPPING_REGISTERS * self.skips(problem)
+        return hooks + registers.SKIPPING * self.skips(problem)
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
         if problem.function.part is TOP and not self.sorts:
-            choice = CHOICE_REGISTERS * problem.compute_dtype.itemsize // 4
+            choice = registers.CHOICE * problem.compute_dtype.itemsize // 4
             return choice + self.hook_registers(problem)
-        other = PACKED_OTHER_REGISTERS if self.packed else OTHER_REGISTERS[problem.compute_dtype]
-        other += self.input_registers(problem)
-        other += self.hook_registers(problem)
+        compute = problem.compute_dtype
+        other = registers.PACKED if self.packed else registers.OTHER[compute]
+        other += self.input_registers(problem) + self.hook_registers(problem)
         if problem.function.part is MAX_SUM_BELOW:
-            other += BELOW_REGISTERS
+            other += registers.BELOW
         if problem.function.chosen > WARP_SIZE:
-            other += PLACES_REGISTERS
+            other += registers.PLACES
         if self.realigns(problem):
-            return other + REALIGNED_REGISTERS[problem.compute_dtype]
-        return other + UNALIGNED_REGISTERS[problem.compute_dtype] * self.cuts(problem)
+            return other + registers.REALIGNED[compute]
+        return other + registers.CUT[compute] * self.cuts(problem)

@@ -14,11 +14,22 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.layouts import Rows, Strided
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob, most_blocks
-from softgen.strategies.launch import Launch
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies.launch import Launch, blocks_in_registers
 from softgen.strategies.sliced import Sliced
 
 COUNTER_BYTES = 4  # chunks of a row that are written
+
+# Every writer combines the pairs of all chunks: 4096 of them made 4 x 16777216 float32 1.6 times
+# slower than 1024 on an H200, and 1024 made 1 x 4194304 1.2 times slower than 256 (16147d3a).
+FEW_CHUNKS = 512
+
+# Estimates, fitted on an H200 (16147d3a): of long or few rows, and of others. Where rows are only
+# read logsumexp took 1.13 of a read at bfloat16 4096 x 128256, 1.7 at 8 x 128256 (bd70f401).
+LONG_ROW, FEW_ROWS = 65536, 0.1  # columns; rows for each SM
+OF_FAVOURED, OF_OTHERS = 1.55, 1.65
+OF_READS, OF_READS_OF_FEW = 1.15, 1.3
 
 
 @dataclass(frozen=True)
@@ -27,12 +38,7 @@ class Split(Sliced):
 
     name = "split"
     summary = "a row cut into chunks, reduced and then written by as many blocks as there are"
-    takes = frozenset(
-        {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.DRAWS),
-            *(Feature.HOOKS, Feature.ENDS, Feature.FLOAT8),
-        }
-    )
+    takes = Sliced.takes - {Feature.PICKS, Feature.TOPS, Feature.RANKS}
     cuts_sums = True
     layouts = (Rows, Strided)
 
@@ -78,7 +84,8 @@ class Split(Sliced):
     def most_of_float64(arch: Arch) -> int:
         """Return the registers that may hold elements in float64, whose exp wants many.
 
-        Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, 64 did 48 on sm_120.
+        Of 255 registers 128 for elements spilled 32 to 48 bytes on sm_90, and 64 spilled 48 bytes
+        on sm_120.
         """
         return 32 if arch.compute_capability >= (12, 0) else 64
 
@@ -113,28 +120,23 @@ class Split(Sliced):
             for block in (128, 256, 512) if words == 1 else (128, 256):  # 512 spill float64
                 setting = cls(pack, packs * pack, block, 1, True)
                 need = setting.element_registers(problem) + setting.other_registers(problem)
-                full = most_blocks(need, block, arch)
+                full = blocks_in_registers(need, block, arch)
                 if words > 1:  # float64 spills at 128 registers
                     full = 1
                 for reverse in (True, False) if problem.writes_elements else (False,):
                     setting = cls(pack, packs * pack, block, full, reverse)
                     if setting.is_legal(problem, arch) and setting.chunks(problem) > 2:
                         found.append(setting)
-        # Every writer combines the pairs of all chunks: 4096 of them made 4 x 16777216 float32 1.6
-        # times slower than 1024 on an H200, and 1024 made 1 x 4194304 1.2 times slower than 256.
-        yield from sorted(found, key=lambda s: max(512, s.chunks(problem)))
+        yield from sorted(found, key=lambda s: max(FEW_CHUNKS, s.chunks(problem)))
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
-        return super().other_registers(problem) + 4  # for the task
+        return super().other_registers(problem) + registers.TASK
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads and a write, but on the whole GPU, whatever the rows; one read if that is all.
-
-        logsumexp on an H200: 1.13 of a read at bfloat16 4096 x 128256, 1.7 at 8 x 128256.
-        """
+        """Two reads and a write, or one read, on the whole GPU whatever the rows."""
         if not problem.writes_elements:
-            return 1.15 if rows >= arch.multiprocessors else 1.3
-        few_rows = rows < 0.1 * arch.multiprocessors
-        return 1.55 if problem.cols > 65536 or few_rows else 1.65
+            return OF_READS if rows >= arch.multiprocessors else OF_READS_OF_FEW
+        few_rows = rows < FEW_ROWS * arch.multiprocessors
+        return OF_FAVOURED if problem.cols > LONG_ROW or few_rows else OF_OTHERS

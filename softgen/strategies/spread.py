@@ -50,7 +50,7 @@ class Spread(Spreading):
             for block in BLOCKS
             for setting in cls._filled(problem, rows, arch, pack, across, block)
         ]
-        yield from sorted(found, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
 
     @classmethod
     def _grids(cls, problem: Problem) -> Iterator[tuple[int, int]]:
@@ -124,7 +124,7 @@ class Spread(Spreading):
                 if not some.walks(problem):
                     break
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Return about the microseconds that an H200 takes: to move bytes, and to exchange parts.
 
         What is not held moves twice, unless L2 keeps it.

@@ -15,18 +15,11 @@ from dataclasses import dataclass
 from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES, DType
 from softgen.spec.problem import Problem
+from softgen.strategies import registers
 from softgen.strategies.bands import band_packs
-from softgen.strategies.base import knob
-from softgen.strategies.columnar import (
-    INPUT_REGISTERS,
-    MOST_SHARED,
-    Columnar,
-    hook_registers,
-    inputs_of,
-)
-from softgen.strategies.launch import Launch, before_dynamic
-from softgen.strategies.shared import resident_blocks
-from softgen.strategies.walk import MOST_UNROLL
+from softgen.strategies.base import MOST_UNROLL, knob
+from softgen.strategies.columnar import MOST_SHARED, Columnar, inputs_of
+from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
 COUNTER_BYTES = 4  # blocks that have read what a row has in all
 ELEMENTS_AT_ONCE, MOST_COLUMNS_AT_ONCE = 16, 4  # that a thread widens
@@ -35,21 +28,17 @@ MOST_READ = 600  # parts of a group that each of its blocks reads
 MOST_PLAIN_TERMS = 512  # of a thread: sums of more lose to rounding what counts
 KEPT_BYTES = 24 * 1024 * 1024  # that stay in L2 while results pass through it
 
-# Registers of a thread beside elements and the parts of its group: addresses, of tiles that begin
-# within an outer index and of packs that cross its end too; and of each row of its pack, what it
-# has found and what makes results.
-OTHER_REGISTERS = {DType.FLOAT32: 32, DType.FLOAT64: 48}
+# Registers of addresses of tiles that begin within an outer index, and of packs that cross its end.
 DIVIDED_REGISTERS = 8
 MOST_OF_FLOAT64 = 40  # registers of elements
 WALK_REGISTERS = 8
-ROW_REGISTERS = {DType.FLOAT32: 5, DType.FLOAT64: 16}
 
 
 @dataclass(frozen=True)
 class Spreading(Columnar):
     """Base of Spread: groups of `group_size` resident blocks that share adjacent rows."""
 
-    cols_per_thread: int = knob("c", "elements of a row held by one thread")
+    cols_per_thread: int = knob("c", "elements of a row held by one thread", unnamed=0)
     group_size: int = knob("k", "blocks that share a row")
     groups: int = knob("n", "groups that work at once, at most", constant=False)
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
@@ -59,12 +48,6 @@ class Spreading(Columnar):
     )
 
     alone = False
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        unneeded = (("unroll", 1), ("cols_shared", 0), ("cols_per_thread", 0))
-        return tuple(name for name, value in unneeded if getattr(self, name) == value)
 
     def flat(self, problem: Problem) -> bool:
         """Whether packs cross the end of inner."""
@@ -267,11 +250,9 @@ class Spreading(Columnar):
             widened = inputs_of(problem) * self.at_once * self.pack_size * compute.itemsize // 4
             loading = max(loading, widened)
         parts = -(-self.group_size // WARP_SIZE) * problem.part_bytes // 2  # on their way
-        rows = ROW_REGISTERS[compute] * self.pack_size
-        if self.rows_of_a_block != problem.layout.step:
-            rows += DIVIDED_REGISTERS
-        rows += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
-        return OTHER_REGISTERS[compute] + rows + max(loading, parts)
+        divided = DIVIDED_REGISTERS * (self.rows_of_a_block != problem.layout.step)
+        rows = registers.SPREAD.of(problem, self.pack_size)
+        return rows + divided + max(loading, parts)
 
     def part(self, problem: Problem) -> int:
         """Return the columns that all blocks of a group have in one round."""

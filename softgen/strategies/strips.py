@@ -13,28 +13,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
-from softgen.strategies.base import Feature, Strategy, knob
+from softgen.strategies import registers
+from softgen.strategies.base import MOST_UNROLL, Feature, Strategy, knob
 from softgen.strategies.columnar import (
     ACROSS,
     CLUSTERS,
-    INPUT_REGISTERS,
     Columnar,
-    hook_registers,
     inputs_of,
 )
-from softgen.strategies.walk import MOST_UNROLL
 
 UNROLLS = (1, 2, 4, 8)
 BLOCKS = (128, 256, 512, 1024)
 
 CACHED = 0.6  # of the L2 cache for strips; the results pass through it too
-
-# Registers of a thread beside its elements: addresses; and of each row of its pack, its pair with
-# what rounding lost, or what makes results.
-OTHER_REGISTERS = {DType.FLOAT32: 26, DType.FLOAT64: 64}
-ROW_REGISTERS = {DType.FLOAT32: 5, DType.FLOAT64: 16}
 
 
 @dataclass(frozen=True)
@@ -46,13 +38,8 @@ class Strips(Columnar):
 
     takes = Columnar.takes | {Feature.PLACES, Feature.ENDS}
 
-    unroll: int = knob("u", "columns that a thread loads before it uses the first")
+    unroll: int = knob("u", "columns that a thread loads before it uses the first", unnamed=1)
     cluster_size: int = knob("k", "blocks that share a row", default=1)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("unroll",) if self.unroll == 1 else ()
 
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
@@ -64,11 +51,8 @@ class Strips(Columnar):
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         self.check_grid(problem, arch)
         self.require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
-        compute = problem.compute_dtype
-        inputs = inputs_of(problem)
-        held = inputs * self.pack_size * self.unroll * compute.itemsize // 4
-        others = OTHER_REGISTERS[compute] + ROW_REGISTERS[compute] * self.pack_size
-        others += INPUT_REGISTERS * (inputs - 1) + hook_registers(problem, self.pack_size)
+        of_input = self.pack_size * self.unroll * problem.compute_dtype.itemsize // 4
+        held, others = inputs_of(problem) * of_input, registers.STRIPS.of(problem, self.pack_size)
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod
@@ -88,9 +72,9 @@ class Strips(Columnar):
             if unroll == 1 or unroll * (block // across) * cluster <= problem.cols
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
-        yield from sorted(legal, key=lambda s: s._badness(problem, rows, arch))
+        yield from sorted(legal, key=lambda s: s.rank(problem, rows, arch))
 
-    def _badness(self, problem: Problem, rows: int, arch: Arch) -> float:
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
         """Order candidates: strips that stay in L2, 64 bytes a line, a block for every SM."""
         line = inputs_of(problem) * self.rows_of_a_block * problem.dtype.itemsize
         strips = max(1.0, rows / self.rows_of_a_block)

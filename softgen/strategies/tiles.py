@@ -17,13 +17,10 @@ from softgen.spec.arch import KIB, WARP_SIZE, Arch
 from softgen.spec.dtypes import MAX_PACK_BYTES
 from softgen.spec.layouts import Columns, Rows
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Feature, Strategy, asks_place, knob
-from softgen.strategies.columnar import (
-    INPUT_REGISTERS,
-    hook_registers,
-    inputs_of,
-    sums_in_place,
-)
+from softgen.strategies import registers
+from softgen.strategies.base import Feature, Strategy, asks_place, knob
+from softgen.strategies.columnar import inputs_of, sums_in_place
+from softgen.strategies.costs import Term
 from softgen.strategies.launch import Launch
 
 SHARERS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -35,6 +32,25 @@ APART = (1, 2, 3, 4, 5, 7, 8)  # of a candidate
 MOST_HELD = 48  # registers of elements of a candidate
 ROUNDS = (1, 2, 4, 8)  # of a candidate
 LONGEST_ROW = 256  # bytes, of a candidate along the last axis
+
+# The terms of `rank`, fitted on an H200 (20287baa), but for those with a commit of their own.
+# bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads, 11.4 by 128 of which 8 are idle,
+# 12.8 by 64 of which 16 are, and 13.5 by 96 of which two share a row: all of them with `apart` 1,
+# where a warp's accesses are four. Where they are one or two it is 7.3 us by 192 threads, 7.6 by 96
+# and 8.3 by 480.
+IDLE = 2.5  # all threads (aa7201bc)
+SHARING, THREADS, HELD = Term(0.3), Term(0.3, 128), Term(0.3, 32)
+WAVEFRONT = 0.1  # an access of a warp to shared memory (40402b00)
+MOVED = Term(0.3, 2 * MAX_PACK_BYTES)  # bytes a thread (0795f176)
+
+# Estimates, over the time of a copy. Along the last axis rows below 16 bytes: `warp` takes 1.3
+# times as long at 4 columns of bfloat16, 1.8 at 3 of float32. Where its accesses are of 2 bytes it
+# takes 2.2 to 2.7 times as long at 3 and 7 columns (7eace6aa).
+OF_SHORT_ROWS, OF_OTHER_ROWS = 0.95, 1.05
+# A few columns fit the registers of one thread: `columns` takes 0.92 of the time there (20287baa).
+FEW_COLS, OF_FEW_COLS = 4, 1.1
+# Inner of a sector or two, and more. Fitted (a025bbd5).
+SMALL_INNER, OF_SMALL_INNER, OF_LARGE_INNER = 64, 1.02, 1.2  # bytes
 
 
 @dataclass(frozen=True)
@@ -53,11 +69,6 @@ class Tiles(Strategy):
     outers: int = knob("o", "outer indices of a block")
     block_size: int = knob("b", "threads in a block")
     apart: int = knob("a", "outer indices from one thread's to its neighbour's", default=1)
-
-    @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("apart",) if self.apart == 1 else ()
 
     def describe(self, problem: Problem) -> str:
         """Return what a block has, for the header of a file."""
@@ -116,10 +127,8 @@ class Tiles(Strategy):
         shared = self.launch(problem).static_shared_bytes
         require(shared <= MOST_SHARED, f"a tile and parts take {shared} bytes of {MOST_SHARED}")
         loads = -(-tile // (MAX_PACK_BYTES * self.block_size))
-        held = self.held(problem)
-        others = OTHER_REGISTERS[problem.compute_dtype]
-        others += INPUT_REGISTERS * (inputs_of(problem) - 1) + hook_registers(problem)
-        self.require_registers(max(held, 4 * loads), others, 1, self.block_size, arch)
+        held = max(self.held(problem), 4 * loads)
+        self.require_registers(held, registers.TILES.of(problem, 1), 1, self.block_size, arch)
 
     def fused(self, problem: Problem) -> bool:
         """Return whether one FMA, and not two instructions, makes the exponent of an element.
@@ -150,7 +159,7 @@ class Tiles(Strategy):
 
     @classmethod
     def candidates(cls, problem: Problem, rows: int, arch: Arch) -> Iterator[Strategy]:
-        """Yield blocks as full as whole packs allow, of small inner."""
+        """Yield blocks that are as full as whole packs allow, where inner is small."""
         inner, pack = problem.layout.step, problem.dtype.max_pack
         if inner == 1 and not cls._is_cut(problem):
             return
@@ -169,22 +178,22 @@ class Tiles(Strategy):
         ]
         legal = [setting for setting in found if setting.is_legal(problem, arch)]
         held = [s._turned(problem) for s in legal if s.held(problem) <= MOST_HELD]
-        yield from sorted(held, key=lambda s: s._badness(problem))
+        yield from sorted(held, key=lambda s: s.rank(problem, rows, arch))
 
     def _turned(self, problem: Problem) -> Tiles:
-        """Return it with the threads of a warp on outer indices whose elements share few banks."""
+        """Return this setting with the `apart` whose warps meet in the fewest banks."""
         turned = [replace(self, apart=step) for step in APART if self.outers % step == 0]
         return min(turned, key=lambda s: s._wavefronts(problem))
 
     def _wavefronts(self, problem: Problem) -> int:
-        """Return how many accesses to shared memory one of a warp takes."""
+        """Return how many accesses to shared memory one load of a warp takes."""
         sharing, size = self.threads_per_row * problem.layout.step, problem.dtype.itemsize
         of_outer = problem.layout.step * problem.cols * size
         return _wavefronts(self.outers, self.apart, sharing, of_outer, size)
 
     @staticmethod
     def _is_light(problem: Problem, rounds: int) -> bool:
-        """Whether so many rows are what a thread moves in four packs."""
+        """Whether a thread moves so many rows in at most four packs."""
         return rounds * problem.cols * problem.dtype.itemsize <= 4 * MAX_PACK_BYTES
 
     def held(self, problem: Problem) -> int:
@@ -192,38 +201,26 @@ class Tiles(Strategy):
         of_input = self.cols_per_thread * problem.compute_dtype.itemsize // 4
         return inputs_of(problem) * of_input
 
-    def _badness(self, problem: Problem) -> float:
-        """Order candidates: few idle threads, small blocks, a thread a row, banks for all.
-
-        bfloat16 axis 1 of (100000, 21, 3) takes 10.9 us by 96 threads on an H200, 11.4 by 128 of
-        which 8 are idle, 12.8 by 64 of which 16 are, and 13.5 by 96 of which two share a row: all
-        of them with `apart` 1, where a warp's accesses are four. Where they are one or two it is
-        7.3 us by 192 threads, 7.6 by 96 and 8.3 by 480.
-        """
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> float:
+        """Order candidates: few idle threads, small blocks, a thread a row, banks for all."""
         rounds = self.rounds(problem)
         used = self.outers * problem.layout.step * self.threads_per_row / self.block_size / rounds
         moved = self.tile_bytes(problem) / self.block_size
-        score = 2.5 * (1 - used) + 0.3 * math.log2(self.threads_per_row)
-        score += 0.3 * abs(math.log2(self.block_size / 128)) + 0.1 * self._wavefronts(problem)
-        score += 0.3 * max(0.0, math.log2(2 * MAX_PACK_BYTES / moved))
-        return score + 0.3 * max(0.0, math.log2(self.held(problem) / 32))
+        score = IDLE * (1 - used) + SHARING.above(self.threads_per_row)
+        score += THREADS.away(self.block_size) + WAVEFRONT * self._wavefronts(problem)
+        return score + MOVED.below(moved) + HELD.above(self.held(problem))
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time where packs along inner are less than a sector or two.
-
-        A few columns fit the registers of one thread: `columns` takes 0.92 of its time there.
-        """
+        """The copy's time where packs along inner are less than a sector or two."""
         size = problem.dtype.itemsize
         if problem.layout.step == 1:
-            # Accesses of 2 bytes: `warp` takes 2.2 to 2.7 times as long at 3 and 7 columns. Rows
-            # below 16 bytes: 1.3 times at 4 of bfloat16, and 1.8 at 3 of float32.
-            short = problem.cols * size < MAX_PACK_BYTES
-            return 0.95 if short or problem.alignment * size <= 2 else 1.05
-        if problem.cols <= 4:
-            return 1.1
-        small = problem.layout.step * size <= 64
-        return 1.02 if small or cls._is_narrow(problem) else 1.2
+            short = problem.cols * size < MAX_PACK_BYTES or problem.alignment * size <= 2
+            return OF_SHORT_ROWS if short else OF_OTHER_ROWS
+        if problem.cols <= FEW_COLS:
+            return OF_FEW_COLS
+        small = problem.layout.step * size <= SMALL_INNER or cls._is_narrow(problem)
+        return OF_SMALL_INNER if small else OF_LARGE_INNER
 
     @classmethod
     def _is_cut(cls, problem: Problem) -> bool:
@@ -239,7 +236,7 @@ class Tiles(Strategy):
 
 @functools.cache
 def _wavefronts(outers: int, apart: int, sharing: int, of_outer: int, size: int) -> int:
-    """Return how many accesses to shared memory one of the first warp takes.
+    """Return how many accesses to shared memory one load of the first warp takes.
 
     A bank is a word of each 128 bytes; it gives one word at a time, to all who want that word.
 

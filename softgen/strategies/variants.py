@@ -152,9 +152,10 @@ def candidates(
             raise
 
 
-# Up to how many bytes read and written a launch lets the next go at once, and before its stores. On
-# an H200 float32 128 x 1024, 1 MB, took 1.76 us at once and 2.17 before its stores; 128 x 4096 took
-# 2.80 and 2.77. Of its shipped winners 17 of 19 up to 32 MB do one of both, 7 of 63 above 64 MB.
+# A launch that reads and writes at most so many bytes lets the next one start at once, or before
+# its stores. On an H200 float32 128 x 1024, 1 MB, took 1.76 us at once and 2.17 before its stores;
+# 128 x 4096 took 2.80 and 2.77. Of its shipped winners 17 of 19 up to 32 MB do one of both, 7 of 63
+# above 64 MB.
 AT_ONCE_BYTES = 2 << 20
 BEFORE_STORES_BYTES = 32 << 20
 

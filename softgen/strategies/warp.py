@@ -23,8 +23,8 @@ from softgen.strategies.launch import Launch
 from softgen.strategies.sliced import PACKED_NEEDS, Sliced, halves_in_float32, packed_knob
 
 # 32-bit registers that may hold elements. A thread has 255; addresses, the packs in flight and the
-# reductions take the rest.
-MAX_ELEMENT_REGISTERS = 160
+# reductions take the rest, and at least OTHER_REGISTERS. Fitted (221d1d00).
+MAX_ELEMENT_REGISTERS, OTHER_REGISTERS = 160, 32
 
 # Registers of elements worth timing: a lane that holds fewer leaves memory latency uncovered, one
 # that holds more leaves too few warps on an SM. float64's exp needs many registers for itself:
@@ -37,12 +37,38 @@ MOST_REGISTERS = {DType.FLOAT32: 64, DType.FLOAT64: 32}
 SHORT_ROW = 512  # bytes
 BEST = 2
 
-# What of a choice is waited for where a scheduler has no other warps, counted in such warps; and
-# registers of keys and elements that leave an SM warps enough.
+SECTOR_BYTES = 32
+
+# `rank`, in logarithms of time. Fitted to 2,462 settings at 51 shapes on an H200 (a46c9826): the
+# first choice is within 5% of the fastest warp setting at 39 of them and within 20% at 47; the
+# other four have 1 to 10 columns. Where rows start off 16 bytes, to 1,100 settings at 18 shapes
+# (c5e0cfb1): within 5% at 16 of them, and within 14%.
+WASTE, CUT_WASTE = 2.0, 1.3  # lanes without columns
+BEST_HELD, BEST_HELD_OF_CUT, HELD_WEIGHT = 6, 8, 0.5  # registers of elements
+CUT = 16  # packs of a row
+SECTORS = 0.5  # a lane that reads part of a sector
+PACK = 0.3
+ROWS = 0.4  # at once
+
+# `rank` of a choice, whose instructions take the time, as counted in code for sm_90 (5e354deb).
+# What is waited for where a scheduler has no other warps, in such warps; registers of keys and
+# elements that leave an SM warps enough.
 SCHEDULERS = 4  # of an SM
 LATENCY = 3
-FEW_REGISTERS = 40
-MOST_OF_FEW = 512  # columns up to which the best of few rows are chosen here sooner than by a block
+FEW_REGISTERS, CROWD = 40, 0.4
+# Lanes that write more than 16 bytes of a row leave gaps between their stores: the best 8 of
+# 65536 x 8 took 4.5 us on an H200 by one lane a row, and 2.7 by two (36e14a91).
+MOST_PLACES, GAPS = 4, 0.5
+OF_ROW, OF_PLACE, OF_SUM, OF_PACK, OF_KEY = 60, 25, 4, 4, 6  # instructions
+TWO_IN_ORDER = {4: 2, 8: 6, 16: 12}  # instructions for two keys, by their bytes
+UNSORTED = 0.3  # the power of the share that is chosen, of which the rest is not sorted
+OF_LARGEST, OF_MERGED = 12, 2  # instructions for each that a warp finds, or that lanes merge
+
+# Estimates: the copy's time, or where rows do not fill the GPU with one warp each. On an H200
+# float32 128 x 2048 takes 3.7 us here and 2.5 with a block a row (f80f30b1). A choice takes
+# barriers there: the best 8 of bfloat16 1 x 384 take 1.24 us here and 1.94 with a block (36e14a91).
+OF_MANY_ROWS, OF_FEW_ROWS = 1.0, 1.3
+MOST_OF_FEW, MOST_OF_FEW_CHOSEN = 256, 512  # columns from which few rows are a loss
 
 
 @dataclass(frozen=True)
@@ -59,7 +85,7 @@ class Warp(Sliced):
     layouts = (Rows, Strided)
 
     thread_group_width: int = knob("g", "lanes that share a row")
-    rows_per_access: int = knob("r", "rows that a thread group holds at once")
+    rows_per_access: int = knob("r", "rows that a thread group holds at once", unnamed=1)
     padding: bool = knob(
         "pad", "whether the group covers more columns than the row has", constant=False
     )
@@ -107,7 +133,8 @@ class Warp(Sliced):
         self.require_block(self.block_size)
         registers = self.all_registers(problem)
         limit = min(
-            MAX_ELEMENT_REGISTERS, arch.registers_per_multiprocessor // self.block_size - 32
+            MAX_ELEMENT_REGISTERS,
+            arch.registers_per_multiprocessor // self.block_size - OTHER_REGISTERS,
         )
         if registers > limit:
             self.refuse(
@@ -115,13 +142,8 @@ class Warp(Sliced):
             )
 
     @property
-    def unnamed(self) -> tuple[str, ...]:
-        """The knobs that no constant of the emitted file names: at their values it needs none."""
-        return ("rows_per_access",) if self.rows_per_access == 1 else ()
-
-    @property
     def skipping(self) -> bool:
-        """It can where a thread has one row at a time."""
+        """Whether the template can leave out packs: where a thread has one row at a time."""
         return self.rows_per_access == 1
 
     @property
@@ -151,16 +173,16 @@ class Warp(Sliced):
         )
 
     def sorted_keys(self, problem: Problem) -> int:
-        """Return the most keys that a lane sorts at once: of packs, or of elements of a few."""
+        """Return the most keys that a lane sorts at once: of packs, or of a few packs' elements."""
         if not self.chooses_packs(problem):
             return self.cols_per_thread
         places = list_of(problem.function.chosen) // self.thread_group_width
         return max(self.packs, places * self.pack_size)
 
     def chooses_packs(self, problem: Problem) -> bool:
-        """Return whether packs are chosen before their elements: of a row that has many.
+        """Return whether packs are chosen before their elements, as in a row of many packs.
 
-        Of 64 elements in 8 packs all are compared: all packs may have one of the 8 largest.
+        All of 64 elements in 8 packs are compared, as each pack may have one of the 8 largest.
         """
         listed, packs = list_of(problem.function.chosen), problem.cols // self.pack_size
         return self.packed and packs >= 2 * listed >= 2 * self.thread_group_width
@@ -196,14 +218,10 @@ class Warp(Sliced):
                             legal.append(setting)
         usual = [s for s in legal if s.all_registers(problem) >= LEAST_REGISTERS]
 
-        def badness(setting: Warp) -> tuple[float, float]:
-            if problem.function.part is TOP:
-                return setting._choice_badness(problem, rows, arch)
-            return setting._badness(problem)
-
-        for rank, setting in enumerate(sorted(usual or legal, key=badness)):
+        ordered = sorted(usual or legal, key=lambda s: s.rank(problem, rows, arch))
+        for place, setting in enumerate(ordered):
             yield setting
-            if rank < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
+            if place < BEST and problem.cols * problem.dtype.itemsize <= SHORT_ROW:
                 yield dataclasses.replace(setting, evict_first=True)
 
     @classmethod
@@ -216,72 +234,64 @@ class Warp(Sliced):
         padding = packs * pack * width != problem.cols
         return cls(pack, packs * pack, width, rows_per_access, padding, block)
 
-    def _badness(self, problem: Problem) -> tuple[float, float]:
-        """Return about the logarithm of the time, up to a constant; orders the candidates.
-
-        Fitted to the device times of 2,462 settings at 51 shapes on an H200: the first choice is
-        within 5% of the fastest warp setting at 39 of them and within 20% at 47; the other four
-        have 1 to 10 columns. Where rows start off 16 bytes, 1,100 settings at 18 shapes: within 5%
-        at 16 of them, and within 14%.
-        """
+    def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
+        """Return about the logarithm of the time, up to a constant; orders the candidates."""
+        if problem.function.part is TOP:
+            return self._rank_of_choice(problem, rows, arch)
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
         aligned = problem.alignment >= problem.dtype.max_pack
-        wasting, usual = (2.0, 6) if aligned else (1.3, 8)
-        cut = 0.0 if self.aligned(problem) else 16 * self.pack_size / problem.cols
+        wasting, usual = (WASTE, BEST_HELD) if aligned else (CUT_WASTE, BEST_HELD_OF_CUT)
+        cut = 0.0 if self.aligned(problem) else CUT * self.pack_size / problem.cols
         # Lanes that exchange words gain nothing by packs of more than two of them.
         gain = min(self.pack_size, 4) if self.realigns(problem) else self.pack_size
         # A group whose lanes touch less than one 32-byte sector per load reads sectors twice.
         span = self.thread_group_width * self.pack_size * problem.dtype.itemsize
-        sectors = 1.0 if self.cols_per_thread == self.pack_size else min(1.0, span / 32)
+        sectors = 1.0 if self.cols_per_thread == self.pack_size else min(1.0, span / SECTOR_BYTES)
         registers = self.all_registers(problem)
         score = (
             wasting * math.log(waste)
             + cut
-            - 0.5 * math.log(sectors)
-            + 0.5 * abs(math.log(registers / usual))
-            - 0.3 * math.log(gain)
-            + 0.4 * math.log(self.rows_per_access)
+            - SECTORS * math.log(sectors)
+            + HELD_WEIGHT * abs(math.log(registers / usual))
+            - PACK * math.log(gain)
+            + ROWS * math.log(self.rows_per_access)
         )
         return score, self.block_size
 
-    def _choice_badness(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
+    def _rank_of_choice(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
         """Return about the logarithm of the time of a choice, which its instructions take."""
         instructions = sum(self._instructions(problem)) * self.rows_per_access
         warps = rows * self.thread_group_width / (WARP_SIZE * self.rows_per_access)
         busy = warps / (SCHEDULERS * arch.multiprocessors)
         crowd = max(0.0, math.log(self.all_registers(problem) / FEW_REGISTERS))
-        score = math.log(instructions * (busy + LATENCY)) + 0.4 * crowd
-        # Lanes that write more than 16 bytes of a row leave gaps between their stores: the best 8
-        # of 65536 x 8 took 4.5 us on an H200 by one lane a row, and 2.7 by two.
+        score = math.log(instructions * (busy + LATENCY)) + CROWD * crowd
         choice = Choice.of(problem, self)
-        return score + 0.5 * (choice is not None and choice.places > 4), self.block_size
+        has_gaps = choice is not None and choice.places > MOST_PLACES
+        return score + GAPS * has_gaps, self.block_size
 
     def _instructions(self, problem: Problem) -> Iterator[float]:
-        """Yield about what a warp takes for a row of each lane, as counted in code for sm_90."""
+        """Yield about how many instructions a warp takes for a row of each lane."""
         choice = Choice.of(problem, self)
         assert choice is not None
-        chosen, summed = problem.function.chosen, 4 * problem.function.sums
-        in_order = {4: 2, 8: 6, 16: 12}[problem.key_bytes]  # of two keys
-        yield 60 + 25 * choice.places + summed * self.cols_per_thread + 4 * self.packs
+        chosen, summed = problem.function.chosen, OF_SUM * problem.function.sums
+        in_order = TWO_IN_ORDER[problem.key_bytes]
+        yield OF_ROW + OF_PLACE * choice.places + summed * self.cols_per_thread
+        yield OF_PACK * self.packs
         few = [choice.places * self.pack_size, self.packs]
         for keys in few if self.chooses_packs(problem) else [self.cols_per_thread]:
             depth = math.log2(keys)
             pairs = keys / 4 * (depth**2 - depth + 4) - 1  # Batcher's, of which some is dead code
-            yield 6 * keys + in_order * pairs * min(1, chosen / keys) ** 0.3
+            yield OF_KEY * keys + in_order * pairs * min(1, chosen / keys) ** UNSORTED
             if not choice.listed:
-                yield chosen * (12 + in_order * min(keys, chosen) / 4)
+                yield chosen * (OF_LARGEST + in_order * min(keys, chosen) / 4)
                 continue
             for lanes in (2**n for n in range(1, choice.lanes.bit_length())):
                 both = min(choice.listed, lanes * list_of(keys))
-                yield both * (2 + in_order / 2 * (1 + math.log2(both)))
+                yield both * (OF_MERGED + in_order / 2 * (1 + math.log2(both)))
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """The copy's time; more where the rows are too few to fill the GPU with one warp each.
-
-        On an H200, 128 x 2048 float32 takes 3.7 us here and 2.5 with a block a row. A choice takes
-        barriers there: the best 8 of bfloat16 1 x 384 takes 1.24 us here and 1.94 with a block.
-        """
+        """The copy's time; more where the rows are too few to fill the GPU with one warp each."""
         few_rows = rows < 2 * arch.multiprocessors
-        few = MOST_OF_FEW if problem.function.part is TOP else 256
-        return 1.3 if few_rows and problem.cols >= few else 1.0
+        few = MOST_OF_FEW_CHOSEN if problem.function.part is TOP else MOST_OF_FEW
+        return OF_FEW_ROWS if few_rows and problem.cols >= few else OF_MANY_ROWS

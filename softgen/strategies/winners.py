@@ -29,12 +29,12 @@ from softgen.strategies.variants import Variant, parse_label
 SCHEMA = 1
 DIRECTORY = Path(__file__).resolve().parent / "tables"
 
-# Bytes read and written from which on more rows of a width have the same winner, but for the noise:
-# at float32 128 x 4096 (4 MB) and 4096 x 4096 the winners differ, at 128 x 131072 they do not.
+# From so many bytes read and written on, more rows of a width have the same winner, but for noise.
+# At float32 128 x 4096 (4 MB) and 4096 x 4096 the winners differ, at 128 x 131072 they do not.
 LARGE = 128 * MIB
 
-# Instructions an element that hooks take, from which on a setting that was tuned without them says
-# nothing about one with them.
+# Where hooks take at least so many instructions an element, a setting that was tuned without hooks
+# says nothing about one with them.
 HEAVY = 2
 
 
@@ -82,7 +82,7 @@ def winner_for_any_rows(problem: Problem, arch: Arch) -> Variant | None:
 
 
 def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
-    """Return `problem` by the setting of a like one; None if it is not legal there.
+    """Return `problem` with the setting of a similar one; None if that is not legal for it.
 
     With hooks, or a third sum, fewer blocks may fit an SM. Elements that stay packed are unpacked
     where they must be or where hooks take arithmetic, as packed ones take a second exponential.
@@ -103,8 +103,8 @@ def fitting(setting: Strategy, problem: Problem, arch: Arch) -> Variant | None:
 def takes_bare(problem: Problem) -> bool:
     """Whether a setting that was tuned without the problem's hooks says much about it with them.
 
-    A kernel without hooks waits for memory, whatever its instructions, and its rows are all as
-    long. At bfloat16 131072 x 2048 on an H200 the winner without takes 291 us with softcap, 303
+    A kernel without hooks waits for memory, whatever its instructions, and all its rows have one
+    length. At bfloat16 131072 x 2048 on an H200 the winner without takes 291 us with softcap, 303
     with dropout, 248 with causal and 263 with lengths, the first guess 256, 257, 205 and 217.
     """
     return problem.hook_instructions < HEAVY and not problem.shortens

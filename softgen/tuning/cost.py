@@ -10,9 +10,9 @@ import math
 
 from softgen.spec.arch import KIB, MOST_REGISTERS, Arch
 from softgen.spec.problem import Problem
-from softgen.strategies.base import OTHER_REGISTERS, Strategy
-from softgen.strategies.launch import Launch
-from softgen.strategies.occupancy import blocks_per_multiprocessor
+from softgen.strategies import registers
+from softgen.strategies.base import Strategy
+from softgen.strategies.launch import Launch, blocks_per_multiprocessor
 from softgen.strategies.variants import Variant, candidates
 
 # Bytes that an SM must have on their way to keep its share of the memory busy: 4.8 TB/s for about
@@ -99,7 +99,7 @@ def _plausible(found: list[Variant], rows: int, arch: Arch) -> list[type[Strateg
 def _registers(strategy: Strategy, held: int, problem: Problem) -> int:
     """Return a guess of the registers of a thread: the compiler has not run yet."""
     stored = problem.dtype if strategy.knobs.get("packed") else problem.compute_dtype
-    others = OTHER_REGISTERS[problem.compute_dtype]
+    others = registers.OTHER[problem.compute_dtype]
     held -= strategy.knobs.get("shared_cols", 0) * strategy.knobs.get("pack_size", 1)
     return min(MOST_REGISTERS, held * stored.itemsize // 4 + others)
 

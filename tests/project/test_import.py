@@ -143,7 +143,7 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
         modules = {path.stem for path in (folder / room).glob("*.py")} & own
         assert modules <= {
             *("base", "exhibit", "softmax"),
-            *("block", "board", "choice", "sliced", "faults", "launch", "occupancy", "registry"),
+            *("block", "choice", "sliced", "faults", "launch", "registers", "registry"),
             *("variants", "winners"),
         }, room
     spared = {"jinja2", "logging", "softgen.spec.numerics", "softgen.tuning.tune"}

@@ -28,12 +28,37 @@ def past_int32(what: str, cols: int) -> str:
 
 
 @dataclass(frozen=True)
-class TopkSoftmax(Function):
-    """The `k` largest scores of each row, largest first, ties to the lower column.
+class Chosen(Function):
+    """What the choice of a row's largest scores and its gradient have in common.
 
     Attributes:
         k: how many of a row are chosen.
         sigmoid: whether scores are sigmoid(x), and not softmax(x).
+    """
+
+    k: int = 8
+    sigmoid: bool = False
+
+    hookable = False  # the choice is made of the bits of x
+    shardable = False  # shards exchange no choices
+
+    @property
+    def least_cols(self) -> int:
+        """As many as are chosen."""
+        return self.k
+
+    def objection(self, cols: int) -> str:
+        """Return why a row of `cols` columns cannot be, or ""."""
+        if wide := past_int32("ids", cols):
+            return wide
+        return f"k must be at most the {cols} columns, got {self.k}" if self.k > cols else ""
+
+
+@dataclass(frozen=True)
+class TopkSoftmax(Chosen):
+    """The `k` largest scores of each row, largest first, ties to the lower column.
+
+    Attributes:
         bias: whether a number a column is added to the scores, for the choice alone.
         groups: into how many groups of adjacent columns a row is cut, or 0.
         kept_groups: how many groups are chosen from: those with the largest sum of two scores, or
@@ -41,8 +66,6 @@ class TopkSoftmax(Function):
         renormalize: whether weights are divided by their sum.
     """
 
-    k: int = 8
-    sigmoid: bool = False
     bias: bool = False
     groups: int = 0
     kept_groups: int = 0
@@ -50,8 +73,6 @@ class TopkSoftmax(Function):
 
     template = "topk_softmax"
     like = "logsumexp"  # which reads the same
-    hookable = False  # the choice is made of the bits of x
-    shardable = False  # shards exchange no choices
     part = TOP
 
     @property
@@ -107,13 +128,13 @@ class TopkSoftmax(Function):
 
     def objection(self, cols: int) -> str:
         """Return why a row of `cols` columns cannot be, or ""."""
-        if wide := past_int32("ids", cols):
-            return wide
-        if self.groups and cols % self.groups:
+        if not self.groups or past_int32("ids", cols):
+            return super().objection(cols)
+        if cols % self.groups:
             return f"groups must divide the columns, got {self.groups} and {cols}"
-        of = cols // self.groups * self.kept_groups if self.groups else cols
-        where = " of the groups that are kept" if self.groups else ""
-        return f"k must be at most the {of} columns{where}, got {self.k}" if self.k > of else ""
+        kept = cols // self.groups * self.kept_groups
+        too_few = f"k must be at most the {kept} columns of the groups that are kept, got {self.k}"
+        return too_few if self.k > kept else ""
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the bias if there is one, the scale, the weights and their columns."""

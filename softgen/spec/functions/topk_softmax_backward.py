@@ -17,14 +17,14 @@ from softgen.spec.functions.base import (
 )
 from softgen.spec.functions.cross_entropy import probabilities, size_of
 from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax, past_int32
+from softgen.spec.functions.topk_softmax import MOST_CHOSEN, Chosen, TopkSoftmax
 from softgen.spec.hooks.base import Hook
 from softgen.spec.hooks.choices import Choices
 from softgen.spec.operands import Measure, Operand
 
 
 @dataclass(frozen=True)
-class TopkSoftmaxBackward(Function):
+class TopkSoftmaxBackward(Chosen):
     """dx of weights = scale * s[ids], s = softmax(x) or sigmoid(x), by weights and ids.
 
     With g = weights * upstream softmax gives [column in ids] g - softmax(x) sum(g), sigmoid
@@ -32,20 +32,14 @@ class TopkSoftmaxBackward(Function):
     sum(weights * upstream) / scale), whose sum is 0.
 
     Attributes:
-        k: how many of a row were chosen.
-        sigmoid: whether scores are sigmoid(x), and not softmax(x).
         renormalize: whether weights were divided by their sum.
     """
 
-    k: int = 8
-    sigmoid: bool = False
     renormalize: bool = False
 
     template = "topk_softmax_backward"
     call = "softgen.topk_softmax_backward(x, weights, ids, upstream)"
     like = "softmax"  # whose bytes it moves with the same launch
-    hookable = False  # the choice is not
-    shardable = False  # the choice is not
 
     @property
     def name(self) -> str:
@@ -84,17 +78,6 @@ class TopkSoftmaxBackward(Function):
     def modifiers(self) -> tuple[Hook, ...]:
         """The choice."""
         return (Choices(self.k, total=self.reduces, divided=self.renormalize),)
-
-    @property
-    def least_cols(self) -> int:
-        """As many as were chosen."""
-        return self.k
-
-    def objection(self, cols: int) -> str:
-        """Return why a row of `cols` columns cannot be, or ""."""
-        if wide := past_int32("ids", cols):
-            return wide
-        return f"k must be at most the {cols} columns, got {self.k}" if self.k > cols else ""
 
     def operands(self, dtype: DType, out_dtype: FloatType, compute: DType) -> tuple[Operand, ...]:
         """Return x, the choice, the upstream gradient, the scale, and dx, which may be x."""

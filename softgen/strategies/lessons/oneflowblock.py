@@ -13,8 +13,7 @@ from softgen.spec.arch import FREE_SHARED, MAX_GRID, WARP_SIZE, Arch
 from softgen.spec.dtypes import DType
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Lesson, Strategy, knob
-from softgen.strategies.launch import Launch
-from softgen.strategies.occupancy import blocks_per_multiprocessor
+from softgen.strategies.launch import Launch, blocks_per_multiprocessor
 
 # Threads in a block: of a staged row, as OneFlow tries them, and of one that is not.
 BLOCK_SIZES = (1024, 512, 256, 128)

@@ -15,7 +15,7 @@ from softgen.spec.arch import WARP_SIZE, Arch
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Lesson, Strategy, knob
 from softgen.strategies.launch import Launch
-from softgen.strategies.walk import require_walk
+from softgen.strategies.registers import require_walk
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 import softgen.distributed as sd
-from softgen.distributed import collective, local
+from softgen.distributed import exchange, local
 from softgen.errors import InvalidValueError, NotSupportedError
 from tests.cpu.distributed.kernels import Kernels
 from tests.helpers.torch_calls import on_cpu
@@ -384,7 +384,7 @@ def counted(rank: int, size: int) -> None:
     """What each function sends: one all-gather forward, and an all-reduce back at most."""
     Kernels().install()
     sent: list[tuple[str, int]] = []
-    gather, reduce = collective.all_gather, dist.all_reduce
+    gather, reduce = exchange.all_gather, dist.all_reduce
 
     def counted_gather(every: Any, given: Any, **options: Any) -> Any:
         sent.append(("gather", given.numel() * given.element_size()))
@@ -394,7 +394,7 @@ def counted(rank: int, size: int) -> None:
         sent.append(("reduce", given.numel() * given.element_size()))
         return reduce(given, **options)
 
-    collective.all_gather, dist.all_reduce = counted_gather, counted_reduce
+    exchange.all_gather, dist.all_reduce = counted_gather, counted_reduce
     full = rows_of(size, torch.float32)[0]
     x = mine(full, rank, size).requires_grad_()
     ids = torch.tensor([0, 4, 1])

@@ -14,7 +14,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import softgen.distributed as sd
 import softgen.torch
-from softgen.distributed import collective
+from softgen.distributed import exchange
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from tests.cpu.distributed.bodies import close, same_bits
 from tests.cpu.distributed.kernels import Kernels
@@ -124,7 +124,7 @@ def as_one_process(rank: int, widths: tuple[int, ...], group: Any) -> None:
 def counted(rank: int, size: int) -> None:
     """What is sent: what cross_entropy sends of each chunk, and the gradient of hidden states."""
     sent: list[tuple[str, int]] = []
-    gather, reduce = collective.all_gather, dist.all_reduce
+    gather, reduce = exchange.all_gather, dist.all_reduce
 
     def counted_gather(every: Any, given: Any, **options: Any) -> Any:
         sent.append(("gather", given.numel() * given.element_size()))
@@ -138,7 +138,7 @@ def counted(rank: int, size: int) -> None:
     x, weight = layer.x.requires_grad_(), layer.weight.chunk(size)[rank].requires_grad_()
     chunks = [("gather", 12 * rows) for rows in (10, 10, 4)]
     of_x = ("reduce", layer.x.numel() * 4)
-    vars(collective)["all_gather"], vars(dist)["all_reduce"] = counted_gather, counted_reduce
+    vars(exchange)["all_gather"], vars(dist)["all_reduce"] = counted_gather, counted_reduce
     try:
         for reduction, given, forward, backward in (
             ("mean", x, [*chunks, of_x], []),
@@ -153,7 +153,7 @@ def counted(rank: int, size: int) -> None:
             loss.sum().backward()
             assert sent == backward
     finally:
-        vars(collective)["all_gather"], vars(dist)["all_reduce"] = gather, reduce
+        vars(exchange)["all_gather"], vars(dist)["all_reduce"] = gather, reduce
 
 
 def taken(rank: int, size: int) -> None:

@@ -20,8 +20,8 @@ import torch
 import torch.distributed as dist
 
 from softgen.distributed import direct, exchange, mailboxes
-from softgen.distributed.collective import Collective
 from softgen.distributed.direct import Direct
+from softgen.distributed.exchange import Collective
 
 
 class Shard:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softgen.spec.arch import arch_named
-from softgen.strategies.launch import Launch
-from softgen.strategies.occupancy import blocks_per_multiprocessor
+from softgen.strategies.launch import Launch, blocks_per_multiprocessor
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,7 @@ def test_the_best_guess_comes_first(
     kind: type[Warp] | type[Online], problem: Problem, rows: int, arch: Arch
 ) -> None:
     scores = [
-        setting._badness(problem)
+        setting.rank(problem, rows, arch)
         for setting in kind.candidates(problem, rows, arch)
         if isinstance(setting, Warp | Online)
     ]
