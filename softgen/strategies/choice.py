@@ -25,7 +25,7 @@ MOST_STORED = 16  # bytes that a lane stores at once
 
 # Keys that a warp finds beyond a bound before it orders them: about 11 where 8 are chosen of 256.
 FOUND = 32
-MOST_FOUND = 16  # are chosen so: of more the bound may leave more than `FOUND`
+MOST_BY_BOUND = 16  # are chosen so: of more the bound may leave more than `FOUND`
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Choice:
         most = MOST_STORED // problem.compute_dtype.itemsize
         # A key of 8 bytes takes two instructions of a pair of which one compares two numbers.
         finds = strategy.sorts and lanes == WARP_SIZE and problem.key_bytes == 8
-        found = FOUND if finds and chosen <= MOST_FOUND else 0
+        found = FOUND if finds and chosen <= MOST_BY_BOUND else 0
         return cls(lanes, listed, places, math.gcd(places, chosen, most), found)
 
 

@@ -47,6 +47,10 @@ FITTING, IDLE = 20, 10
 # fastest at 14 of 15 shapes from float32 4096 x 16384 to bfloat16 4096 x 128256.
 BEST_PACKS, PACKS_WEIGHT = 8, 0.3  # of a thread
 BEST_BLOCK, BLOCK_WEIGHT = 128, 0.2
+# Where the largest are chosen, of rows that are not few: the fewer blocks, the shorter each tells
+# the others of its own. The best 20 of bfloat16 1024 x 128256 took 100 us by 16 blocks of 128 and
+# 88 by 8 of 256, a choice of 64 of them 157 and 111 (166be245).
+BEST_BLOCK_OF_TOP = 256
 # A doubling of the ends of warps' parts: float32 4096 x 50257, 436 and 399 us (46e0d399).
 ENDS_WEIGHT = 0.13
 
@@ -214,7 +218,8 @@ class Cluster(Sliced):
                     # What stays packed of one input is no wider than what does not.
                     counted = setting if several or problem.sharded else filled
                     held = counted.element_registers(problem)
-                    most = MOST_HELD_BY_128 if block == 128 else MOST_HELD
+                    chooses = packed and problem.function.part is TOP and block <= BEST_BLOCK_OF_TOP
+                    most = MOST_HELD_BY_128 if block == 128 or chooses else MOST_HELD
                     if slice_packs >= block and LEAST_HELD <= held <= most:
                         found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
@@ -245,7 +250,7 @@ class Cluster(Sliced):
                 yield setting
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, ...]:
-        """Order candidates: 8 packs a thread, 128 threads, and the smallest such cluster.
+        """Order candidates: 8 packs a thread, 128 threads or 256, and the smallest such cluster.
 
         Packed elements gained 1 to 3% in clusters of 16 blocks, which exchange for longest, and
         lost 1% at bfloat16 8192 x 32000 in those of 4.
@@ -260,7 +265,9 @@ class Cluster(Sliced):
         if problem.logs_sum:  # loads wait for the target: bfloat16 16384 x 50257, 892 and 940 us
             packs = not self.packed
         distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / BEST_PACKS))
-        threads = abs(math.log(self.block_size / BEST_BLOCK))
+        many = rows * FEW_ROWS >= arch.multiprocessors
+        best = BEST_BLOCK_OF_TOP if problem.function.part is TOP and many else BEST_BLOCK
+        threads = abs(math.log(self.block_size / best))
         score = PACKS_WEIGHT * distance + BLOCK_WEIGHT * threads
         if self.realigns(problem):
             score += ENDS_WEIGHT * math.log2(self.cluster_size)
