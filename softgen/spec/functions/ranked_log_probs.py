@@ -35,7 +35,6 @@ class RankedLogProbs(OfIds):
     k: int = 20
 
     non_finite = "a row with NaN or +inf, or of only -inf, gives NaN; a rank beside NaN is -1"
-    like = "logsumexp"  # which reads the same
     barred = frozenset({"sink"})  # a sink, which is no column that an id could name
     shardable = False  # shards exchange no choices
     part = TOP

@@ -59,7 +59,6 @@ class Sample(Function):
     template = "sample"
     formula = "ids, drawn by softmax(x / temperature), and log p of them"
     call = "softgen.sample(x, seed=s)"
-    like = "logsumexp"  # which reads the same
     non_finite = "a row with NaN or +inf, or of only -inf, gives log_probs NaN and id 0"
     barred = frozenset({"sink"})  # a sink, which is no column that could be drawn
 
@@ -84,6 +83,11 @@ class Sample(Function):
     def hookable(self) -> bool:
         """Not where elements are chosen first, of which a row that ends has too few."""
         return not self.k
+
+    @property
+    def like(self) -> str:
+        """That which reads the same; where elements are chosen first other settings win."""
+        return self.name if self.k else "logsumexp"
 
     @property
     def part(self) -> Part:

@@ -106,7 +106,7 @@ class TokenLogProbsBackward(FromLse, OfIds):
         known = (columns >= 0) & (columns < x.shape[1])
         up = np.where(known | (up == 0), up, np.nan)
         hit = np.zeros_like(x)
-        rows = np.arange(len(x))
+        rows = np.arange(len(x), like=x)  # x may be CuPy's
         for k in range(columns.shape[1]):
             add = np.where(known[:, k], up[:, k], 0)
             np.add.at(hit, (rows, np.where(known[:, k], columns[:, k], 0)), add)

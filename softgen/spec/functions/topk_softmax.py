@@ -72,7 +72,6 @@ class TopkSoftmax(Chosen):
     renormalize: bool = False
 
     template = "topk_softmax"
-    like = "logsumexp"  # which reads the same
     part = TOP
 
     @property

@@ -107,7 +107,7 @@ class TopkSoftmaxBackward(Chosen):
         import numpy as np
 
         shape = (len(x), self.k)
-        w, columns, up = (np.array(each).reshape(shape) for each in (weights, ids, upstream))
+        w, columns, up = (each.reshape(shape) for each in (weights, ids, upstream))
         w, up = (abs(w), abs(up)) if size else (w, up)
         if self.renormalize:
             mean = (w * up).sum(axis=1, keepdims=True) / (abs(scale[0]) if size else scale[0])
@@ -115,7 +115,7 @@ class TopkSoftmaxBackward(Chosen):
         hit = np.zeros_like(x)
         np.put_along_axis(hit, columns.astype(np.int64), w * up, axis=1)
         if self.sigmoid:
-            chosen = np.zeros(x.shape, bool)
+            chosen = np.zeros_like(x, dtype=bool)
             np.put_along_axis(chosen, columns.astype(np.int64), True, axis=1)
             return np.where(chosen, hit / (1 + np.exp(x)), 0)
         if self.renormalize:
@@ -135,11 +135,15 @@ class TopkSoftmaxBackward(Chosen):
         return (weights, ids, upstream, *((scale,) if self.renormalize else ()))
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
-        """Return columns anywhere in the row, and a scale."""
+        """Return columns anywhere, equal weights, gradients of both signs, and a scale."""
         import numpy as np
 
-        ids = np.random.default_rng(0).integers(0, cols, (rows, self.k))
-        found: dict[str, Any] = {"ids": ids[:, 0] if self.k == 1 else ids}
+        shape = (rows,) if self.k == 1 else (rows, self.k)
+        found: dict[str, Any] = {
+            "ids": np.random.default_rng(0).integers(0, cols, shape),
+            "weights": np.full(shape, 1 / self.k),
+            "upstream": 0.75 - np.arange(rows * self.k).reshape(shape) % 4 * 0.25 * 3,
+        }
         return {**found, "scale": np.float64(1.0)} if self.renormalize else found
 
 
