@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,21 +15,22 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.numbers import whole_option
-from softgen.cli.run_compute import compute
-from softgen.cli.run_input import Files, Request, axis_before, elements_behind, save_npy
-from softgen.cli.run_report import describe, print_report
+from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.cli.run_input import Files
     from softgen.source.render import Source
 
 
@@ -35,6 +39,7 @@ EMULATED_PER_SECOND = 2**20
 COMPILE_SECONDS = 1.0
 # Beyond this it would seem to hang, whatever is shown.
 MAX_EMULATED = 64 * 2**20
+TIMING_SECONDS = 0.1
 WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, gets a line for
 
 
@@ -128,6 +133,8 @@ def run(
     On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
     guess's kernel on the CPU emulator.
     """
+    from softgen.cli.run_input import Files, Request, elements_behind
+
     rows, cols = options.sized(shape, rows, cols)
     if axis is not None and (source is None or inner is not None):
         raise typer.BadParameter("--axis is of --input, and goes without --inner")
@@ -202,7 +209,7 @@ def _emulating(elements: int, unasked: bool, json: bool) -> Iterator[None]:
         yield
 
 
-def _progress(elements: int, json: bool) -> contextlib.AbstractContextManager[object]:
+def _progress(elements: int, json: bool) -> AbstractContextManager[object]:
     if json or not elements:
         return contextlib.nullcontext()
     seconds = COMPILE_SECONDS + elements / EMULATED_PER_SECOND
@@ -221,13 +228,12 @@ def _run(
     random: bool,
     hooks: list[str],
     inner: int,
-    emulating: contextlib.AbstractContextManager[object],
+    emulating: AbstractContextManager[object],
     text: Source | None,
     axis: int | None,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
-    from softgen.cli.run_accuracy import Closeness, measure
-    from softgen.cli.run_hooks import load as load_hooks
+    from softgen.cli.run_input import axis_before, load_hooks, save_npy
     from softgen.source.render import raise_added_fault
     from softgen.spec import numerics
 
@@ -296,6 +302,119 @@ def _run(
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
+    return report
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Results and where they came from.
+
+    Attributes:
+        results: in storage form and operands' order.
+        variant: what the tuner, or the caller, chose.
+        arch: what it was chosen for: the GPU, or the default one on the CPU.
+        device: the name of what computed.
+        microseconds: median device time of a launch, input not in L2; nothing is timed on the CPU.
+    """
+
+    results: tuple[NDArray[Any], ...]
+    variant: Variant
+    arch: Arch
+    device: str
+    microseconds: float | None = None
+
+
+def compute(
+    where: options.Device,
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+    emulating: AbstractContextManager[object],
+    text: Source | None = None,
+) -> Computed:
+    """Compute inputs in storage form on the GPU, or with the same text on the emulator.
+
+    `emulating` is entered while the emulator is at work, and not before all is known to be legal.
+    `text` is one that was edited, of the variant `choice`.
+    """
+    if where is options.Device.CUDA:
+        return _on_gpu(problem, inputs, choice, text)
+
+    from softgen.devices import emulator
+    from softgen.source.render import render
+    from softgen.tuning.policy import debugging, tell
+
+    debug, start = debugging(), time.perf_counter()
+    arch = arch_named(DEFAULT_ARCH)
+    x, *others = inputs
+    variant = select(problem, x.shape[0], arch, choice)
+    source = text or render(variant)
+    if debug:
+        origin = "best guess" if choice is None else "asked for"
+        tell(variant, x.shape[0], "the CPU emulator", origin, start)
+    with emulating:
+        results = emulator.run_each(source, x, others=tuple(others))
+    return Computed(results, variant, arch, "cpu emulator")
+
+
+def _on_gpu(
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+    text: Source | None,
+) -> Computed:
+    """Compute with the autotuned call on the current GPU, and time it."""
+    from softgen.call.plan import plan
+    from softgen.devices.gpu.compile import compile_source
+    from softgen.devices.gpu.device import current_arch
+    from softgen.tuning.entry import Timing
+    from softgen.tuning.measure import Buffers, Stopwatch
+    from softgen.verify.gpu import run_on_storage
+
+    arch = current_arch()
+    rows = inputs[0].shape[0]
+    kernel = plan(
+        problem.function,
+        problem.dtype,
+        problem.cols,
+        rows=max(1, rows),
+        out_dtype=problem.out_dtype,
+        alignment=problem.alignment,
+        inner=problem.layout.step,
+        variant=choice,
+        hooks=problem.hooks,
+        # Otherwise SOFTGEN_BATCH_INVARIANT says.
+        batch_invariant=True if problem.fixed_order else None,
+    ).loaded
+    if text is not None:
+        kernel = compile_source(text)
+    results = run_on_storage(kernel, inputs)
+    if not rows:
+        return Computed(results, kernel.variant, arch, arch.device, 0.0)
+    buffers = Buffers.allocate(problem, rows)
+    stopwatch = Stopwatch(buffers)
+    stopwatch.warm_up(kernel)
+    timing = Timing.of(kernel.variant.name, stopwatch.samples(kernel, TIMING_SECONDS))
+    # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
+    taken = timing.microseconds * rows / buffers.rows
+    return Computed(results, kernel.variant, arch, arch.device, taken)
+
+
+def describe(
+    made: Computed, problem: Problem, rows: int, text: Source | None = None
+) -> dict[str, Any]:
+    """Return what is reported of the kernel; its source is kept, but for an edited one."""
+    report: dict[str, Any] = {
+        "variant": made.variant.name,
+        "strategy": made.variant.strategy.name,
+        "parameters": made.variant.strategy.knobs,
+        "device": made.device,
+        "source": None if text else keep_source(made.variant, made.arch),
+    }
+    if made.microseconds is not None:
+        time = made.microseconds
+        rate = rows * problem.bytes_per_row / time / 1e3 if time else 0.0
+        report |= {"microseconds": time, "gigabytes_per_second": rate}
     return report
 
 
