@@ -10,23 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from softgen.cli.numbers import whole_option
-from softgen.cli.shapes import parse_shape
 from softgen.disk.outputs import objection
 from softgen.errors import InvalidTypeError, InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, KNOWN, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks.known import in_order
-from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
+from softgen.spec.layouts import MOST_INNER, MOST_OUTER
 from softgen.spec.problem import (
     DEFAULT_ROWS,
     MAX_COLS,
     MAX_ROWS,
-    Problem,
-    largest_power_of_two_divisor,
 )
-from softgen.strategies.select import require_known
-from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -173,7 +167,7 @@ SomeArchs = Annotated[
         f" Of a --project repeatable. \\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]"
     ),
 ]
-ArchOption = Annotated[str, _arch()]
+ArchOption = Annotated[str | None, _arch()]
 HereOrArch = Annotated[
     str | None, _arch(f" \\[default: that of the GPU here, else {DEFAULT_ARCH}]")
 ]
@@ -219,12 +213,12 @@ StridedOption = Annotated[
     ),
 ]
 InnerOption = Annotated[
-    int,
+    int | None,
     whole_option(
         "--inner",
         least=1,
         most=MOST_INNER,
-        help="Elements behind the axis that is reduced; 1 where it is the last.",
+        help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
         hidden=True,
     ),
 ]
@@ -300,129 +294,6 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),
 ]
-
-
-def sized(shape: str | None, rows: int | None, cols: int | None) -> tuple[int | None, int | None]:
-    """Return rows and columns of --shape, or of --rows and --cols."""
-    if shape is None:
-        return rows, cols
-    if rows is not None or cols is not None:
-        raise typer.BadParameter("give --shape, or --rows and --cols, not both")
-    return parse_shape(shape, "--shape")
-
-
-def problem_of(
-    variant: str | None,
-    cols: int | None,
-    dtype: DType | None,
-    function: Function | None,
-    out_dtype: FloatType | None,
-    alignment: int | None,
-    batch_invariant: bool,
-    strided: int,
-    inner: int,
-    hooks: list[str] | None = None,
-    sharded: bool = False,
-) -> Problem:
-    """Return the problem that the options describe, or the full name of a variant among them.
-
-    Raises InvalidValueError where an option says something else than the name.
-    """
-    if variant is not None and is_full_name(variant):
-        named, asked = parse_name(variant), layout_from(inner, strided, sharded)
-        require_agreement(
-            *(named, cols, dtype, function, out_dtype, alignment),
-            batch_invariant=batch_invariant,
-            layout=asked if asked is not ROWS else None,
-        )
-        own = named.problem.hooks
-        if hooks and in_order(hooks) != own:
-            said = f"has {', '.join(map(str, own))}" if own else "has no hooks"
-            raise InvalidValueError(
-                f"{named.name} {said}, and --hook {' --hook '.join(hooks)} was given; leave "
-                f"it out, or give the setting alone: --variant {named.strategy.label}"
-            )
-        return named.problem
-    if cols is None:
-        if variant is not None:
-            require_known(variant)
-        raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
-    layout = layout_from(inner, strided, sharded)
-    require_possible(alignment, cols, layout)
-    return Problem.of(
-        function or "softmax",
-        dtype or DType.FLOAT32,
-        cols,
-        out_dtype=out_dtype,
-        alignment=alignment,
-        fixed_order=batch_invariant,
-        hooks=hooks or (),
-        layout=layout,
-    )
-
-
-def require_possible(alignment: int | None, cols: int, layout: Layout = ROWS) -> None:
-    """Raise InvalidValueError if no two rows in a row can start on multiples of `alignment`."""
-    pitch = layout.pitch(cols)
-    most = largest_power_of_two_divisor(pitch)
-    if alignment is not None and alignment > most:
-        what = "rows of" if layout.step == 1 else "columns of rows side by side, of"
-        raise InvalidValueError(
-            f"--alignment {alignment}: {what} {pitch} elements start on multiples of {most} at "
-            f"most; give --alignment {most} or less, or leave it out"
-        )
-
-
-def require_agreement(
-    named: Variant,
-    cols: int | None,
-    dtype: DType | None,
-    function: Function | None,
-    out_dtype: FloatType | None,
-    alignment: int | None = None,
-    batch_invariant: bool = False,
-    layout: Layout | None = None,
-) -> None:
-    """Raise InvalidValueError if an option that was given differs from what a name says."""
-    own = named.problem
-    asked = Problem.of(
-        *(own.function, own.dtype, own.cols),
-        out_dtype=own.out_dtype,
-        alignment=own.alignment if alignment is None else alignment,
-        fixed_order=batch_invariant or own.fixed_order,
-        layout=own.layout,
-    )
-    for option, value, said in (
-        ("--cols", cols, own.cols),
-        ("--dtype", dtype and dtype.value, own.dtype.value),
-        ("--function", function and function.name, own.function.name),
-        ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
-        ("--alignment", asked.alignment, own.alignment),
-        ("--strided", layout and outer_of(layout), outer_of(own.layout)),
-        ("--inner", layout and layout.step, own.layout.step),
-    ):
-        if value is not None and value != said:
-            raise InvalidValueError(
-                f"{named.name} is for {option} {said}, and {option} {value} was given; leave "
-                f"{option} out, or give the setting alone: --variant {named.strategy.label}"
-            )
-    if layout is not None and layout.sharded and not own.sharded:
-        raise InvalidValueError(
-            f"{named.name} is for rows on one device, and --sharded was given; leave it out, or "
-            f"choose a name with `sharded` in it: `softgen list --cols {own.cols} --dtype "
-            f"{own.dtype.value} --sharded`"
-        )
-    if asked.fixed_order != own.fixed_order:
-        raise InvalidValueError(
-            f"{named.name} sums in an order that depends on where a row lies, and "
-            "--batch-invariant was given; leave it out, or choose a name with `fixed` in it: "
-            f"`softgen list --cols {own.cols} --dtype {own.dtype.value} --batch-invariant`"
-        )
-
-
-def outer_of(layout: Layout) -> int:
-    """Return the value of --strided."""
-    return layout.outer if isinstance(layout, Strided) else 0
 
 
 class Device(str, Enum):

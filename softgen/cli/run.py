@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,17 +15,18 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.numbers import whole_option
+from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind
+from softgen.spec.layouts import AnyWidth, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.select import select
-from softgen.strategies.variants import Variant, is_full_name, parse_name
+from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -43,26 +44,42 @@ TIMING_SECONDS = 0.1
 WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, gets a line for
 
 
-def run(
+@dataclass(frozen=True)
+class RunOptions(
+    ProblemOptions, without=("alignment", "arch", "sms", "batch_invariant", "strided", "sharded")
+):
+    """Those of `softgen run`: sizes are of random input, and hooks have values."""
+
     shape: Annotated[
         str | None, options.shape_option(", of random input. \\[default: 64x1000]")
-    ] = None,
+    ] = None
     rows: Annotated[
         int | None,
         whole_option("--rows", least=0, most=MAX_ROWS, help="Rows of random input.", hidden=True),
-    ] = None,
+    ] = None
     cols: Annotated[
         int | None,
         whole_option(
             "--cols", least=0, most=MAX_COLS, help="Columns of random input.", hidden=True
         ),
-    ] = None,
+    ] = None
     dtype: Annotated[
         DType | None,
         options.dtype_option(f"{options.TYPES}. \\[default: the file's, else float32]"),
-    ] = None,
-    out_dtype: options.OutDType = None,
-    function: options.AnyFunction = None,
+    ] = None
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hook",
+            metavar="NAME[=VALUE]",
+            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); "
+            "repeatable.",
+        ),
+    ] = None
+
+
+def run(
+    given: RunOptions,
     source: Annotated[
         Path | None,
         typer.Option(
@@ -102,26 +119,6 @@ def run(
     device: Annotated[
         options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
     ] = options.Device.AUTO,
-    hooks: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--hook",
-            metavar="NAME[=VALUE]",
-            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); "
-            "repeatable.",
-        ),
-    ] = None,
-    inner: Annotated[
-        int | None,
-        whole_option(
-            "--inner",
-            least=1,
-            most=MOST_INNER,
-            help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
-            hidden=True,
-        ),
-    ] = None,
-    variant: options.VariantOption = None,
     edited: Annotated[Path | None, options.edited_source(hidden=True)] = None,
     seed: Annotated[
         int, whole_option("--seed", least=0, help="Of the random input.", hidden=True)
@@ -135,39 +132,26 @@ def run(
     """
     from softgen.cli.run_input import Files, Request, elements_behind
 
-    rows, cols = options.sized(shape, rows, cols)
-    if axis is not None and (source is None or inner is not None):
+    given = given.sized()
+    if axis is not None and (source is None or given.inner is not None):
         raise typer.BadParameter("--axis is of --input, and goes without --inner")
     text = None
     if edited is not None:
         from softgen.source.edited import read_source
 
-        text = read_source(edited, variant)
-        variant = text.variant.name
-    named = parse_name(variant) if variant is not None and is_full_name(variant) else None
+        text = read_source(edited, given.variant)
+        given = replace(given, variant=text.variant.name)
+    named = given.named
     if named is not None:
-        if named.problem.sharded:
-            raise InvalidValueError(
-                f"{named.name} is for rows that several devices hold together, and this is one; "
-                f"`softgen verify --device cpu --variant {named.name}` runs it on three"
-            )
-        if isinstance(named.problem.layout, AnyWidth):
-            raise InvalidValueError(
-                f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
-                "verify` with --variant or --source runs it"
-            )
-        layout = None if inner is None else layout_behind(inner)
-        options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)
-        inner = named.problem.layout.step
-        dtype, function = named.problem.dtype, named.problem.function
-        out_dtype = named.problem.out_dtype
-        cols = named.problem.cols if source is None else None
-    function = function or Function.of("softmax")
+        given = _as_named(given, named, source is None)
+    function = given.function or Function.of("softmax")
     files = Files.of(function, operands or [], target, results or [])
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
+    inner = given.inner or 1
     try:
-        values, x_type = Request(source, rows, cols, dtype, seed, inner or 1).load(limit)
+        request = Request(source, given.rows, given.cols, given.dtype, seed, inner)
+        values, x_type = request.load(limit)
         if axis is not None:
             inner = elements_behind(values.shape, axis)
             if named is not None and inner != named.problem.layout.step:
@@ -177,8 +161,8 @@ def run(
                 )
         unasked = device is options.Device.AUTO
         report = _run(
-            *(where, function, values, x_type, out_dtype),
-            *(named or variant, files, source is None, hooks or [], inner or 1),
+            *(where, function, values, x_type, given.out_dtype),
+            *(named or given.variant, files, source is None, given.hooks or [], inner),
             *(_emulating(values.size, unasked, json), text),
             axis=axis,
         )
@@ -198,6 +182,33 @@ def run(
             output.fail(wrong)
     if wrong:
         raise typer.Exit(WRONG_RESULT)
+
+
+def _as_named(given: RunOptions, named: Variant, random: bool) -> RunOptions:
+    """Return the options as if each had been given that a full name says.
+
+    The columns are those of the name where the input is random, else the file's.
+    """
+    problem = named.problem
+    if problem.sharded:
+        raise InvalidValueError(
+            f"{named.name} is for rows that several devices hold together, and this is one; "
+            f"`softgen verify --device cpu --variant {named.name}` runs it on three"
+        )
+    if isinstance(problem.layout, AnyWidth):
+        raise InvalidValueError(
+            f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
+            "verify` with --variant or --source runs it"
+        )
+    given.require_agreement(named)
+    return replace(
+        given,
+        inner=problem.layout.step,
+        dtype=problem.dtype,
+        function=problem.function,
+        out_dtype=problem.out_dtype,
+        cols=problem.cols if random else None,
+    )
 
 
 @contextlib.contextmanager
