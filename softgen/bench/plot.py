@@ -78,7 +78,7 @@ def require_matplotlib() -> None:
     except ImportError as error:
         raise MissingDependencyError(
             f"matplotlib cannot be imported ({error}), and --plot draws with it; "
-            "install it with `pip install 'softgen[bench]'`"
+            "install it with `pip install '.[bench]'` in the clone of softgen"
         ) from error
 
 
