@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
@@ -213,48 +213,48 @@ def _text(sweep: Sweep) -> Sweep:
     return replace(sweep, block_size=0, waves=0)
 
 
-def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
+def sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
     """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y.
 
     Of a join enqueue(x, z, y): those of x and z are read.
     """
-    device = int(arena.player.cupy.cuda.runtime.getDevice())
+    device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device)
-    grid = sweep.grid(size, arena.arch)
+    grid = sweep.grid(size, buffers.arch)
 
     def enqueue(*addresses: int) -> None:
-        function((grid,), (sweep.block_size,), (*addresses, size), 0, arena.player.stream)
+        function((grid,), (sweep.block_size,), (*addresses, size), 0, buffers.player.stream)
 
     return enqueue
 
 
-def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
+def dependent_sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
     """Return the same by launches that may start before the launch before has ended."""
-    device = int(arena.player.cupy.cuda.runtime.getDevice())
+    device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device, waits=True)
     shape = Shape(
         sweep.block_size,
         rows_per_block=sweep.unroll * sweep.block_size * PACK_BYTES,
         static_shared_bytes=0,
-        most_blocks=sweep.grid(size, arena.arch),
+        most_blocks=sweep.grid(size, buffers.arch),
         dependent=True,
     )
     # The kernel's rows are bytes.
     launcher = Launcher(function, 3 if sweep.joins else 2, shape, size, device, 0)
 
     def enqueue(*addresses: int) -> None:
-        launcher(addresses, arena.player.stream.ptr)
+        launcher(addresses, buffers.player.stream.ptr)
 
     return enqueue
 
 
-def launch_of(sweep: Sweep, arena: Arena, *, dependent: bool = False) -> Launch:
+def launch_of(sweep: Sweep, buffers: SharedBuffers, *, dependent: bool = False) -> Launch:
     """Return the sweep as a competitor: it reads input i, and copies it to output i if it writes.
 
     An output must be as large as an input where it writes.
     """
-    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, arena, arena.swept_bytes)
-    pairs, swept = arena.pairs, arena.swept
+    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, buffers, buffers.swept_bytes)
+    pairs, swept = buffers.pairs, buffers.swept
 
     def launch(i: int) -> None:
         enqueue(*swept[i % pairs])

@@ -6,7 +6,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.machine import machine
 from softgen.bench.peers import Peer
 from softgen.bench.race import Race, Settings
@@ -50,11 +50,11 @@ def _at(
     report: Report,
 ) -> list[Finding]:
     try:
-        arena = Arena(shape, chained=settings.regime is Regime.CHAINED)
+        buffers = SharedBuffers(shape, chained=settings.regime is Regime.CHAINED)
     except InvalidValueError as error:  # too large for this GPU, or no chain
         reason = str(error)
         return [Finding(peer.name, Status.ABSENT, note=reason) for peer in peers]
-    race = Race(arena, settings, spent)
+    race = Race(buffers, settings, spent)
     for peer in peers:
         report(f"{shape.label}: {peer.name}")
         race.admit(peer)

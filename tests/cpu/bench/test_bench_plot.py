@@ -94,7 +94,7 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     from softgen.bench.plot import figure_of
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'softgen\[bench\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[bench\]'"):
         figure_of(suites("oneflow"))
 
 
