@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from softgen.bench.cases import HOOKED, VIEWS, Exact
 from softgen.bench.check import CHUNK, chosen_columns
-from softgen.bench.hooked import HOOKED, Exact
 from softgen.bench.shape import Shape
-from softgen.bench.views import VIEWS
 from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player

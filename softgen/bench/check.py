@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.bench.hooked import Exact
+from softgen.bench.cases import Exact
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import hooked
 from softgen.spec.operands import Extent, Measure, Operand

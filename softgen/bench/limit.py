@@ -17,6 +17,7 @@ from softgen.bench.buffers import SharedBuffers
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
+from softgen.source.render import environment
 from softgen.spec.arch import Arch
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch as Shape
@@ -27,96 +28,7 @@ STRIDED_UNROLLS = (4, 8)
 BLOCK_SIZES = (128, 256, 512, 1024)
 # Of a join: 8 packs of each array in flight are more than the 64 registers that 1024 threads get.
 MOST_JOINED = 4096
-
-# A step is kUnroll packs a thread, all of whose loads come before its stores, so that many are in
-# flight; only the last step of the grid has to look where the data ends.
-#
-# A read must not be optimized away: a thread xors all that it loads, and writes if all four words
-# of that are kNever, as they are of random data once in 2^128.
-_SOURCE = """
-constexpr int kUnroll = {unroll};
-constexpr bool kWrites = {writes};
-constexpr bool kJoins = {joins};
-constexpr unsigned kNever = {never:#x};
-
-__device__ uint4 load(const uint4* from) {{
-  uint4 p;
-  asm("ld.global{hint}.v4.b32 {{%0, %1, %2, %3}}, [%4];"
-      : "=r"(p.x), "=r"(p.y), "=r"(p.z), "=r"(p.w)
-      : "l"(from));
-  return p;
-}}
-
-__device__ void store(uint4* to, uint4 p) {{
-  asm volatile("st.global{hint}.v4.b32 [%0], {{%1, %2, %3, %4}};"
-               :
-               : "l"(to), "r"(p.x), "r"(p.y), "r"(p.z), "r"(p.w)
-               : "memory");
-}}
-
-__device__ void add(uint4& sum, uint4 p) {{
-  sum.x ^= p.x;
-  sum.y ^= p.y;
-  sum.z ^= p.z;
-  sum.w ^= p.w;
-}}
-
-template <bool kWhole>
-__device__ void step(const uint4* from, const uint4* beside, uint4* to, long long left,
-                     uint4& sum) {{
-  uint4 p[kUnroll], q[kUnroll];
-#pragma unroll
-  for (int i = 0; i < kUnroll; ++i) {{
-    const int at = i * blockDim.x;
-    if (kWhole || at < left) {{
-      p[i] = load(from + at);
-      if (kJoins) q[i] = load(beside + at);
-    }}
-  }}
-#pragma unroll
-  for (int i = 0; i < kUnroll; ++i) {{
-    const int at = i * blockDim.x;
-    if (kWhole || at < left) {{
-      if (kJoins) add(p[i], q[i]);
-      if (kWrites) {{
-        store(to + at, p[i]);
-      }} else {{
-        add(sum, p[i]);
-      }}
-    }}
-  }}
-}}
-
-extern "C" __global__ void {name}(const char* x{second}, char* y, long long bytes) {{
-{wait}  const uint4* from = reinterpret_cast<const uint4*>(x);
-  const uint4* beside = reinterpret_cast<const uint4*>({other});
-  uint4* to = reinterpret_cast<uint4*>(y);
-  const long long packs = bytes / 16;
-  const long long tile = static_cast<long long>(blockDim.x) * kUnroll;
-  uint4 sum = {{0, 0, 0, 0}};
-  for (long long first = blockIdx.x * tile; first < packs; first += gridDim.x * tile) {{
-    const long long mine = first + threadIdx.x;
-    if (first + tile <= packs) {{
-      step<true>(from + mine, beside + mine, to + mine, 0, sum);
-    }} else {{
-      step<false>(from + mine, beside + mine, to + mine, packs - mine, sum);
-    }}
-  }}
-  const long long rest = packs * 16 + threadIdx.x;
-  if (blockIdx.x == 0 && rest < bytes) {{
-    if (kWrites) {{
-      y[rest] = kJoins ? x[rest] ^ {other}[rest] : x[rest];
-    }} else {{
-      sum.x ^= static_cast<unsigned char>(x[rest]);
-    }}
-  }}
-  const unsigned other =
-      (sum.x ^ kNever) | (sum.y ^ kNever) | (sum.z ^ kNever) | (sum.w ^ kNever);
-  if (!kWrites && other == 0) *y = 0;
-}}
-"""
-
-NEVER = 0x9E3779B9
+NEVER = 0x9E3779B9  # what all words of a read's sum would have to be
 
 
 @dataclass(frozen=True)
@@ -177,26 +89,20 @@ def settings(writes: bool, joins: bool = False) -> Iterator[Sweep]:
                     yield Sweep(unroll, block_size, evict_first, 1, writes, joins)
 
 
-# The arrays pass through the wait, so that no load moves above.
-_WAIT = '  asm volatile("griddepcontrol.wait;" : {} : : "memory");\n'
-WAIT = _WAIT.format('"+l"(x), "+l"(y)')
-WAIT_OF_THREE = _WAIT.format('"+l"(x), "+l"(z), "+l"(y)')
-
-
 def source(sweep: Sweep, waits: bool = False) -> str:
     """Return the CUDA text of a kernel, which has the sweep's name.
 
     One that waits for the launch before may be launched before that has ended (sm_90).
     """
-    return _SOURCE.format(
+    template = environment().get_template("tools/sweep.cu.j2")
+    return template.render(
         unroll=sweep.unroll,
         hint=".cs" if sweep.evict_first else "",
-        writes=str(sweep.writes).lower(),
-        joins=str(sweep.joins).lower(),
+        writes=sweep.writes,
+        joins=sweep.joins,
+        never=f"{NEVER:#x}",
         name=sweep.name,
-        never=NEVER,
-        wait=(WAIT_OF_THREE if sweep.joins else WAIT) if waits else "",
-        second=", const char* z" if sweep.joins else "",
+        waits=waits,
         other="z" if sweep.joins else "x",
     )
 

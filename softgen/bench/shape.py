@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.bench.hooked import HOOKED
-from softgen.bench.views import VIEWS
+from softgen.bench.cases import HOOKED, VIEWS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.softmax import SOFTMAX

@@ -246,9 +246,9 @@ def _measure(
     """Return the records, and whether Ctrl-C came before the last."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+    from softgen.bench.race import run
     from softgen.bench.record import write_csv
     from softgen.bench.roster import peers_for
-    from softgen.bench.runner import run
 
     records: list[Record] = []
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))

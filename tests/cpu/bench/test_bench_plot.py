@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.bench.panels import panels
+from softgen.bench.plot import panels
 from softgen.bench.record import Finding, Machine, Record, Regime, Status, records_of
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of

@@ -14,14 +14,13 @@ import softgen
 from softgen.bench import buffers as buffers_module
 from softgen.bench import check, limit
 from softgen.bench.buffers import SharedBuffers
-from softgen.bench.hooked import HOOKED, Exact
+from softgen.bench.cases import HOOKED, VIEWS, Exact
 from softgen.bench.peers import Entrant, Peer
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Status, read_csv, records_of, to_csv
 from softgen.bench.roster import all_peers, named_peers, peers_for
 from softgen.bench.shape import Case, Shape
 from softgen.bench.suites import SUITES, shapes_of
-from softgen.bench.views import VIEWS
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.errors import InvalidValueError
