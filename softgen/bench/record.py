@@ -128,7 +128,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runner found of one competitor at one shape.
+    """What was found of one competitor at one shape.
 
     Attributes:
         microseconds: the median time; None where it was not timed.
@@ -295,3 +295,12 @@ def _figure(name: str, cell: str) -> float:
     if not (math.isfinite(figure) and figure >= 0):
         raise ValueError(f"{name} must be a finite number, 0 or more, got {cell}")
     return figure
+
+
+def timed_calls(path: Path) -> list[dict[str, Record]]:
+    """Return what was timed on a GPU in a file of figures: of each call a record a competitor."""
+    found: dict[object, dict[str, Record]] = {}
+    for record in read_csv(path):
+        if record.microseconds and record.status is not Status.HOST:
+            found.setdefault(record.contest, {})[record.peer] = record
+    return list(found.values())
