@@ -30,14 +30,15 @@ class SharedBuffers:
     Launch i of a competitor reads input i and writes output i, the first operand and the first
     result of set i; the numbers wrap around, as they do for the tuner (`measure.Rotation`).
 
-    Chained, input i + 1 is output i. Of a view a set has the whole array, and arrays are the view.
+    If launches are chained, input i + 1 is output i. If x is a view, a set holds the whole array,
+    and the arrays here are views of it.
 
     Raises InvalidValueError if one set does not fit in half of the free memory, if launches of the
     function, or of a view, cannot be chained, or if the function takes an array that is broadcast.
 
     Attributes:
         problem: what is computed of the operands; without the shape's hook.
-        kernels: those of softgen's that were chosen so far, by the arguments of the choice.
+        kernels: softgen's kernels that were chosen so far, by the arguments of the choice.
     """
 
     def __init__(self, shape: Shape, *, chained: bool = False) -> None:
@@ -97,7 +98,7 @@ class SharedBuffers:
 
     @functools.cached_property
     def x(self) -> list[Any]:
-        """The inputs as CuPy arrays: of shape (rows, cols), or that of the case."""
+        """The inputs as CuPy arrays, whose shape is (rows, cols) or that of the case."""
         return [arrays[0] for arrays in self.sets]
 
     @functools.cached_property

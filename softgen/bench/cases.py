@@ -13,12 +13,12 @@ from softgen.spec.functions.base import Function
 Given = dict[str, Any]
 
 SCALE = 0.125  # 1 / sqrt(64), of heads with 64 elements
-SHOWN = 0.9  # of a mask's elements
+SHOWN = 0.9  # the share of a mask's elements that are True
 PERIOD = 1 << 20  # the random values of a large array repeat
-MOST_DEVIATIONS = 6.0  # of the share of dropped elements from p, in standard deviations
+MOST_DEVIATIONS = 6.0  # standard deviations by which the share of dropped elements may miss p
 
-# The views that are timed, of CuPy's arrays and PyTorch's tensors alike: of an array (batch, head,
-# query, key), the last of one of long rows.
+# The views that are timed, for CuPy's arrays and PyTorch's tensors. x is (batch, head, query, key);
+# for the last view it has long rows.
 VIEWS: dict[str, Callable[[Any], Any]] = {
     "x[..., :1000]": lambda x: x[..., :1000],
     "x[..., :1001]": lambda x: x[..., :1001],
@@ -86,7 +86,7 @@ def _key_bias(shape: tuple[int, ...]) -> Any:
 
 
 def _lengths(shape: tuple[int, ...]) -> Any:
-    """Return a length for each of the batch: of four 1/4, 2/4, 3/4 and 4/4 of the keys."""
+    """Return a length for each of the batch: 1/4, 2/4, 3/4 and 4/4 of the keys, in turn."""
     import numpy as np
 
     quarters = np.arange(shape[0]) % 4 + 1
@@ -121,9 +121,9 @@ class Exact:
     """The exact results of a call with hooks, by arithmetic in float64.
 
     Args:
-        function: what is computed; of one result.
-        shape: of x.
-        given: the arguments, arrays of NumPy's or CuPy's.
+        function: what is computed; it has one result.
+        shape: the shape of x.
+        given: the arguments; arrays are NumPy's or CuPy's.
     """
 
     def __init__(

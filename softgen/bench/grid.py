@@ -29,7 +29,7 @@ def search(
     A setting that spills registers is absent, with that reason.
 
     Args:
-        shape: of the suite GRID.
+        shape: a shape of the suite GRID.
         strategy: its name; one that is never tuned too.
         progress: called with how many settings are done, and how many there are.
 

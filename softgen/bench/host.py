@@ -14,8 +14,8 @@ from softgen.bench.buffers import SharedBuffers
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
 from softgen.spec.dtypes import DType
 
-# Of rows at a time: what the four operations leave stays in a core's cache, and they are long
-# enough that threads do not wait for the interpreter between them.
+# Bytes of rows at a time: their intermediate results stay in a core's cache, and each of the four
+# operations is so long that threads do not wait for the interpreter between them.
 CHUNK_BYTES = 1 << 20
 
 

@@ -138,7 +138,7 @@ def _torch_autotuned(buffers: SharedBuffers) -> Entrant:
 
 
 def _coarseness(buffers: SharedBuffers) -> float:
-    """Return how much more it may be off: it rounds each step of a hook to the type of x.
+    """Return how much larger its error may be, as it rounds each step of a hook to the type of x.
 
     Up to three steps of 2^-6 in the exponent, where |x| is up to 8 in bfloat16; so are those of
     rows of logits.

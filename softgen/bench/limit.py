@@ -26,7 +26,8 @@ PACK_BYTES = 16
 UNROLLS = (1, 2, 4, 8)  # few in flight win where there are few bytes, many where there are many
 STRIDED_UNROLLS = (4, 8)
 BLOCK_SIZES = (128, 256, 512, 1024)
-# Of a join: 8 packs of each array in flight are more than the 64 registers that 1024 threads get.
+# Packs of each array that a block of a join has in flight, at most: 8 packs a thread are more than
+# the 64 registers that each of 1024 threads gets.
 MOST_JOINED = 4096
 NEVER = 0x9E3779B9  # what all words of a read's sum would have to be
 
@@ -115,14 +116,14 @@ def _function(sweep: Sweep, device: int, waits: bool = False) -> Any:
 
 
 def _text(sweep: Sweep) -> Sweep:
-    """Return the sweep whose text is this one's: blocks and waves are of the launch."""
+    """Return the sweep without what only its launch has, which is not in the text."""
     return replace(sweep, block_size=0, waves=0)
 
 
 def sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
     """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y.
 
-    Of a join enqueue(x, z, y): those of x and z are read.
+    A join has enqueue(x, z, y), and reads `size` bytes of both x and z.
     """
     device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device)
@@ -135,7 +136,7 @@ def sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., No
 
 
 def dependent_sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
-    """Return the same by launches that may start before the launch before has ended."""
+    """Return the same, with launches that may start before the previous launch has ended."""
     device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device, waits=True)
     shape = Shape(

@@ -1,8 +1,8 @@
 """What a competitor is, and how softgen's kernels enter: by a choice, or all of several settings.
 
-A peer prepares an entrant for an buffers: a launch that reads input i and writes output i. Whatever
-goes wrong on the way (not installed, shape refused, out of shared memory) makes it absent, with the
-reason, and stops nobody else.
+A peer prepares an entrant for the buffers of a shape: a launch that reads input i and writes output
+i. Whatever goes wrong on the way (not installed, shape refused, out of shared memory) makes it
+absent, with the reason, and stops nobody else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from softgen.tuning.measure import launch_over
 
 
 class Library(Enum):
-    """Whose capture a launch needs: PyTorch's, which gives a graph memory of its own, or CuPy's.
+    """The library that captures a launch: PyTorch, which gives a graph its own memory, or CuPy.
 
     What runs on the CPU needs none: a launch is a call, and has its result when it returns.
     """
@@ -54,9 +54,9 @@ class Entrant:
             chose its own memory; None if that is output i.
         computes: whether it computes the function on the buffers' inputs; what only moves their
             bytes, or computes others, has no error.
-        coarseness: times the usual bound that its error may be: more where it rounds to the type of
-            x on the way to an exponential.
-        first_alone: whether it gives the first result alone, where a kernel has others beside it.
+        coarseness: its error may be so many times the usual bound: more than 1 where it rounds to
+            the type of x on the way to an exponential.
+        first_alone: whether it gives only the first of a kernel's results.
         gives: the names of the results that it gives, where those are chosen; () for all.
         objection: returns what is wrong with the results of launch(0), or "", where they are no
             function's of the inputs.

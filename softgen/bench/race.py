@@ -27,11 +27,11 @@ from softgen.errors import InvalidValueError
 ROUNDS = 4
 DEFAULT_SECONDS = 0.2
 SETUP_SECONDS = 120.0
-SWEEPS = 3  # the fastest copies, or reads, of a screening are timed along with everybody else
+SWEEPS = 3  # so many copies or reads, the fastest of a first look, are timed with all others
 SCREENING_SECONDS = 0.001
-SETTINGS = 6  # likewise of a peer that enters with all of its settings
-SETTING_SECONDS = 0.005  # of the look at each: many of them are within 1% of each other
-MOST_REASONS = 3  # that a note gives for settings that were left out
+SETTINGS = 6  # so many settings of a peer that enters with all of its settings
+SETTING_SECONDS = 0.005  # for the look at each setting: many are within 1% of each other
+MOST_REASONS = 3  # reasons that a note gives for settings that were left out
 
 Report = Callable[[str], None]
 
@@ -237,7 +237,7 @@ class Race:
         return [replace(entrant, note=entrant.note + among) for _, entrant in looked[:SETTINGS]]
 
     def _glance(self, entrant: Entrant, warm_up: bool) -> float:
-        """Return about the microseconds of a launch."""
+        """Return the microseconds of a launch, after a short look."""
         player = self.buffers.player
         replay = player.sized(self._capture(entrant), self.buffers.pairs)
         if warm_up:

@@ -54,13 +54,15 @@ def emit(
     every: Annotated[
         bool,
         typer.Option(
-            "--all", help="Every candidate instead of one choice; needs --cols.", hidden=True
+            "--all", help="Write every candidate, not one choice; needs --cols.", hidden=True
         ),
     ] = False,
     check: Annotated[
         bool,
         typer.Option(
-            "--check", help="Write nothing; print a diff and exit 1 if any differs.", hidden=True
+            "--check",
+            help="Write nothing; print a diff and exit with 1 if a file differs.",
+            hidden=True,
         ),
     ] = False,
     stdout: Annotated[
@@ -72,8 +74,8 @@ def emit(
         typer.Option(
             "--project",
             metavar="FOLDER",
-            help="Folder for a project instead: kernels for every --cols, --dtype and --function, "
-            "C++ functions that launch them, a CMake package and an example.",
+            help="Write a project into this folder: kernels for every --cols, --dtype and "
+            "--function, C++ functions that launch them, a CMake package and an example.",
         ),
     ] = None,
     name: Annotated[
@@ -81,7 +83,7 @@ def emit(
         typer.Option(
             "--name",
             metavar="NAME",
-            help=f"Of the project's library. \\[default: {NAME}]",
+            help=f"Name of the project's library. \\[default: {NAME}]",
             hidden=True,
         ),
     ] = None,
@@ -90,7 +92,8 @@ def emit(
         typer.Option(
             "--bindings",
             metavar="NAME",
-            help=f"Of the project, for other libraries: {' or '.join(BINDINGS)}; repeatable.",
+            help="Bindings of the project for another library: "
+            f"{' or '.join(BINDINGS)}; repeatable.",
             hidden=True,
         ),
     ] = None,
@@ -98,14 +101,14 @@ def emit(
 ) -> None:
     """Write CUDA files, with a manifest.json that says what each of them is.
 
-    Without options: the gallery. With --shape or --cols: one kernel, added to the folder. It is the
-    winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), where
-    there is one, else the best guess; what is printed says which. With --all --cols: every
+    Without options it writes the gallery. With --shape or --cols it adds one kernel to the folder:
+    the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), if
+    there is one, else the best guess; a message says which. With --all --cols it writes every
     candidate of every strategy for that width, for all dtypes and all functions unless --dtype,
     --function or --variant narrow it.
 
-    The gallery and --all are whole sets: files that an earlier run of the same set wrote and that
-    are no longer produced are deleted, unless they were edited. Nothing else is touched.
+    The gallery and --all are whole sets: a file that an earlier run of the same set wrote, and that
+    is no longer produced, is deleted unless it was edited. Nothing else is touched.
     """
     if shape is not None:
         given = replace(given, shape=shape, cols=cols[0] if cols else None).sized()
@@ -125,7 +128,7 @@ def emit(
         _project(project, problems, name or NAME, arch or ARCHS, bindings or [], json)
         return
     if name is not None or bindings:
-        raise typer.BadParameter("--name and --bindings are of a --project")
+        raise typer.BadParameter("--name and --bindings need --project")
     if stdout and (check or out is not None):
         raise typer.BadParameter("--stdout goes with neither --out nor --check")
     one = replace(
@@ -155,7 +158,7 @@ def emit(
 def _one(option: str, values: Sequence[_T] | None) -> _T | None:
     """Return what was given once, or nothing."""
     if values and len(values) > 1:
-        raise typer.BadParameter(f"{option} is given once, but for --project")
+        raise typer.BadParameter(f"{option} may be repeated with --project only")
     return values[0] if values else None
 
 

@@ -31,16 +31,16 @@ class ExplainOptions(ProblemOptions, without=("cols", "rows")):
 def explain(
     shape: Annotated[
         list[str],
-        typer.Argument(metavar="ROWSxCOLS", help="As 4096x1024.", show_default=False),
+        typer.Argument(metavar="ROWSxCOLS", help="For example 4096x1024.", show_default=False),
     ],
     given: ExplainOptions,
     json: options.JsonOption = False,
 ) -> None:
-    """Tell why a shape gets its kernel: what there was to choose from, expected and measured.
+    """Tell why a shape gets its kernel: the candidates, with their expected and measured times.
 
-    The first line has the time, and how far ahead of the first guess and of a copy it is. Times are
-    those that `softgen tune`, or a first call, left in the cache for the GPU here. With --arch or
-    --sms, and without a GPU, there are none, and it tells what a call takes on that device without
+    The first line compares the time with that of the first guess and that of a copy. Times are
+    those that `softgen tune`, or a first call, stored in the cache for the GPU here. With --arch or
+    --sms, and without a GPU, there are none. Then it tells what a call takes on that device without
     tuning: the winner that softgen ships for it, else the best guess.
     """
     from softgen.cli import explain_text

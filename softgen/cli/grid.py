@@ -40,7 +40,7 @@ def require_search(
     if strategy is None or path is None:
         return None
     if budget is not None:
-        raise typer.BadParameter("--budget is of a tuning; with --grid every setting is timed")
+        raise typer.BadParameter("--budget cannot be given with --grid, which times every setting")
     if out_dtype is not None:
         raise typer.BadParameter("--grid times results of the type of x; leave --out-dtype out")
     strategy_named(strategy)
@@ -60,7 +60,7 @@ def search_all(
     Args:
         wanted: function, element type, rows and columns of each shape.
         strategy: its name.
-        path: of the CSV file.
+        path: the CSV file.
         json: whether one JSON document is printed, and not a table.
     """
     from softgen.bench.record import Status

@@ -33,9 +33,10 @@ class ListOptions(ProblemOptions):
 def list_variants(given: ListOptions, json: options.JsonOption = False) -> None:
     """List the candidate variants of a problem and their parameters.
 
-    First comes the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for
-    sm_90), where there is one, then the best guess; with a strategy's name as --variant the winner
-    if it is of that strategy, then the strategy's best guess, which the name alone chooses.
+    The first is the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200
+    for sm_90), if there is one. The best guess comes next. If --variant names a strategy, only its
+    candidates are listed: the winner, if it is one of them, then the strategy's best guess, which
+    is what its name chooses in other commands.
     """
     given = given.sized()
     if given.cols is None and given.named is None:

@@ -90,7 +90,7 @@ def function_option(more: str = "") -> Any:
         "--function",
         parser=parse_function,
         metavar="NAME",
-        help=f"Of each row; `softgen functions` lists them.{more}",
+        help=f"Function of a row; `softgen functions` lists them.{more}",
         autocompletion=completing(_functions),
     )
 
@@ -108,24 +108,28 @@ def suite_option(help: str) -> Any:
 
 def shape_option(more: str) -> Any:
     """Return --shape."""
-    return typer.Option("--shape", metavar="RxC", help=f"Rows x columns, as 4096x1024{more}")
+    return typer.Option(
+        "--shape", metavar="RxC", help=f"Rows x columns, for example 4096x1024{more}"
+    )
 
 
-ShapeOption = Annotated[str | None, shape_option("; or --rows and --cols.")]
+ShapeOption = Annotated[str | None, shape_option("; or give --rows and --cols.")]
 FunctionOption = Annotated[Function, function_option()]
 AnyFunction = Annotated[Function | None, function_option(" \\[default: softmax]")]
 SuiteFunction = Annotated[
     Function | None, function_option(" \\[default: softmax; in suite logsumexp logsumexp]")
 ]
-DTypeOption = Annotated[DType, dtype_option(f"Of the input: {TYPES}.")]
-AnyDType = Annotated[DType | None, dtype_option(f"Of the input: {TYPES}. \\[default: float32]")]
+DTypeOption = Annotated[DType, dtype_option(f"Type of the input: {TYPES}.")]
+AnyDType = Annotated[
+    DType | None, dtype_option(f"Type of the input: {TYPES}. \\[default: float32]")
+]
 OutDType = Annotated[
     FloatType | None,
     typer.Option(
         "--out-dtype",
         parser=parse_out_dtype,
         metavar="TYPE",
-        help="Of the result: those of --dtype, e4m3 or e5m2. \\[default: --dtype]",
+        help="Type of the result: as for --dtype, or e4m3 or e5m2. \\[default: --dtype]",
         hidden=True,
         autocompletion=completing(lambda: [*DType, *Float8]),
     ),
@@ -136,15 +140,15 @@ AnyCols = Annotated[
 SomeCols = Annotated[
     list[int] | None,
     whole_option(
-        "--cols", least=1, most=MAX_COLS, help="Elements in a row; of a --project repeatable."
+        "--cols", least=1, most=MAX_COLS, help="Elements in a row; repeatable with --project."
     ),
 ]
 SomeDTypes = Annotated[
     list[DType] | None,
-    dtype_option(f"Of the input: {TYPES}; of a --project repeatable. \\[default: float32]"),
+    dtype_option(f"Type of the input: {TYPES}; repeatable with --project. \\[default: float32]"),
 ]
 SomeFunctions = Annotated[
-    list[Function] | None, function_option(" Of a --project repeatable. \\[default: softmax]")
+    list[Function] | None, function_option(" Repeatable with --project. \\[default: softmax]")
 ]
 
 
@@ -156,7 +160,7 @@ def _arch(default: str = "") -> Any:
     return typer.Option(
         "--arch",
         metavar="ARCH",
-        help=f"To be legal on, as sm_90 or 90.{default}",
+        help=f"GPU architecture to choose for, for example sm_90 or 90.{default}",
         autocompletion=completing(_archs),
     )
 
@@ -164,7 +168,7 @@ def _arch(default: str = "") -> Any:
 SomeArchs = Annotated[
     list[str] | None,
     _arch(
-        f" Of a --project repeatable. \\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]"
+        f" Repeatable with --project. \\[default: {DEFAULT_ARCH}; with --project sm_80 and sm_90]"
     ),
 ]
 ArchOption = Annotated[str | None, _arch()]
@@ -186,8 +190,8 @@ Alignment = Annotated[
     whole_option(
         "--alignment",
         least=1,
-        help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
-        "\\[default: what --cols gives]",
+        help="Rows start on multiples of this many elements; 1 if they may start anywhere. "
+        "\\[default: as in a contiguous array of --cols columns]",
         hidden=True,
     ),
 ]
@@ -195,9 +199,9 @@ BatchInvariant = Annotated[
     bool,
     typer.Option(
         "--batch-invariant",
-        help="Kernels as batch_invariant=True runs them: where rows are no whole packs of 16 bytes "
-        "they are summed in one order wherever they lie (`fixed` in a name). The choice is one for "
-        "any number of rows.",
+        help="The kernel of a call with batch_invariant=True, which is the same for any number of "
+        "rows. If the bytes of a row are no multiple of 16, the kernel sums it in the same order "
+        "wherever it starts (`fixed` in a name).",
         hidden=True,
     ),
 ]
@@ -207,8 +211,8 @@ StridedOption = Annotated[
         "--strided",
         least=0,
         most=MOST_OUTER,
-        help=f"For views with so many outer axes, up to {MOST_OUTER}, whose sizes and strides the "
-        "kernel takes; 0 for contiguous arrays.",
+        help="Number of outer axes of a view, whose sizes and strides the kernel takes: 1 for "
+        f"x[:, :n], and {MOST_OUTER} at most; 0 for contiguous arrays.",
         hidden=True,
     ),
 ]
@@ -218,7 +222,8 @@ InnerOption = Annotated[
         "--inner",
         least=1,
         most=MOST_INNER,
-        help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
+        help="Elements behind the axis that is reduced: 64 for axis 1 of an 8x1000x64 array, 1 for "
+        "the last axis. \\[default: 1]",
         hidden=True,
     ),
 ]
@@ -226,8 +231,8 @@ ShardedOption = Annotated[
     bool,
     typer.Option(
         "--sharded",
-        help="For rows that several devices hold together, --cols of each row on this one: the "
-        "kernel exchanges parts of rows with the others.",
+        help="For rows that are split among several devices, with --cols columns on each. The "
+        "kernel exchanges partial results with the other devices.",
         hidden=True,
     ),
 ]
@@ -236,8 +241,8 @@ HooksOption = Annotated[
     typer.Option(
         "--hook",
         metavar="NAME",
-        help="What is done to elements on their way, as causal, bias or biasbf16 "
-        "(docs/hooks.md); repeatable.",
+        help="Operation on elements before or after the function, for example causal, bias or "
+        "biasbf16 (docs/hooks.md); repeatable.",
     ),
 ]
 Sms = Annotated[
@@ -246,15 +251,15 @@ Sms = Annotated[
         "--sms",
         least=1,
         most=MOST_MULTIPROCESSORS,
-        help="SMs to choose and to size a grid for, where the GPU is another device of --arch or a "
-        "part of one (MIG, MPS): a cooperative kernel does not run on fewer. "
+        help="Number of SMs of the GPU, if it is another device of --arch than the known one, or "
+        "a part of one (MIG, MPS). A cooperative kernel does not run on fewer SMs. "
         "\\[default: those of a known device, 132 for sm_90]",
         hidden=True,
     ),
 ]
 VARIANTS = (
     'a strategy, a setting such as "safe_b256", a named choice such as "oneflow", or a full name '
-    "such as softmax_f32_1000_safe_b256, which says --cols, --dtype and so on too."
+    "such as softmax_f32_1000_safe_b256, which sets --cols, --dtype and so on too."
 )
 
 
@@ -276,7 +281,7 @@ def variant_option(only: str) -> Any:
     )
 
 
-VariantOption = Annotated[str | None, variant_option("Only this:")]
+VariantOption = Annotated[str | None, variant_option("Use only this:")]
 
 
 def edited_source(hidden: bool) -> Any:
@@ -285,7 +290,7 @@ def edited_source(hidden: bool) -> Any:
         "--source",
         metavar="FILE",
         help="An emitted .cu file that was edited. Its kernel's name, or --variant, says what it "
-        "is to compute.",
+        "should compute.",
         hidden=hidden,
     )
 

@@ -29,9 +29,9 @@ _Given = TypeVar("_Given", bound="ProblemOptions")
 class ProblemOptions:
     """A problem, and the device that it is for, as options say them; a field is an option.
 
-    A command has one parameter of this class, of which `expanded` makes the options. A subclass
-    declares an option anew where its command has another help or default, and names the options
-    that its command does not take: `class ShowOptions(ProblemOptions, without=("rows",))`.
+    A command has one parameter of this class, and `expanded` makes the options from it. A subclass
+    declares an option anew if its command has another help or default, and names the options that
+    its command does not take: `class ShowOptions(ProblemOptions, without=("rows",))`.
     """
 
     without: ClassVar[Sequence[str]] = ()

@@ -51,29 +51,33 @@ class RunOptions(
     """Those of `softgen run`: sizes are of random input, and hooks have values."""
 
     shape: Annotated[
-        str | None, options.shape_option(", of random input. \\[default: 64x1000]")
+        str | None, options.shape_option(", of the random input. \\[default: 64x1000]")
     ] = None
     rows: Annotated[
         int | None,
-        whole_option("--rows", least=0, most=MAX_ROWS, help="Rows of random input.", hidden=True),
+        whole_option(
+            "--rows", least=0, most=MAX_ROWS, help="Rows of the random input.", hidden=True
+        ),
     ] = None
     cols: Annotated[
         int | None,
         whole_option(
-            "--cols", least=0, most=MAX_COLS, help="Columns of random input.", hidden=True
+            "--cols", least=0, most=MAX_COLS, help="Columns of the random input.", hidden=True
         ),
     ] = None
     dtype: Annotated[
         DType | None,
-        options.dtype_option(f"{options.TYPES}. \\[default: the file's, else float32]"),
+        options.dtype_option(
+            f"Type of the input: {options.TYPES}. \\[default: the file's, else float32]"
+        ),
     ] = None
     hooks: Annotated[
         list[str] | None,
         typer.Option(
             "--hook",
             metavar="NAME[=VALUE]",
-            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); "
-            "repeatable.",
+            help="Argument of a call, for example scale=0.5, mask=m.npy or causal "
+            "(docs/hooks.md); repeatable.",
         ),
     ] = None
 
@@ -82,20 +86,20 @@ def run(
     given: RunOptions,
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--input", metavar="FILE", help="A .npy file of floats, reduced along --axis."
-        ),
+        typer.Option("--input", metavar="FILE", help="A .npy file of floats."),
     ] = None,
     axis: Annotated[
         int | None,
-        typer.Option("--axis", metavar="N", help="Of --input. \\[default: -1, the last]"),
+        typer.Option(
+            "--axis", metavar="N", help="Axis of --input that is reduced. \\[default: -1, the last]"
+        ),
     ] = None,
     operands: Annotated[
         list[str] | None,
         typer.Option(
             "--operand",
             metavar="NAME=FILE",
-            help="A .npy file for another input of the function, as in maxima=m.npy.",
+            help="A .npy file for another input of the function, for example maxima=m.npy.",
             hidden=True,
         ),
     ] = None,
@@ -104,7 +108,7 @@ def run(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="Where to write the result as .npy; bfloat16 and 8 bits as float32.",
+            help="Write the result to this .npy file; bfloat16 and 8-bit results as float32.",
         ),
     ] = None,
     results: Annotated[
@@ -112,16 +116,16 @@ def run(
         typer.Option(
             "--result",
             metavar="NAME=FILE",
-            help="As --output, for another result, as in lse=lse.npy.",
+            help="Write another result to a .npy file, for example lse=lse.npy.",
             hidden=True,
         ),
     ] = None,
     device: Annotated[
-        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
+        options.Device, options.device_option("auto, cuda or cpu; auto uses a GPU if there is one.")
     ] = options.Device.AUTO,
     edited: Annotated[Path | None, options.edited_source(hidden=True)] = None,
     seed: Annotated[
-        int, whole_option("--seed", least=0, help="Of the random input.", hidden=True)
+        int, whole_option("--seed", least=0, help="Seed of the random input.", hidden=True)
     ] = 0,
     json: options.JsonOption = False,
 ) -> None:
@@ -134,7 +138,7 @@ def run(
 
     given = given.sized()
     if axis is not None and (source is None or given.inner is not None):
-        raise typer.BadParameter("--axis is of --input, and goes without --inner")
+        raise typer.BadParameter("--axis needs --input, and cannot be given with --inner")
     text = None
     if edited is not None:
         from softgen.source.edited import read_source

@@ -44,7 +44,7 @@ class Request:
         rows: rows of the random input.
         cols: columns of the random input.
         dtype: element type asked for; None for the file's, or float32.
-        seed: of the random input.
+        seed: the seed of the random input.
         inner: elements behind the columns, of the random input; rows come in multiples of it.
     """
 
@@ -214,9 +214,9 @@ def _spelled(option: str, operand: Operand) -> str:
 
 
 def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[Any]]) -> float:
-    """Return a number of --operand, or its default: of a broadcast array's place, an element a row.
+    """Return a number of --operand, or its default.
 
-    `arrays` are the inputs before it.
+    By default a broadcast array has an element a row. `arrays` are the inputs before the number.
     """
     place = _place(operand, arrays)
     if given is None and place is not None:
@@ -314,9 +314,9 @@ def load_hooks(
     Args:
         function: what is computed.
         x: the input, of its own shape.
-        axis: of x, along which rows lie, from 0 on.
+        axis: the axis of x along which rows lie, from 0 on.
         x_type: what it is computed in.
-        y_type: of the result.
+        y_type: the type of the result.
         given: NAME=NUMBER, NAME=FILE.npy, or causal: the arguments of a call.
 
     Raises InvalidValueError or InvalidTypeError, saying what is accepted.
@@ -326,7 +326,7 @@ def load_hooks(
     computed_in = compute_type(x_type, y_type).value
     arguments = dict(_argument(text, computed_in) for text in given)
     if len(arguments) < len(given):
-        raise InvalidValueError(f"each --hook at most once, got {', '.join(given)}")
+        raise InvalidValueError(f"give each --hook at most once, got {', '.join(given)}")
     for name in ("seed", "seed_offset"):
         if name in arguments and "dropout" not in arguments:
             raise InvalidValueError(f"--hook {name}= needs --hook dropout=0.1")

@@ -22,7 +22,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="VARIANT",
-            help="As --variant; mostly a full name.",
+            help="The same as --variant, mostly a full name.",
             show_default=False,
             autocompletion=options.completing(options.variant_names),
         ),

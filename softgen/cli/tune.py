@@ -47,17 +47,19 @@ def tune(
     shape: Annotated[list[str] | None, options.shape_option("; repeatable.")] = None,
     shapes: Annotated[
         Path | None,
-        typer.Option("--shapes", metavar="FILE", help="Text with one RxC a line; # comments."),
+        typer.Option(
+            "--shapes", metavar="FILE", help="Text file with one RxC a line; # begins a comment."
+        ),
     ] = None,
     suite: Annotated[
         list[str] | None,
-        options.suite_option("Of `softgen bench`, in its dtype and of its function; repeatable."),
+        options.suite_option("Shapes of a suite of `softgen bench`, with its types; repeatable."),
     ] = None,
     given: TuneOptions,
     budget: Annotated[
         float | None,
         number_option(
-            "--budget", least=0.01, help="Seconds a shape. \\[default: all that may win]"
+            "--budget", least=0.01, help="Seconds for each shape. \\[default: as long as it takes]"
         ),
     ] = None,
     gpus: Annotated[
@@ -65,8 +67,8 @@ def tune(
         typer.Option(
             "--gpus",
             metavar="LIST",
-            help="GPUs here that share the shapes, a process each: all, or as 0,1. "
-            "\\[default: one]",
+            help="GPUs of this machine that share the shapes, for example 0,1; or all. "
+            "\\[default: one GPU]",
         ),
     ] = None,
     shard: Annotated[
@@ -74,8 +76,8 @@ def tune(
         typer.Option(
             "--shard",
             metavar="RANK/WORLD",
-            help="Tune this part of the shapes, as 0/8. \\[default: that of torchrun or srun, "
-            "whose processes take a GPU each]",
+            help="Tune this part of the shapes, for example 0/8. \\[default: the part that "
+            "torchrun or srun gives this process, which takes one GPU]",
             hidden=True,
         ),
     ] = None,
@@ -84,8 +86,8 @@ def tune(
         typer.Option(
             "--ray",
             metavar="ADDRESS",
-            help="Share the shapes among the free GPUs of a Ray cluster, or of local; the choices "
-            "come here.",
+            help="Share the shapes among the free GPUs of a Ray cluster, or of this machine with "
+            "`local`; the choices are stored here.",
             hidden=True,
         ),
     ] = None,
@@ -93,7 +95,7 @@ def tune(
         bool,
         typer.Option(
             "--candidates",
-            help="Print of each shape what every candidate took and was expected to.",
+            help="Print the measured and the expected time of every candidate of each shape.",
         ),
     ] = False,
     strategy: Annotated[
@@ -101,7 +103,7 @@ def tune(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="With --grid: the strategy to search; lessons as well.",
+            help="Strategy that --grid searches; one of the lessons too.",
             hidden=True,
         ),
     ] = None,
@@ -111,8 +113,8 @@ def tune(
             "--grid",
             metavar="FILE",
             hidden=True,
-            help="Remember nothing: time every legal setting of --strategy, write the figures to "
-            "this CSV file and a heat map beside it.",
+            help="Time every legal setting of --strategy and store no choice. This CSV file gets "
+            "the figures, and a heat map is drawn beside it.",
         ),
     ] = None,
     json: options.JsonOption = False,

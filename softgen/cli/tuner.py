@@ -29,7 +29,7 @@ class Tuned:
 
     Attributes:
         finished: the entry of each that is tuned and stored, by its number.
-        errors: of those that cannot be tuned, as they came.
+        errors: the errors of shapes that cannot be tuned, as they came.
         interrupted: whether Ctrl-C came before the last.
     """
 

@@ -42,23 +42,26 @@ class Stopped(Exception):
 
 def verify(
     device: Annotated[
-        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
+        options.Device, options.device_option("auto, cuda or cpu; auto uses a GPU if there is one.")
     ] = options.Device.AUTO,
     every: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Thousands of settings that cover every knob value, not only the best guesses.",
+            help="Verify thousands of settings that cover every knob value, not the best guesses "
+            "alone.",
         ),
     ] = False,
-    variant: Annotated[list[str] | None, options.variant_option("Only this, repeatable:")] = None,
+    variant: Annotated[
+        list[str] | None, options.variant_option("Verify only this, repeatable:")
+    ] = None,
     dtype: Annotated[
         list[DType] | None,
-        options.dtype_option(f"Only this, repeatable: {options.TYPES}."),
+        options.dtype_option(f"Type of the input, repeatable: {options.TYPES}. \\[default: all]"),
     ] = None,
     function: Annotated[
         list[Function] | None,
-        options.function_option(" Only this; repeatable."),
+        options.function_option(" Repeatable. \\[default: all]"),
     ] = None,
     cols: Annotated[
         list[int] | None,
@@ -66,12 +69,12 @@ def verify(
             "--cols",
             least=1,
             most=MAX_COLS,
-            help="Rows of this width; repeatable. \\[default: widths up to 50257, of each layout]",
+            help="Elements in a row; repeatable. \\[default: widths up to 50257, of every layout]",
         ),
     ] = None,
     source: Annotated[Path | None, options.edited_source(hidden=False)] = None,
     only_list: Annotated[
-        bool, typer.Option("--list", help="Print the names of those variants, and run none.")
+        bool, typer.Option("--list", help="Print the names of the variants, and run none.")
     ] = False,
     json: options.JsonOption = False,
 ) -> None:

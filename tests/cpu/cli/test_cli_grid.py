@@ -126,7 +126,10 @@ def test_without_matplotlib_the_file_is_written_and_the_way_to_the_picture_told(
         (("--strategy", "saf", "--grid", "x.csv"), "unknown strategy 'saf'; did you mean 'safe'"),
         (("--strategy", "safe", "--grid", "x.png"), "x.png is no .csv file"),
         (("--strategy", "safe", "--grid", "no/x.csv"), "a folder that does not exist"),
-        (("--strategy", "safe", "--grid", "x.csv", "--budget", "1"), "--budget is of a tuning"),
+        (
+            ("--strategy", "safe", "--grid", "x.csv", "--budget", "1"),
+            "--budget cannot be given with --grid",
+        ),
         (
             ("--strategy", "safe", "--grid", "x.csv", "--out-dtype", "float64"),
             "leave --out-dtype out",
