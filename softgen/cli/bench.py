@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.numbers import number_option
+from softgen.cli.records import collected
 from softgen.cli.shapes import parse_shape
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError
@@ -249,36 +250,21 @@ def _measure(
     csv: Path | None,
 ) -> tuple[list[Record], bool]:
     """Return the records, and whether Ctrl-C came before the last."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     from softgen.bench.race import run
-    from softgen.bench.record import write_csv
     from softgen.bench.roster import peers_for
 
-    records: list[Record] = []
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=output.console()) as bars:
-        bar = bars.add_task("", total=len(shapes))
-        report = partial(bars.update, bar)
-        try:
-            for found in run(
-                shapes,
-                partial(peers_for, names=names),
-                settings,
-                lambda message: report(description=message),
-            ):
-                records += found
+    with output.bars("{task.fields[doing]}") as bars:
+        bar = bars.add_task("shapes", total=len(shapes), doing="")
+
+        def report(message: str) -> None:
+            bars.update(bar, doing=message)
+
+        def found() -> Iterator[list[Record]]:
+            for records in run(shapes, partial(peers_for, names=names), settings, report):
+                yield records
                 bars.advance(bar)
-                if csv is not None:
-                    write_csv(csv, records, done=False)
-        except KeyboardInterrupt:
-            done = len({record.contest for record in records})
-            output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
-            return records, True
-        finally:
-            if csv is not None and records:
-                write_csv(csv, records)
-    return records, False
+
+        return collected(found(), len(shapes), csv)
 
 
 def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:

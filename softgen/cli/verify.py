@@ -149,13 +149,10 @@ def _verify_file(path: Path, variant: str | None, device: str) -> Report:
 
 def _verify(device: str, every: bool, narrowed: Narrowed) -> Report:
     """Run with a progress bar on stderr."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     from softgen.verify.verify import verify as verify_variants
 
     console = output.console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bars:
+    with output.bars("{task.fields[left]}") as bars:
         bar = bars.add_task(f"verify on {device}", total=None, left="")
         told, reached = time.monotonic(), "no kernel was checked"
 
