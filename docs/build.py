@@ -19,7 +19,7 @@ from typing import Any
 DOCS = Path(__file__).resolve().parent
 sys.path.insert(0, str(DOCS.parent))
 
-from softgen.bench.record import LIMIT, SOFTGEN, Record, Status, read_csv  # noqa: E402
+from softgen.bench.record import LIMIT, SOFTGEN, Record, read_csv, timed_calls  # noqa: E402
 from softgen.bench.roster import others  # noqa: E402
 from softgen.bench.shape import Shape  # noqa: E402
 from softgen.bench.suites import GRID, SUITES, shapes_of  # noqa: E402
@@ -66,14 +66,9 @@ def winner(record: Record) -> Variant | None:
 
 def calls_of(path: Path) -> list[dict[str, Any]]:
     """Return the calls of a file, each with who was timed at it."""
-    contests: dict[object, list[Record]] = {}
-    for record in read_csv(path):
-        if record.microseconds and record.status is not Status.HOST:
-            contests.setdefault(record.contest, []).append(record)
     found = []
-    for records in contests.values():
-        first = records[0]
-        mine = next((each for each in records if each.peer == SOFTGEN), None)
+    for records in timed_calls(path):
+        first, mine = next(iter(records.values())), records.get(SOFTGEN)
         variant = winner(mine) if mine else None
         found.append(
             {
@@ -90,7 +85,7 @@ def calls_of(path: Path) -> list[dict[str, Any]]:
                         *(each.peer, each.microseconds, each.gigabytes_per_second),
                         *(each.ratio_to_limit, each.microseconds_p20, each.microseconds_p80),
                     ]
-                    for each in records
+                    for each in records.values()
                 ],
             }
         )

@@ -332,7 +332,7 @@ def write(folder: Path, results: dict[str, Result]) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        print("no plot: Matplotlib is not installed (pip install 'softgen[bench]')")
+        print("no plot: Matplotlib is not installed (pip install '.[bench]')")
         return
     figure = Figure(figsize=(8, 4.5), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss")

@@ -8,7 +8,7 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
-from softgen.bench.record import LIMIT, SOFTGEN, Status, read_csv
+from softgen.bench.record import LIMIT, SOFTGEN, timed_calls
 from softgen.bench.roster import others
 from softgen.spec.dtypes import DType
 
@@ -61,12 +61,13 @@ class Call:
 @functools.cache
 def calls(name: str) -> tuple[Call, ...]:
     """Return the calls of docs/benchmark/<name>.csv that softgen was timed at."""
-    found: dict[object, Call] = {}
-    for record in read_csv(DOCS / "benchmark" / f"{name}.csv"):
-        if record.microseconds and record.status is not Status.HOST:
-            where = (record.function, record.dtype, record.rows, record.cols, record.case)
-            found.setdefault(where, Call(*where, {})).us[record.peer] = record.microseconds
-    return tuple(call for call in found.values() if SOFTGEN in call.us)
+    found = []
+    for timed in timed_calls(DOCS / "benchmark" / f"{name}.csv"):
+        if SOFTGEN in timed:
+            one = timed[SOFTGEN]
+            us = {peer: record.microseconds or 0.0 for peer, record in timed.items()}
+            found.append(Call(one.function, one.dtype, one.rows, one.cols, one.case, us))
+    return tuple(found)
 
 
 def call(name: str, size: str, function: str = "") -> Call:

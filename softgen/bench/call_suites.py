@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from softgen.bench.hooked import HOOKED
+from softgen.bench.cases import HOOKED, VIEWS
 from softgen.bench.shape import Case, Shape
-from softgen.bench.views import VIEWS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.logsumexp import LogSumExp

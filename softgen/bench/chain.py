@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softgen.bench import limit
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.devices.gpu.replay import Launch
 
 # One copy for every shape and competitor. Its lines are not marked as the first to leave L2, where
@@ -26,15 +26,15 @@ class Chain:
     the output is the first result: one number a row, for some functions.
     """
 
-    def __init__(self, arena: Arena) -> None:
-        self.arena = arena
-        cupy = arena.player.cupy
-        self.source = cupy.empty(arena.bytes, "uint8")
-        self.sink = cupy.empty(arena.result_bytes, "uint8")
-        self.copy_input = limit.sweeper(COPY, arena, arena.bytes)
-        self.copy_result = limit.sweeper(COPY, arena, arena.result_bytes)
+    def __init__(self, buffers: SharedBuffers) -> None:
+        self.buffers = buffers
+        cupy = buffers.player.cupy
+        self.source = cupy.empty(buffers.bytes, "uint8")
+        self.sink = cupy.empty(buffers.result_bytes, "uint8")
+        self.copy_input = limit.sweeper(COPY, buffers, buffers.bytes)
+        self.copy_result = limit.sweeper(COPY, buffers, buffers.result_bytes)
         # The data of input 0, which competitors are checked on, also after a chain has run.
-        self.copy_input(arena.buffers.inputs[0], self.source.data.ptr)
+        self.copy_input(buffers.allocated.inputs[0], self.source.data.ptr)
 
     def around(self, launch: Launch, result: Callable[[int], int] | None = None) -> Launch:
         """Return the chain around a competitor, as a launch.
@@ -44,12 +44,12 @@ class Chain:
             result: returns the device address of the output of launch i where the competitor has
                 chosen its own memory.
         """
-        buffers, pairs = self.arena.buffers, self.arena.pairs
+        allocated, pairs = self.buffers.allocated, self.buffers.pairs
         source, sink = self.source.data.ptr, self.sink.data.ptr
 
         def chained(i: int) -> None:
-            self.copy_input(source, buffers.inputs[i % pairs])
+            self.copy_input(source, allocated.inputs[i % pairs])
             launch(i)
-            self.copy_result(result(i) if result else buffers.outputs[i % pairs], sink)
+            self.copy_result(result(i) if result else allocated.outputs[i % pairs], sink)
 
         return chained

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from softgen.bench.hooked import Exact
+from softgen.bench.cases import Exact
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.exact import hooked
 from softgen.spec.operands import Extent, Measure, Operand
 from softgen.spec.problem import Problem
 from softgen.tuning.gate import TINY
 
-# Elements at a time: 128 MB in float64, of which a reference makes some five arrays.
+# Elements at a time. In float64 they take 128 MB, and a reference makes about five such arrays.
 CHUNK = 1 << 24
 MOST_ELEMENTS = 1 << 28  # of larger inputs evenly spread rows are checked
 MOST_ON_HOST = 1 << 22  # the same of choices, whose reference sorts rows by NumPy

@@ -10,7 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
 from softgen.bench.shape import SAMPLED
 from softgen.spec.dtypes import DType
@@ -60,16 +60,14 @@ def yardsticks() -> list[Peer]:
     ]
 
 
-def _yardstick(name: str) -> Callable[[Arena], Entrant]:
-    def prepare(arena: Arena) -> Entrant:
+def _yardstick(name: str) -> Callable[[SharedBuffers], Entrant]:
+    def prepare(buffers: SharedBuffers) -> Entrant:
         from softgen.call.plan import plan
 
-        shape = arena.shape
-        buffers = Buffers.allocate(
-            Problem.of(name, shape.dtype, shape.cols), shape.rows, whole=True
-        )
+        shape = buffers.shape
+        own = Buffers.allocate(Problem.of(name, shape.dtype, shape.cols), shape.rows, whole=True)
         kernel = plan(name, shape.dtype, shape.cols, rows=shape.rows).loaded
-        launch = launch_over(buffers, kernel, arena.player)
+        launch = launch_over(own, kernel, buffers.player)
         return Entrant(launch, note=f"{kernel.variant.strategy.label}; no choice", computes=False)
 
     return prepare
@@ -111,21 +109,21 @@ def expression(function: Any) -> Callable[..., tuple[Any, Any]]:
 
 
 def _giving(
-    arena: Arena, call: Callable[..., Any], names: tuple[str, ...], note: str = ""
+    buffers: SharedBuffers, call: Callable[..., Any], names: tuple[str, ...], note: str = ""
 ) -> Entrant:
     """Return the entrant of a function of the inputs that returns new tensors of those names."""
     import torch
 
-    inputs, pairs = arena.torch_inputs, arena.pairs
+    inputs, pairs = buffers.torch_inputs, buffers.pairs
     kept: dict[int, Any] = {}
 
     def launch(i: int) -> None:
         kept[i % pairs] = call(*inputs[i % pairs])
 
     def collect() -> None:
-        with torch.cuda.stream(arena.torch_stream):
+        with torch.cuda.stream(buffers.torch_stream):
             for name, found in zip(names, kept[0], strict=True):
-                arena.torch_results[0][name].copy_(found)
+                buffers.torch_results[0][name].copy_(found)
 
     def result(i: int) -> int:
         return int(kept[i % pairs][0].data_ptr())
@@ -133,10 +131,10 @@ def _giving(
     return Entrant(launch, Library.TORCH, note, collect, result, gives=names)
 
 
-def _writing(arena: Arena, call: Callable[..., None]) -> Entrant:
+def _writing(buffers: SharedBuffers, call: Callable[..., None]) -> Entrant:
     """Return the entrant of a function (weights, ids, *inputs) that writes into the first two."""
-    inputs, pairs = arena.torch_inputs, arena.pairs
-    outputs = [tuple(found[name] for name in WEIGHTS) for found in arena.torch_results]
+    inputs, pairs = buffers.torch_inputs, buffers.pairs
+    outputs = [tuple(found[name] for name in WEIGHTS) for found in buffers.torch_results]
 
     def launch(i: int) -> None:
         call(*outputs[i % pairs], *inputs[i % pairs])
@@ -144,28 +142,28 @@ def _writing(arena: Arena, call: Callable[..., None]) -> Entrant:
     return Entrant(launch, Library.TORCH, gives=WEIGHTS)
 
 
-def _names(arena: Arena) -> tuple[str, ...]:
-    return BEST if isinstance(arena.shape.function, RankedLogProbs) else WEIGHTS
+def _names(buffers: SharedBuffers) -> tuple[str, ...]:
+    return BEST if isinstance(buffers.shape.function, RankedLogProbs) else WEIGHTS
 
 
-def _torch(arena: Arena) -> Entrant:
-    return _giving(arena, expression(arena.shape.function), _names(arena))
+def _torch(buffers: SharedBuffers) -> Entrant:
+    return _giving(buffers, expression(buffers.shape.function), _names(buffers))
 
 
-def _compiled(arena: Arena) -> Entrant:
+def _compiled(buffers: SharedBuffers) -> Entrant:
     import torch
 
-    written = expression(arena.shape.function)
-    return _giving(arena, torch.compile(written, dynamic=False, fullgraph=True), _names(arena))
+    written = expression(buffers.shape.function)
+    return _giving(buffers, torch.compile(written, dynamic=False, fullgraph=True), _names(buffers))
 
 
-def _with_softgen(arena: Arena) -> Entrant:
+def _with_softgen(buffers: SharedBuffers) -> Entrant:
     """Return torch.topk, whose log-probabilities softgen's logsumexp makes."""
     import torch
 
     import softgen
 
-    function = arena.shape.function
+    function = buffers.shape.function
     if not isinstance(function, RankedLogProbs):
         raise AbsentError("is for log-probabilities of the best")
 
@@ -174,12 +172,12 @@ def _with_softgen(arena: Arena) -> Entrant:
         lse = softgen.logsumexp(x, dtype="float32")
         return found.values - lse[:, None], found.indices
 
-    return _giving(arena, best, BEST, "torch.topk with softgen.logsumexp")
+    return _giving(buffers, best, BEST, "torch.topk with softgen.logsumexp")
 
 
-def _router(arena: Arena) -> TopkSoftmax:
+def _router(buffers: SharedBuffers) -> TopkSoftmax:
     """Return the function of a router; AbsentError for another."""
-    function = arena.shape.function
+    function = buffers.shape.function
     if not isinstance(function, TopkSoftmax):
         raise AbsentError("is for routers")
     return function
@@ -193,86 +191,88 @@ def _is_deepseek(function: TopkSoftmax) -> bool:
     return deepseek
 
 
-def _flashinfer(arena: Arena) -> Entrant:
-    function = arena.shape.function
+def _flashinfer(buffers: SharedBuffers) -> Entrant:
+    function = buffers.shape.function
     if isinstance(function, RankedLogProbs):
         flashinfer = importlib.import_module("flashinfer")
 
         def best(x: Any, ids: Any) -> tuple[Any]:
             return (flashinfer.top_k(x, function.k, sorted=True)[1],)
 
-        return _giving(arena, best, BEST[1:], "top_k alone, without log-probabilities")
-    router = _router(arena)
+        return _giving(buffers, best, BEST[1:], "top_k alone, without log-probabilities")
+    router = _router(buffers)
     if not _is_deepseek(router) or not router.renormalize:
         raise AbsentError("has the router of DeepSeek-V3 alone")
     routed = importlib.import_module("flashinfer.fused_moe").fused_topk_deepseek
-    bias = arena.torch_inputs[0][1].to(arena.torch_x[0].dtype)
+    bias = buffers.torch_inputs[0][1].to(buffers.torch_x[0].dtype)
 
     def call(x: Any, _: Any, scale: float) -> tuple[Any]:
         weights = x.new_empty((len(x), router.k))
-        ids = weights.new_empty(weights.shape, dtype=arena.torch_results[0]["ids"].dtype)
+        ids = weights.new_empty(weights.shape, dtype=buffers.torch_results[0]["ids"].dtype)
         routed(x, bias, router.groups, router.kept_groups, router.k, scale, weights, ids)
         return (ids,)
 
-    return _giving(arena, call, WEIGHTS[1:], "weights and bias in x's type; ids are checked")
+    return _giving(buffers, call, WEIGHTS[1:], "weights and bias in x's type; ids are checked")
 
 
-def _sglang(arena: Arena) -> Entrant:
-    router = _router(arena)
+def _sglang(buffers: SharedBuffers) -> Entrant:
+    router = _router(buffers)
     sgl_kernel = importlib.import_module("sgl_kernel")
     if not _is_deepseek(router):
 
         def call(weights: Any, ids: Any, x: Any, scale: float) -> None:
             sgl_kernel.topk_softmax(weights, ids, x, router.renormalize)
 
-        return _writing(arena, call)
+        return _writing(buffers, call)
 
     def gate(x: Any, bias: Any, scale: float) -> Any:
         groups = (router.groups, router.kept_groups, router.k)
         return sgl_kernel.moe_fused_gate(x, bias.to(x.dtype), *groups, 0, scale, True)
 
-    return _giving(arena, gate, WEIGHTS)
+    return _giving(buffers, gate, WEIGHTS)
 
 
-def _vllm(arena: Arena) -> Entrant:
+def _vllm(buffers: SharedBuffers) -> Entrant:
     import torch
 
-    router = _router(arena)
+    router = _router(buffers)
     ops = importlib.import_module("vllm._custom_ops")
     if not _is_deepseek(router):
-        shape = (arena.shape.rows, router.k)
-        places = torch.empty(shape, dtype=torch.int32, device=arena.torch_x[0].device)
+        shape = (buffers.shape.rows, router.k)
+        places = torch.empty(shape, dtype=torch.int32, device=buffers.torch_x[0].device)
 
         def call(weights: Any, ids: Any, x: Any, scale: float) -> None:
             ops.topk_softmax(weights, ids, places, x, router.renormalize)
 
-        return _writing(arena, call)
+        return _writing(buffers, call)
 
     def routed(x: Any, bias: Any, scale: float) -> Any:
         groups = (router.groups, router.kept_groups, router.k)
         return ops.grouped_topk(x, *groups, router.renormalize, scale, bias.to(x.dtype), 1)
 
-    return _giving(arena, routed, WEIGHTS)
+    return _giving(buffers, routed, WEIGHTS)
 
 
-def _quack(arena: Arena) -> Entrant:
-    router, cols = _router(arena), arena.shape.cols
+def _quack(buffers: SharedBuffers) -> Entrant:
+    router, cols = _router(buffers), buffers.shape.cols
     of_two = all(number & (number - 1) == 0 for number in (router.k, cols))
     if not of_two or cols > MOST_QUACK or router.chooses_scores or router.groups:
         raise AbsentError(f"chooses elements alone, k and columns powers of two, to {MOST_QUACK}")
     topk = importlib.import_module("quack.topk").topk_fwd
     return _giving(
-        *(arena, lambda x, *_: topk(x, router.k)[1:], WEIGHTS[1:]),
+        *(buffers, lambda x, *_: topk(x, router.k)[1:], WEIGHTS[1:]),
         "elements alone, without weights",
     )
 
 
-def sampled(arena: Arena, draw: Callable[[Any], Any], filtered: bool, note: str = "") -> Entrant:
+def sampled(
+    buffers: SharedBuffers, draw: Callable[[Any], Any], filtered: bool, note: str = ""
+) -> Entrant:
     """Return the entrant of a function of x that returns the ids of a sample of each row.
 
     `filtered` says whether it applies the filters of `shape.SAMPLED`, or the temperature alone.
     """
-    x, pairs = arena.torch_x, arena.pairs
+    x, pairs = buffers.torch_x, buffers.pairs
     kept: dict[int, Any] = {}
 
     def launch(i: int) -> None:
@@ -320,57 +320,57 @@ def not_drawn(x: Any, ids: Any, filtered: bool) -> str:
     return ""
 
 
-def softgen_sample(arena: Arena) -> Entrant:
+def softgen_sample(buffers: SharedBuffers) -> Entrant:
     """Return softgen's call on tensors."""
     import softgen
 
     def draw(x: Any) -> Any:
         return softgen.sample(x, seed=0, **SAMPLED)[0]
 
-    return sampled(arena, draw, filtered=True, note="a call")
+    return sampled(buffers, draw, filtered=True, note="a call")
 
 
-def _multinomial(arena: Arena) -> Entrant:
+def _multinomial(buffers: SharedBuffers) -> Entrant:
     import torch
 
     def draw(x: Any) -> Any:
         p = torch.softmax(x / SAMPLED["temperature"], -1, dtype=torch.float32)
         return torch.multinomial(p, 1)
 
-    return sampled(arena, draw, filtered=False)
+    return sampled(buffers, draw, filtered=False)
 
 
-def _gumbel(arena: Arena) -> Entrant:
+def _gumbel(buffers: SharedBuffers) -> Entrant:
     import torch
 
     def draw(x: Any) -> Any:
         noise = torch.empty(x.shape, dtype=torch.float32, device=x.device).exponential_()
         return (x / SAMPLED["temperature"] - noise.log()).argmax(-1)
 
-    return sampled(arena, draw, filtered=False)
+    return sampled(buffers, draw, filtered=False)
 
 
-def _flashinfer_sample(arena: Arena) -> Entrant:
+def _flashinfer_sample(buffers: SharedBuffers) -> Entrant:
     """Return all filters, by a kernel each, as SGLang calls them."""
     of = importlib.import_module("flashinfer.sampling")
 
     def draw(x: Any) -> Any:
-        p = of.softmax(_float32(arena, x), temperature=SAMPLED["temperature"])
+        p = of.softmax(_float32(buffers, x), temperature=SAMPLED["temperature"])
         p = of.top_p_renorm_probs(of.top_k_renorm_probs(p, SAMPLED["top_k"]), SAMPLED["top_p"])
         return of.min_p_sampling_from_probs(p, SAMPLED["min_p"])
 
-    return sampled(arena, draw, filtered=True)
+    return sampled(buffers, draw, filtered=True)
 
 
-def _flashinfer_fused(arena: Arena) -> Entrant:
+def _flashinfer_fused(buffers: SharedBuffers) -> Entrant:
     of = importlib.import_module("flashinfer.sampling")
 
     def draw(x: Any) -> Any:
-        p = of.softmax(_float32(arena, x), temperature=SAMPLED["temperature"])
+        p = of.softmax(_float32(buffers, x), temperature=SAMPLED["temperature"])
         return of.top_k_top_p_sampling_from_probs(p, SAMPLED["top_k"], SAMPLED["top_p"])
 
-    return sampled(arena, draw, filtered=False, note="top_k and top_p, no min_p")
+    return sampled(buffers, draw, filtered=False, note="top_k and top_p, no min_p")
 
 
-def _float32(arena: Arena, x: Any) -> Any:
-    return x if arena.shape.dtype is DType.FLOAT32 else x.float()
+def _float32(buffers: SharedBuffers, x: Any) -> Any:
+    return x if buffers.shape.dtype is DType.FLOAT32 else x.float()

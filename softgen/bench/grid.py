@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.knobs import every_variant
 from softgen.bench.machine import machine
 from softgen.bench.peers import entrant_of
@@ -29,21 +29,21 @@ def search(
     A setting that spills registers is absent, with that reason.
 
     Args:
-        shape: of the suite GRID.
+        shape: a shape of the suite GRID.
         strategy: its name; one that is never tuned too.
         progress: called with how many settings are done, and how many there are.
 
     Raises NoDeviceError without a GPU, and InvalidValueError for an unknown strategy, one without a
     legal setting, or a shape that does not fit the GPU's memory.
     """
-    arena = Arena(shape)
-    variants = every_variant(strategy, arena.problem, shape.rows, arena.arch)
+    buffers = SharedBuffers(shape)
+    variants = every_variant(strategy, buffers.problem, shape.rows, buffers.arch)
     if not variants:
         raise InvalidValueError(
-            f"strategy {strategy!r} has no legal setting for {arena.problem.label} on "
-            f"{arena.arch.label}"
+            f"strategy {strategy!r} has no legal setting for {buffers.problem.label} on "
+            f"{buffers.arch.label}"
         )
-    race = Race(arena, Settings(seconds=SECONDS), {})
+    race = Race(buffers, Settings(seconds=SECONDS), {})
     findings = race.findings()  # of nobody but the limit, whose copies warm the clocks up
     for number, made in enumerate(compile_many(map(render, variants))):
         label = variants[number].strategy.label
@@ -60,6 +60,6 @@ def search(
 
 def _timed(race: Race, label: str, kernel: LoadedKernel) -> Finding:
     try:
-        return race.look_at(label, entrant_of(kernel, race.arena))
+        return race.look_at(label, entrant_of(kernel, race.buffers))
     except Exception as error:  # what the driver refuses is absent; the others go on
         return Finding(label, Status.ABSENT, note=first_line(error))

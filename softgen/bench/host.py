@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
 from softgen.spec.dtypes import DType
 
-# Of rows at a time: what the four operations leave stays in a core's cache, and they are long
-# enough that threads do not wait for the interpreter between them.
+# Bytes of rows at a time: their intermediate results stay in a core's cache, and each of the four
+# operations is so long that threads do not wait for the interpreter between them.
 CHUNK_BYTES = 1 << 20
 
 
@@ -43,12 +43,12 @@ def softmax_into(x: Any, out: Any) -> None:
         result /= result.sum(axis=1, keepdims=True)
 
 
-def _numpy(arena: Arena, threads: int) -> Entrant:
+def _numpy(buffers: SharedBuffers, threads: int) -> Entrant:
     import numpy as np
 
-    if arena.shape.dtype not in (DType.FLOAT32, DType.FLOAT64):
-        raise AbsentError(f"computes {arena.shape.dtype.value} in software")
-    x = arena.x[0].get()
+    if buffers.shape.dtype not in (DType.FLOAT32, DType.FLOAT64):
+        raise AbsentError(f"computes {buffers.shape.dtype.value} in software")
+    x = buffers.x[0].get()
     out = np.empty_like(x)
     share = -(-len(x) // threads)
     pieces = [slice(first, first + share) for first in range(0, len(x), share)]
@@ -61,7 +61,7 @@ def _numpy(arena: Arena, threads: int) -> Entrant:
             list(pool.map(lambda piece: softmax_into(x[piece], out[piece]), pieces))
 
     def collect() -> None:
-        arena.y[0].set(out)
+        buffers.y[0].set(out)
 
     note = f"NumPy {np.__version__}, {threads} {'thread' if threads == 1 else 'threads'}"
     return Entrant(launch, Library.HOST, f"{note} of {_processor()}", collect)

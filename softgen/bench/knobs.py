@@ -53,7 +53,7 @@ def around(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> list[S
 
 
 def _is_sensible(setting: Strategy, problem: Problem, rows: int, arch: Arch) -> bool:
-    """Whether a setting is legal, and has not twice the threads that there are rows for."""
+    """Whether a setting is legal, and has fewer than twice the threads that the rows need."""
     if not setting.is_legal(problem, arch):
         return False
     per_block = setting.launch(problem).rows_per_block

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.check import TOLERANCE
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
-from softgen.bench.usual import BY_NAME, OF_LOGITS, OF_TORCH, expression
+from softgen.bench.torch_expressions import BY_NAME, OF_LOGITS, OF_TORCH, expression
 from softgen.spec.dtypes import DType
 
 ALLOCATES = "allocates its result"
@@ -59,9 +59,9 @@ def lesson_peers() -> list[Peer]:
     ]
 
 
-def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> Entrant:
+def _writing(buffers: SharedBuffers, call: Callable[[Any, Any], Any], note: str = "") -> Entrant:
     """Return the entrant of a function (x, out) of tensors."""
-    x, y, pairs = arena.torch_x, arena.torch_y, arena.pairs
+    x, y, pairs = buffers.torch_x, buffers.torch_y, buffers.pairs
 
     def launch(i: int) -> None:
         call(x[i % pairs], y[i % pairs])
@@ -69,14 +69,14 @@ def _writing(arena: Arena, call: Callable[[Any, Any], Any], note: str = "") -> E
     return Entrant(launch, Library.TORCH, note)
 
 
-def _allocating(arena: Arena, call: Callable[..., Any], wanted: Any = None) -> Entrant:
+def _allocating(buffers: SharedBuffers, call: Callable[..., Any], wanted: Any = None) -> Entrant:
     """Return the entrant of a function of the inputs, as tensors, that returns a new one.
 
     Its dtype has to be `wanted`, by default that of x.
     """
     import torch
 
-    inputs, pairs = arena.torch_inputs, arena.pairs
+    inputs, pairs = buffers.torch_inputs, buffers.pairs
     kept: dict[int, Any] = {}
     wanted = wanted or inputs[0][0].dtype
 
@@ -86,8 +86,8 @@ def _allocating(arena: Arena, call: Callable[..., Any], wanted: Any = None) -> E
     def collect() -> None:
         if kept[0].dtype != wanted:
             raise AbsentError(f"returns {kept[0].dtype}, not {wanted}")
-        with torch.cuda.stream(arena.torch_stream):
-            arena.torch_y[0].copy_(kept[0])
+        with torch.cuda.stream(buffers.torch_stream):
+            buffers.torch_y[0].copy_(kept[0])
 
     def result(i: int) -> int:
         return int(kept[i % pairs].data_ptr())
@@ -95,30 +95,30 @@ def _allocating(arena: Arena, call: Callable[..., Any], wanted: Any = None) -> E
     return Entrant(launch, Library.TORCH, ALLOCATES, collect, result)
 
 
-def _torch(arena: Arena) -> Entrant:
+def _torch(buffers: SharedBuffers) -> Entrant:
     import torch
 
-    shape, pairs = arena.shape, arena.pairs
+    shape, pairs = buffers.shape, buffers.pairs
     name, axis = shape.function.name, shape.axis
-    inputs, given = arena.torch_inputs, arena.torch_given
+    inputs, given = buffers.torch_inputs, buffers.torch_given
     if name in BY_NAME and not given:
-        function, out = getattr(torch, name), arena.torch_y
+        function, out = getattr(torch, name), buffers.torch_y
 
         def launch(i: int) -> None:
             function(inputs[i % pairs][0], axis, out=out[i % pairs])
 
         return Entrant(launch, Library.TORCH)
-    written, wanted = expression(shape), arena.torch_y[0].dtype
+    written, wanted = expression(shape), buffers.torch_y[0].dtype
     # A gradient from float32 numbers of a row is float32, until it is rounded to the type of x.
-    found = _allocating(arena, lambda *tensors: written(*tensors, **given).to(wanted), wanted)
-    return replace(found, coarseness=_coarseness(arena), first_alone=name in OF_LOGITS)
+    found = _allocating(buffers, lambda *tensors: written(*tensors, **given).to(wanted), wanted)
+    return replace(found, coarseness=_coarseness(buffers), first_alone=name in OF_LOGITS)
 
 
-def _torch_compile(arena: Arena, mode: str = "default") -> Entrant:
+def _torch_compile(buffers: SharedBuffers, mode: str = "default") -> Entrant:
     import torch
 
-    written, pairs = expression(arena.shape), arena.pairs
-    inputs, given, out = arena.torch_inputs, arena.torch_given, arena.torch_y
+    written, pairs = expression(buffers.shape), buffers.pairs
+    inputs, given, out = buffers.torch_inputs, buffers.torch_given, buffers.torch_y
 
     # Inductor fuses the copy away.
     def into(out: Any, *tensors: Any, **given: Any) -> None:
@@ -129,65 +129,65 @@ def _torch_compile(arena: Arena, mode: str = "default") -> Entrant:
     def launch(i: int) -> None:
         compiled(out[i % pairs], *inputs[i % pairs], **given)
 
-    alone = arena.shape.function.name in OF_LOGITS
-    return Entrant(launch, Library.TORCH, coarseness=_coarseness(arena), first_alone=alone)
+    alone = buffers.shape.function.name in OF_LOGITS
+    return Entrant(launch, Library.TORCH, coarseness=_coarseness(buffers), first_alone=alone)
 
 
-def _torch_autotuned(arena: Arena) -> Entrant:
-    return replace(_torch_compile(arena, AUTOTUNED_MODE), note=f"mode {AUTOTUNED_MODE}")
+def _torch_autotuned(buffers: SharedBuffers) -> Entrant:
+    return replace(_torch_compile(buffers, AUTOTUNED_MODE), note=f"mode {AUTOTUNED_MODE}")
 
 
-def _coarseness(arena: Arena) -> float:
-    """Return how much more it may be off: it rounds each step of a hook to the type of x.
+def _coarseness(buffers: SharedBuffers) -> float:
+    """Return how much larger its error may be, as it rounds each step of a hook to the type of x.
 
     Up to three steps of 2^-6 in the exponent, where |x| is up to 8 in bfloat16; so are those of
     rows of logits.
     """
-    if arena.shape.dtype.itemsize > 2:
+    if buffers.shape.dtype.itemsize > 2:
         return 1.0
-    result = arena.problem.results[0].float_type
-    of_type = TOLERANCE[arena.shape.dtype] / TOLERANCE[result]
-    return of_type * (4.0 if arena.given or arena.shape.function.name in OF_LOGITS else 1.0)
+    result = buffers.problem.results[0].float_type
+    of_type = TOLERANCE[buffers.shape.dtype] / TOLERANCE[result]
+    return of_type * (4.0 if buffers.given or buffers.shape.function.name in OF_LOGITS else 1.0)
 
 
-def _unfused(arena: Arena) -> Entrant:
+def _unfused(buffers: SharedBuffers) -> Entrant:
     from softgen.bench.unfused import unfused
 
-    return _allocating(arena, unfused)
+    return _allocating(buffers, unfused)
 
 
-def _scripted(arena: Arena) -> Entrant:
+def _scripted(buffers: SharedBuffers) -> Entrant:
     import torch
 
     from softgen.bench.unfused import scripted
 
     # On the stream that is captured: it must not compile there.
-    with torch.cuda.stream(arena.torch_stream), torch.no_grad():
-        return _allocating(arena, scripted(arena.torch_x[0]))
+    with torch.cuda.stream(buffers.torch_stream), torch.no_grad():
+        return _allocating(buffers, scripted(buffers.torch_x[0]))
 
 
-def _triton_one_row(arena: Arena) -> Entrant:
+def _triton_one_row(buffers: SharedBuffers) -> Entrant:
     from softgen.bench.triton_softmax import one_row
 
-    if arena.shape.dtype is DType.FLOAT64:
+    if buffers.shape.dtype is DType.FLOAT64:
         raise AbsentError("computes in float32")
-    return _writing(arena, one_row, "a program a row")
+    return _writing(buffers, one_row, "a program a row")
 
 
-def _triton(arena: Arena) -> Entrant:
+def _triton(buffers: SharedBuffers) -> Entrant:
     from softgen.bench.triton_softmax import WARPS, fit
 
-    if arena.shape.dtype is DType.FLOAT64:
+    if buffers.shape.dtype is DType.FLOAT64:
         raise AbsentError("computes in float32")
-    fitted = fit(arena.torch_x[0], arena.torch_y[0], arena.arch)
+    fitted = fit(buffers.torch_x[0], buffers.torch_y[0], buffers.arch)
     note = f"{fitted.programs} programs, {fitted.stages} stages, {WARPS} warps"
-    return _writing(arena, fitted.launch, note)
+    return _writing(buffers, fitted.launch, note)
 
 
-def _cupyx(arena: Arena) -> Entrant:
+def _cupyx(buffers: SharedBuffers) -> Entrant:
     from cupyx.scipy.special import softmax
 
-    x, pairs = arena.x, arena.pairs
+    x, pairs = buffers.x, buffers.pairs
     kept: dict[int, Any] = {}
 
     def launch(i: int) -> None:
@@ -196,8 +196,8 @@ def _cupyx(arena: Arena) -> Entrant:
     def collect() -> None:
         if kept[0].dtype != x[0].dtype:
             raise AbsentError(f"returns {kept[0].dtype}, not {x[0].dtype}")
-        with arena.player.stream:
-            arena.y[0][...] = kept[0]
+        with buffers.player.stream:
+            buffers.y[0][...] = kept[0]
 
     def result(i: int) -> int:
         return int(kept[i % pairs].data.ptr)
@@ -205,43 +205,45 @@ def _cupyx(arena: Arena) -> Entrant:
     return Entrant(launch, Library.CUPY, ALLOCATES, collect, result)
 
 
-def _quack(arena: Arena) -> Entrant:
-    name = arena.shape.function.name
+def _quack(buffers: SharedBuffers) -> Entrant:
+    name = buffers.shape.function.name
     if name == "cross_entropy_backward":
-        return _quack_gradient(arena)
+        return _quack_gradient(buffers)
     if name in OF_LOGITS:
-        return _quack_loss(arena, with_gradient=name == "cross_entropy_grad")
+        return _quack_loss(buffers, with_gradient=name == "cross_entropy_grad")
     # Not `import quack.softmax`: the package puts a function of that name before its module.
     module = importlib.import_module("quack.softmax")
     if name == "softmax_backward":
-        return _allocating(arena, module.softmax_bwd)
+        return _allocating(buffers, module.softmax_bwd)
 
     # softmax() and softmax_fwd() allocate and then call this, which writes into `out`.
     forward = getattr(module, "_softmax_fwd", None)
     if forward is None:
-        return _allocating(arena, module.softmax)
-    return _writing(arena, forward)
+        return _allocating(buffers, module.softmax)
+    return _writing(buffers, forward)
 
 
-def _quack_loss(arena: Arena, *, with_gradient: bool) -> Entrant:
+def _quack_loss(buffers: SharedBuffers, *, with_gradient: bool) -> Entrant:
     """Return QuACK's losses and lse, or its losses and their gradient without an upstream."""
     loss = importlib.import_module("quack.cross_entropy").cross_entropy_fwd
     if not with_gradient:
         losses = _allocating(
-            arena, lambda x, target, *_: loss(x, target, return_lse=True)[0], arena.torch_y[0].dtype
+            buffers,
+            lambda x, target, *_: loss(x, target, return_lse=True)[0],
+            buffers.torch_y[0].dtype,
         )
         return replace(losses, first_alone=True)
-    gradients = _allocating(arena, lambda x, target, *_: loss(x, target, return_dx=True)[1])
+    gradients = _allocating(buffers, lambda x, target, *_: loss(x, target, return_dx=True)[1])
     return replace(gradients, computes=False, note="gradients of the losses' plain sum")
 
 
-def _quack_gradient(arena: Arena) -> Entrant:
+def _quack_gradient(buffers: SharedBuffers) -> Entrant:
     """Return QuACK's gradient from lse, with an upstream gradient of each row."""
     import torch
 
     gradient = importlib.import_module("quack.cross_entropy").cross_entropy_bwd_out
-    inputs, out, pairs = arena.torch_inputs, arena.torch_y, arena.pairs
-    upstream = torch.full((arena.shape.rows,), inputs[0][4], device=out[0].device)
+    inputs, out, pairs = buffers.torch_inputs, buffers.torch_y, buffers.pairs
+    upstream = torch.full((buffers.shape.rows,), inputs[0][4], device=out[0].device)
 
     def launch(i: int) -> None:
         x, target, _, lse, *_ = inputs[i % pairs]
@@ -250,21 +252,21 @@ def _quack_gradient(arena: Arena) -> Entrant:
     return Entrant(launch, Library.TORCH)
 
 
-def _liger(arena: Arena) -> Entrant:
+def _liger(buffers: SharedBuffers) -> Entrant:
     from liger_kernel.ops import softmax
 
-    name, cols = arena.shape.function.name, arena.shape.cols
+    name, cols = buffers.shape.function.name, buffers.shape.cols
     if name == "cross_entropy_grad":
-        return _liger_loss(arena)
+        return _liger_loss(buffers)
     if name == "softmax_backward":
         size, warps = softmax.calculate_settings(cols)
         return _allocating(
-            arena, lambda dy, y: softmax._softmax_backward(dy, y, size, warps, cols > size)
+            buffers, lambda dy, y: softmax._softmax_backward(dy, y, size, warps, cols > size)
         )
-    return _allocating(arena, softmax.LigerSoftmaxFunction.apply)
+    return _allocating(buffers, softmax.LigerSoftmaxFunction.apply)
 
 
-def _liger_loss(arena: Arena) -> Entrant:
+def _liger_loss(buffers: SharedBuffers) -> Entrant:
     """Return Liger's losses, whose gradients it writes over its input: over copies of x here.
 
     Its kernel alone: what launches it counts targets on the host.
@@ -272,8 +274,8 @@ def _liger_loss(arena: Arena) -> Entrant:
     import torch
     from liger_kernel.ops import cross_entropy
 
-    inputs, over, pairs = arena.torch_inputs, arena.torch_y, arena.pairs
-    rows, cols = arena.shape.rows, arena.shape.cols
+    inputs, over, pairs = buffers.torch_inputs, buffers.torch_y, buffers.pairs
+    rows, cols = buffers.shape.rows, buffers.shape.cols
     size = min(cross_entropy.MAX_FUSED_SIZE, 1 << (cols - 1).bit_length())
     losses = torch.zeros(rows, dtype=over[0].dtype, device=over[0].device)
     for (x, *_), copy in zip(inputs, over, strict=True):
@@ -317,9 +319,9 @@ def _liger_loss(arena: Arena) -> Entrant:
     return Entrant(launch, Library.TORCH, note, computes=False)
 
 
-def _flashinfer(arena: Arena) -> Entrant:
+def _flashinfer(buffers: SharedBuffers) -> Entrant:
     from flashinfer.sampling import softmax
 
-    if arena.shape.dtype is not DType.FLOAT32:
+    if buffers.shape.dtype is not DType.FLOAT32:
         raise AbsentError("computes float32; other types are converted by a kernel before it")
-    return _allocating(arena, softmax)
+    return _allocating(buffers, softmax)

@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
+from softgen.source.render import environment
 from softgen.spec.arch import Arch
 from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch as Shape
@@ -25,98 +26,10 @@ PACK_BYTES = 16
 UNROLLS = (1, 2, 4, 8)  # few in flight win where there are few bytes, many where there are many
 STRIDED_UNROLLS = (4, 8)
 BLOCK_SIZES = (128, 256, 512, 1024)
-# Of a join: 8 packs of each array in flight are more than the 64 registers that 1024 threads get.
+# Packs of each array that a block of a join has in flight, at most: 8 packs a thread are more than
+# the 64 registers that each of 1024 threads gets.
 MOST_JOINED = 4096
-
-# A step is kUnroll packs a thread, all of whose loads come before its stores, so that many are in
-# flight; only the last step of the grid has to look where the data ends.
-#
-# A read must not be optimized away: a thread xors all that it loads, and writes if all four words
-# of that are kNever, as they are of random data once in 2^128.
-_SOURCE = """
-constexpr int kUnroll = {unroll};
-constexpr bool kWrites = {writes};
-constexpr bool kJoins = {joins};
-constexpr unsigned kNever = {never:#x};
-
-__device__ uint4 load(const uint4* from) {{
-  uint4 p;
-  asm("ld.global{hint}.v4.b32 {{%0, %1, %2, %3}}, [%4];"
-      : "=r"(p.x), "=r"(p.y), "=r"(p.z), "=r"(p.w)
-      : "l"(from));
-  return p;
-}}
-
-__device__ void store(uint4* to, uint4 p) {{
-  asm volatile("st.global{hint}.v4.b32 [%0], {{%1, %2, %3, %4}};"
-               :
-               : "l"(to), "r"(p.x), "r"(p.y), "r"(p.z), "r"(p.w)
-               : "memory");
-}}
-
-__device__ void add(uint4& sum, uint4 p) {{
-  sum.x ^= p.x;
-  sum.y ^= p.y;
-  sum.z ^= p.z;
-  sum.w ^= p.w;
-}}
-
-template <bool kWhole>
-__device__ void step(const uint4* from, const uint4* beside, uint4* to, long long left,
-                     uint4& sum) {{
-  uint4 p[kUnroll], q[kUnroll];
-#pragma unroll
-  for (int i = 0; i < kUnroll; ++i) {{
-    const int at = i * blockDim.x;
-    if (kWhole || at < left) {{
-      p[i] = load(from + at);
-      if (kJoins) q[i] = load(beside + at);
-    }}
-  }}
-#pragma unroll
-  for (int i = 0; i < kUnroll; ++i) {{
-    const int at = i * blockDim.x;
-    if (kWhole || at < left) {{
-      if (kJoins) add(p[i], q[i]);
-      if (kWrites) {{
-        store(to + at, p[i]);
-      }} else {{
-        add(sum, p[i]);
-      }}
-    }}
-  }}
-}}
-
-extern "C" __global__ void {name}(const char* x{second}, char* y, long long bytes) {{
-{wait}  const uint4* from = reinterpret_cast<const uint4*>(x);
-  const uint4* beside = reinterpret_cast<const uint4*>({other});
-  uint4* to = reinterpret_cast<uint4*>(y);
-  const long long packs = bytes / 16;
-  const long long tile = static_cast<long long>(blockDim.x) * kUnroll;
-  uint4 sum = {{0, 0, 0, 0}};
-  for (long long first = blockIdx.x * tile; first < packs; first += gridDim.x * tile) {{
-    const long long mine = first + threadIdx.x;
-    if (first + tile <= packs) {{
-      step<true>(from + mine, beside + mine, to + mine, 0, sum);
-    }} else {{
-      step<false>(from + mine, beside + mine, to + mine, packs - mine, sum);
-    }}
-  }}
-  const long long rest = packs * 16 + threadIdx.x;
-  if (blockIdx.x == 0 && rest < bytes) {{
-    if (kWrites) {{
-      y[rest] = kJoins ? x[rest] ^ {other}[rest] : x[rest];
-    }} else {{
-      sum.x ^= static_cast<unsigned char>(x[rest]);
-    }}
-  }}
-  const unsigned other =
-      (sum.x ^ kNever) | (sum.y ^ kNever) | (sum.z ^ kNever) | (sum.w ^ kNever);
-  if (!kWrites && other == 0) *y = 0;
-}}
-"""
-
-NEVER = 0x9E3779B9
+NEVER = 0x9E3779B9  # what all words of a read's sum would have to be
 
 
 @dataclass(frozen=True)
@@ -177,26 +90,20 @@ def settings(writes: bool, joins: bool = False) -> Iterator[Sweep]:
                     yield Sweep(unroll, block_size, evict_first, 1, writes, joins)
 
 
-# The arrays pass through the wait, so that no load moves above.
-_WAIT = '  asm volatile("griddepcontrol.wait;" : {} : : "memory");\n'
-WAIT = _WAIT.format('"+l"(x), "+l"(y)')
-WAIT_OF_THREE = _WAIT.format('"+l"(x), "+l"(z), "+l"(y)')
-
-
 def source(sweep: Sweep, waits: bool = False) -> str:
     """Return the CUDA text of a kernel, which has the sweep's name.
 
     One that waits for the launch before may be launched before that has ended (sm_90).
     """
-    return _SOURCE.format(
+    template = environment().get_template("tools/sweep.cu.j2")
+    return template.render(
         unroll=sweep.unroll,
         hint=".cs" if sweep.evict_first else "",
-        writes=str(sweep.writes).lower(),
-        joins=str(sweep.joins).lower(),
+        writes=sweep.writes,
+        joins=sweep.joins,
+        never=f"{NEVER:#x}",
         name=sweep.name,
-        never=NEVER,
-        wait=(WAIT_OF_THREE if sweep.joins else WAIT) if waits else "",
-        second=", const char* z" if sweep.joins else "",
+        waits=waits,
         other="z" if sweep.joins else "x",
     )
 
@@ -209,52 +116,52 @@ def _function(sweep: Sweep, device: int, waits: bool = False) -> Any:
 
 
 def _text(sweep: Sweep) -> Sweep:
-    """Return the sweep whose text is this one's: blocks and waves are of the launch."""
+    """Return the sweep without what only its launch has, which is not in the text."""
     return replace(sweep, block_size=0, waves=0)
 
 
-def sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
+def sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
     """Return enqueue(x, y) on device addresses: `size` bytes of x are read, or go from x to y.
 
-    Of a join enqueue(x, z, y): those of x and z are read.
+    A join has enqueue(x, z, y), and reads `size` bytes of both x and z.
     """
-    device = int(arena.player.cupy.cuda.runtime.getDevice())
+    device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device)
-    grid = sweep.grid(size, arena.arch)
+    grid = sweep.grid(size, buffers.arch)
 
     def enqueue(*addresses: int) -> None:
-        function((grid,), (sweep.block_size,), (*addresses, size), 0, arena.player.stream)
+        function((grid,), (sweep.block_size,), (*addresses, size), 0, buffers.player.stream)
 
     return enqueue
 
 
-def dependent_sweeper(sweep: Sweep, arena: Arena, size: int) -> Callable[..., None]:
-    """Return the same by launches that may start before the launch before has ended."""
-    device = int(arena.player.cupy.cuda.runtime.getDevice())
+def dependent_sweeper(sweep: Sweep, buffers: SharedBuffers, size: int) -> Callable[..., None]:
+    """Return the same, with launches that may start before the previous launch has ended."""
+    device = int(buffers.player.cupy.cuda.runtime.getDevice())
     function = _function(_text(sweep), device, waits=True)
     shape = Shape(
         sweep.block_size,
         rows_per_block=sweep.unroll * sweep.block_size * PACK_BYTES,
         static_shared_bytes=0,
-        most_blocks=sweep.grid(size, arena.arch),
+        most_blocks=sweep.grid(size, buffers.arch),
         dependent=True,
     )
     # The kernel's rows are bytes.
     launcher = Launcher(function, 3 if sweep.joins else 2, shape, size, device, 0)
 
     def enqueue(*addresses: int) -> None:
-        launcher(addresses, arena.player.stream.ptr)
+        launcher(addresses, buffers.player.stream.ptr)
 
     return enqueue
 
 
-def launch_of(sweep: Sweep, arena: Arena, *, dependent: bool = False) -> Launch:
+def launch_of(sweep: Sweep, buffers: SharedBuffers, *, dependent: bool = False) -> Launch:
     """Return the sweep as a competitor: it reads input i, and copies it to output i if it writes.
 
     An output must be as large as an input where it writes.
     """
-    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, arena, arena.swept_bytes)
-    pairs, swept = arena.pairs, arena.swept
+    enqueue = (dependent_sweeper if dependent else sweeper)(sweep, buffers, buffers.swept_bytes)
+    pairs, swept = buffers.pairs, buffers.swept
 
     def launch(i: int) -> None:
         enqueue(*swept[i % pairs])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.knobs import around
 from softgen.bench.peers import (
     Entrant,
@@ -48,8 +48,8 @@ def variant_peer(name: str) -> Peer | None:
 
 
 def _running(name: str, variant: str) -> Peer:
-    def prepare(arena: Arena) -> Entrant:
-        return softgen_entrant(arena, variant=variant)
+    def prepare(buffers: SharedBuffers) -> Entrant:
+        return softgen_entrant(buffers, variant=variant)
 
     return Peer(name, prepare)
 
@@ -65,10 +65,10 @@ def searched_ladder() -> list[Peer]:
 
 
 def _searched(name: str) -> Prepare:
-    def prepare(arena: Arena) -> Field:
-        problem, rows = arena.problem, arena.shape.rows
-        found = around(step(name, problem), problem, rows, arena.arch)
-        return field_of(arena, [Variant(problem, setting) for setting in found])
+    def prepare(buffers: SharedBuffers) -> Field:
+        problem, rows = buffers.problem, buffers.shape.rows
+        found = around(step(name, problem), problem, rows, buffers.arch)
+        return field_of(buffers, [Variant(problem, setting) for setting in found])
 
     return prepare
 
@@ -97,13 +97,13 @@ def pack_name(pack: int, rows: int) -> str:
 
 
 def _packed(pack: int, rows: int) -> Prepare:
-    def prepare(arena: Arena) -> Field:
-        problem = arena.problem
+    def prepare(buffers: SharedBuffers) -> Field:
+        problem = buffers.problem
         found = [
             Warp.covering(problem, pack, width, rows, block)
             for width in GROUP_WIDTHS
             for block in PACK_BLOCKS
         ]
-        return field_of(arena, [Variant(problem, setting) for setting in found])
+        return field_of(buffers, [Variant(problem, setting) for setting in found])
 
     return prepare

@@ -1,8 +1,8 @@
 """What a competitor is, and how softgen's kernels enter: by a choice, or all of several settings.
 
-A peer prepares an entrant for an arena: a launch that reads input i and writes output i. Whatever
-goes wrong on the way (not installed, shape refused, out of shared memory) makes it absent, with the
-reason, and stops nobody else.
+A peer prepares an entrant for the buffers of a shape: a launch that reads input i and writes output
+i. Whatever goes wrong on the way (not installed, shape refused, out of shared memory) makes it
+absent, with the reason, and stops nobody else.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from softgen.bench import limit
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.shape import Shape
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
@@ -26,7 +26,7 @@ from softgen.tuning.measure import launch_over
 
 
 class Library(Enum):
-    """Whose capture a launch needs: PyTorch's, which gives a graph memory of its own, or CuPy's.
+    """The library that captures a launch: PyTorch, which gives a graph its own memory, or CuPy.
 
     What runs on the CPU needs none: a launch is a call, and has its result when it returns.
     """
@@ -45,18 +45,18 @@ class Entrant:
     """A competitor that is ready for one shape.
 
     Attributes:
-        launch: enqueues launch i on the arena's stream, which is the library's current one then.
+        launch: enqueues launch i on the buffers' stream, which is the library's current one then.
         library: who captures it.
         note: what a reader of the figures has to know.
-        collect: after launch(0), puts the result into the arena's first output if the competitor
+        collect: after launch(0), puts the result into the buffers' first output if the competitor
             chose its own memory.
         result: returns the device address of the result of launch i, after it, if the competitor
             chose its own memory; None if that is output i.
-        computes: whether it computes the function on the arena's inputs; what only moves their
+        computes: whether it computes the function on the buffers' inputs; what only moves their
             bytes, or computes others, has no error.
-        coarseness: times the usual bound that its error may be: more where it rounds to the type of
-            x on the way to an exponential.
-        first_alone: whether it gives the first result alone, where a kernel has others beside it.
+        coarseness: its error may be so many times the usual bound: more than 1 where it rounds to
+            the type of x on the way to an exponential.
+        first_alone: whether it gives only the first of a kernel's results.
         gives: the names of the results that it gives, where those are chosen; () for all.
         objection: returns what is wrong with the results of launch(0), or "", where they are no
             function's of the inputs.
@@ -91,7 +91,7 @@ class AbsentError(Exception):
     """The peer cannot take part; the message is the reason."""
 
 
-Prepare = Callable[[Arena], Entrant | Field]
+Prepare = Callable[[SharedBuffers], Entrant | Field]
 
 
 @dataclass(frozen=True)
@@ -137,31 +137,31 @@ class Peer:
 
 
 def softgen_entrant(
-    arena: Arena,
+    buffers: SharedBuffers,
     *,
     tune: str | None = None,
     variant: str | None = None,
     batch_invariant: bool = False,
     pdl: bool = True,
 ) -> Entrant:
-    """Return softgen's kernel for the arena's shape; the arguments are those of `softgen.plan`.
+    """Return softgen's kernel for the buffers' shape; the arguments are those of `softgen.plan`.
 
     The same arguments give the very same kernel, whatever another tuning would choose. Where there
     is a hook or a view it is the call on arrays that is timed.
     """
     from softgen.call.plan import plan
 
-    shape = arena.shape
+    shape = buffers.shape
     if shape.case is not None and shape.case.samples:
         from softgen.bench.choosing import softgen_sample
 
-        return softgen_sample(arena)
+        return softgen_sample(buffers)
     if shape.case is not None and shape.case.called:
         options = {"tune": tune, "variant": variant, "batch_invariant": batch_invariant or None}
-        return called_entrant(arena, pdl=pdl, **options)
+        return called_entrant(buffers, pdl=pdl, **options)
     key = (tune, variant, batch_invariant)
-    if key not in arena.kernels:
-        arena.kernels[key] = plan(
+    if key not in buffers.kernels:
+        buffers.kernels[key] = plan(
             shape.function,
             shape.dtype,
             shape.cols,
@@ -171,19 +171,19 @@ def softgen_entrant(
             batch_invariant=batch_invariant,
             inner=shape.case.inner if shape.case else 1,
         ).loaded
-    return entrant_of(arena.kernels[key], arena, pdl=pdl)
+    return entrant_of(buffers.kernels[key], buffers, pdl=pdl)
 
 
-def called_entrant(arena: Arena, **options: Any) -> Entrant:
-    """Return softgen's call on the arena's CuPy arrays; `options` as in `softgen.softmax`."""
+def called_entrant(buffers: SharedBuffers, **options: Any) -> Entrant:
+    """Return softgen's call on the buffers' CuPy arrays; `options` as in `softgen.softmax`."""
     import softgen
 
     function, axis, pairs = (
-        getattr(softgen, arena.shape.function.name),
-        arena.shape.axis,
-        arena.pairs,
+        getattr(softgen, buffers.shape.function.name),
+        buffers.shape.axis,
+        buffers.pairs,
     )
-    x, y, given = arena.x, arena.y, arena.given
+    x, y, given = buffers.x, buffers.y, buffers.given
 
     def launch(i: int) -> None:
         function(x[i % pairs], axis, out=y[i % pairs], **options, **given)
@@ -191,16 +191,16 @@ def called_entrant(arena: Arena, **options: Any) -> Entrant:
     return Entrant(launch, note="a call")
 
 
-def contiguous_entrant(arena: Arena) -> Entrant:
+def contiguous_entrant(buffers: SharedBuffers) -> Entrant:
     """Return softgen's call on a contiguous array in the place of a view, of the view's shape."""
     import softgen
 
     function, axis, pairs = (
-        getattr(softgen, arena.shape.function.name),
-        arena.shape.axis,
-        arena.pairs,
+        getattr(softgen, buffers.shape.function.name),
+        buffers.shape.axis,
+        buffers.pairs,
     )
-    x, y = arena.contiguous_x, arena.y
+    x, y = buffers.contiguous_x, buffers.y
 
     def launch(i: int) -> None:
         function(x[i % pairs], axis, out=y[i % pairs])
@@ -208,13 +208,13 @@ def contiguous_entrant(arena: Arena) -> Entrant:
     return Entrant(launch, note="a call on a contiguous array", computes=False)
 
 
-def entrant_of(kernel: LoadedKernel, arena: Arena, *, pdl: bool = True) -> Entrant:
+def entrant_of(kernel: LoadedKernel, buffers: SharedBuffers, *, pdl: bool = True) -> Entrant:
     """Return a compiled kernel of softgen's as a competitor; its setting is the note."""
-    launch = launch_over(arena.buffers, kernel, arena.player, pdl=pdl)
+    launch = launch_over(buffers.allocated, kernel, buffers.player, pdl=pdl)
     return Entrant(launch, note=kernel.variant.strategy.label)
 
 
-def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
+def field_of(buffers: SharedBuffers, variants: Iterable[Variant]) -> Field:
     """Return those of softgen's `variants` that compile without spills, as one competitor.
 
     Raises AbsentError with the first reason if all are illegal.
@@ -227,7 +227,7 @@ def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
     left_out: list[Exception] = []
     for variant in variants:
         try:
-            variant.check(arena.arch)
+            variant.check(buffers.arch)
             legal.append(variant)
         except IllegalVariantError as error:
             left_out.append(error)
@@ -239,27 +239,29 @@ def field_of(arena: Arena, variants: Iterable[Variant]) -> Field:
         elif made.local_bytes:
             left_out.append(AbsentError("spills registers"))
         else:
-            settings.append(entrant_of(made, arena))
+            settings.append(entrant_of(made, buffers))
     return Field(tuple(settings), tuple(left_out))
 
 
-def dependent_copies(arena: Arena) -> Field:
+def dependent_copies(buffers: SharedBuffers) -> Field:
     """Return copies, or reads if no element is written, each launched before the last has ended."""
-    if arena.arch.compute_capability < PDL_NEEDS:
+    if buffers.arch.compute_capability < PDL_NEEDS:
         raise AbsentError(f"needs {capability_name(PDL_NEEDS)} or later")
-    sweeps = limit.settings_for(arena.problem)
+    sweeps = limit.settings_for(buffers.problem)
     return Field(
         tuple(
-            Entrant(limit.launch_of(sweep, arena, dependent=True), note=sweep.label, computes=False)
+            Entrant(
+                limit.launch_of(sweep, buffers, dependent=True), note=sweep.label, computes=False
+            )
             for sweep in sweeps
         ),
         (),
     )
 
 
-def exhaustive_field(arena: Arena) -> Field:
-    """Return every setting of softgen's for the arena's shape that compiles without spills.
+def exhaustive_field(buffers: SharedBuffers) -> Field:
+    """Return every setting of softgen's for the buffers' shape that compiles without spills.
 
     Those of all strategies that are tuned, also where the cost model would not have them timed.
     """
-    return field_of(arena, candidates(arena.problem, arena.shape.rows, arena.arch))
+    return field_of(buffers, candidates(buffers.problem, buffers.shape.rows, buffers.arch))

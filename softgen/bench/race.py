@@ -1,32 +1,39 @@
-"""One shape: competitors are prepared and checked against float64, then timed, taking turns."""
+"""At each shape competitors are prepared and checked against float64, then timed, taking turns."""
 
 from __future__ import annotations
 
 import contextlib
 import re
 import statistics
+import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 from softgen.bench import check, limit
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.chain import Chain
+from softgen.bench.machine import machine
 from softgen.bench.peers import AbsentError, Entrant, Field, Library, Peer
-from softgen.bench.player import TorchPlayer, eager, host_samples
-from softgen.bench.record import LIMIT, Finding, Regime, Status
+from softgen.bench.record import LIMIT, Finding, Record, Regime, Status, records_of
+from softgen.bench.shape import Shape
+from softgen.bench.torch_graphs import TorchGraphs, eager, host_samples
+from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.replay import Launch, Replay, Work
+from softgen.errors import InvalidValueError
 
 ROUNDS = 4
 DEFAULT_SECONDS = 0.2
 SETUP_SECONDS = 120.0
-SWEEPS = 3  # the fastest copies, or reads, of a screening are timed along with everybody else
+SWEEPS = 3  # so many copies or reads, the fastest of a first look, are timed with all others
 SCREENING_SECONDS = 0.001
-SETTINGS = 6  # likewise of a peer that enters with all of its settings
-SETTING_SECONDS = 0.005  # of the look at each: many of them are within 1% of each other
-MOST_REASONS = 3  # that a note gives for settings that were left out
+SETTINGS = 6  # so many settings of a peer that enters with all of its settings
+SETTING_SECONDS = 0.005  # for the look at each setting: many are within 1% of each other
+MOST_REASONS = 3  # reasons that a note gives for settings that were left out
+
+Report = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -59,21 +66,76 @@ class Starter:
     replay: Replay
 
 
+def run(
+    shapes: Sequence[Shape],
+    peers_for: Callable[[Shape], Sequence[Peer]],
+    settings: Settings,
+    report: Report = lambda message: None,
+) -> Iterator[list[Record]]:
+    """Time the peers at every shape, and yield the records of each as soon as it is done.
+
+    Args:
+        shapes: what to time.
+        peers_for: returns the peers for a shape.
+        settings: how to time.
+        report: told what is being done, in a few words.
+
+    Raises NoDeviceError without a GPU.
+    """
+    where = machine()
+    spent: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for shape in shapes:
+        findings = _at(shape, peers_for(shape), settings, spent[shape.suite], report)
+        _give_memory_back()
+        yield records_of(shape, findings, where, settings.regime)
+
+
+def _at(
+    shape: Shape,
+    peers: Sequence[Peer],
+    settings: Settings,
+    spent: dict[str, float],
+    report: Report,
+) -> list[Finding]:
+    try:
+        buffers = SharedBuffers(shape, chained=settings.regime is Regime.CHAINED)
+    except InvalidValueError as error:  # too large for this GPU, or no chain
+        reason = str(error)
+        return [Finding(peer.name, Status.ABSENT, note=reason) for peer in peers]
+    race = Race(buffers, settings, spent)
+    for peer in peers:
+        report(f"{shape.label}: {peer.name}")
+        race.admit(peer)
+    report(f"{shape.label}: timing")
+    return race.findings()
+
+
+def _give_memory_back() -> None:
+    """Return what both libraries cached to the driver: neither sees what the other holds."""
+    require_device().get_default_memory_pool().free_all_blocks()
+    if "torch" in sys.modules:
+        sys.modules["torch"].cuda.empty_cache()
+    # A code object is compiled anew for eight shapes, then never again: forget the earlier ones.
+    # Not between two peers of a shape, whose first would be compiled again in the capture.
+    if "torch._dynamo" in sys.modules:
+        sys.modules["torch._dynamo"].reset()
+
+
 class Race:
     """The competitors of one shape.
 
     Args:
-        arena: the shape's buffers.
+        buffers: the shape's buffers.
         settings: how to time.
         spent: seconds of preparation by peer, over the shapes of a suite; counted on here.
     """
 
-    def __init__(self, arena: Arena, settings: Settings, spent: dict[str, float]) -> None:
-        self.arena = arena
+    def __init__(self, buffers: SharedBuffers, settings: Settings, spent: dict[str, float]) -> None:
+        self.buffers = buffers
         self.settings = settings
         self.spent = spent
-        self.chain = Chain(arena) if settings.regime is Regime.WARM else None
-        self.torch_player: TorchPlayer | None = None
+        self.chain = Chain(buffers) if settings.regime is Regime.WARM else None
+        self.torch_graphs: TorchGraphs | None = None
         self.found: dict[str, Finding] = {}
         self.entrants: dict[str, list[tuple[Entrant, Finding]]] = {}
         self.on_host: list[tuple[str, Entrant, Finding]] = []
@@ -84,7 +146,7 @@ class Race:
         if reason is None:
             start = time.perf_counter()
             try:
-                made = peer.prepare(self.arena)
+                made = peer.prepare(self.buffers)
                 entrants = self._shortlist(made) if isinstance(made, Field) else [made]
                 self._check(peer.name, entrants)
             except Exception as error:  # a library may raise anything; the others go on
@@ -96,12 +158,12 @@ class Race:
 
     def _refusal(self, peer: Peer) -> str | None:
         """Return why the peer is not even prepared, or None."""
-        missing = peer.lacking(self.arena.shape) or peer.missing()
+        missing = peer.lacking(self.buffers.shape) or peer.missing()
         if missing:
             return missing
         if not peer.compiles:
             return None
-        if not self.arena.shape.landmark:
+        if not self.buffers.shape.landmark:
             return "compiles for seconds a shape: only some widths of this suite are timed"
         if self.spent.get(peer.name, 0.0) > self.settings.setup_seconds:
             return f"spent its {self.settings.setup_seconds:g} s of compiling on earlier shapes"
@@ -127,26 +189,26 @@ class Race:
             self.entrants[name] = checked
 
     def _checked(self, name: str, entrant: Entrant) -> Finding:
-        arena = self.arena
-        arena.poison()
+        buffers = self.buffers
+        buffers.poison()
         with self._current(entrant.library):
             entrant.launch(0)
             entrant.collect()
-        arena.player.stream.synchronize()
+        buffers.player.stream.synchronize()
         if entrant.objection is not None and (wrong := entrant.objection()):
             return Finding(name, Status.WRONG, note=wrong)
         if entrant.objection is not None or not entrant.computes:
             return Finding(name, Status.TIMED, error=0.0, note=entrant.note)
-        if check.chosen_columns(arena.problem) is not None:
-            found = check.furthest_choice(arena.problem, arena.sets[0], entrant.gives)
+        if check.chosen_columns(buffers.problem) is not None:
+            found = check.furthest_choice(buffers.problem, buffers.sets[0], entrant.gives)
         else:
             found = check.furthest(
-                *(arena.problem, arena.sets[0], arena.shape.axis, arena.exact),
+                *(buffers.problem, buffers.sets[0], buffers.shape.axis, buffers.exact),
                 most=1 if entrant.first_alone else None,
             )
         if found.error <= found.bound * entrant.coarseness:
             return Finding(name, Status.TIMED, error=found.error, note=entrant.note)
-        which = f"{found.result} is " if len(arena.problem.results) > 1 else ""
+        which = f"{found.result} is " if len(buffers.problem.results) > 1 else ""
         note = (
             f"{which}off by {found.error:.3g} relative to float64, where "
             f"{found.bound * entrant.coarseness:.3g} is "
@@ -175,37 +237,37 @@ class Race:
         return [replace(entrant, note=entrant.note + among) for _, entrant in looked[:SETTINGS]]
 
     def _glance(self, entrant: Entrant, warm_up: bool) -> float:
-        """Return about the microseconds of a launch."""
-        player = self.arena.player
-        replay = player.sized(self._capture(entrant), self.arena.pairs)
+        """Return the microseconds of a launch, after a short look."""
+        player = self.buffers.player
+        replay = player.sized(self._capture(entrant), self.buffers.pairs)
         if warm_up:
             player.warm_up(replay)
         return statistics.median(player.samples(replay, SETTING_SECONDS, least=3))
 
     def _current(self, library: Library) -> contextlib.AbstractContextManager[object]:
-        """Make the arena's stream the library's current one."""
+        """Make the buffers' stream the library's current one."""
         if library is Library.TORCH:
             return self._torch().current()
-        return self.arena.player.stream  # type: ignore[no-any-return]
+        return self.buffers.player.stream  # type: ignore[no-any-return]
 
-    def _torch(self) -> TorchPlayer:
-        if self.torch_player is None:
-            self.torch_player = TorchPlayer(self.arena.torch_stream)
-        return self.torch_player
+    def _torch(self) -> TorchGraphs:
+        if self.torch_graphs is None:
+            self.torch_graphs = TorchGraphs(self.buffers.torch_stream)
+        return self.torch_graphs
 
     def look_at(self, name: str, entrant: Entrant) -> Finding:
         """Check an entrant and time it by itself, now; nothing of it is kept."""
         found = self._checked(name, entrant)
         if found.status is not Status.TIMED:
             return found
-        player = self.arena.player
-        replay = player.sized(self._capture(entrant), self.arena.pairs)
+        player = self.buffers.player
+        replay = player.sized(self._capture(entrant), self.buffers.pairs)
         return found.timed(player.samples(replay, self.settings.seconds))
 
     def findings(self) -> list[Finding]:
         """Time whoever was admitted, and return what was found of every peer, the limit first."""
         starters = self._sweeps()
-        with self._current(Library.TORCH) if self.torch_player else contextlib.nullcontext():
+        with self._current(Library.TORCH) if self.torch_graphs else contextlib.nullcontext():
             for name, entrants in self.entrants.items():
                 try:
                     starters += [self._starter(*checked) for checked in entrants]
@@ -226,7 +288,7 @@ class Race:
 
     def _starter(self, entrant: Entrant, found: Finding) -> Starter:
         """Capture the entrant; what cannot be captured is looped over, and marked."""
-        player, pairs = self.arena.player, self.arena.pairs
+        player, pairs = self.buffers.player, self.buffers.pairs
         try:
             return Starter(found, player.sized(self._capture(entrant), pairs))
         except Exception as error:
@@ -240,7 +302,7 @@ class Race:
     def _capture(self, entrant: Entrant) -> Callable[[int], Work]:
         """Return what captures so many launches of the entrant."""
         torch = entrant.library is Library.TORCH
-        capture = self._torch().capture if torch else self.arena.player.capture
+        capture = self._torch().capture if torch else self.buffers.player.capture
         return partial(capture, self._launch_of(entrant))
 
     def _launch_of(self, entrant: Entrant) -> Launch:
@@ -249,10 +311,10 @@ class Race:
 
     def _sweeps(self) -> list[Starter]:
         """Return the fastest copies, or reads if no element is written, of a short look at all."""
-        player, pairs = self.arena.player, self.arena.pairs
+        player, pairs = self.buffers.player, self.buffers.pairs
         looked: list[tuple[float, Starter]] = []
-        for sweep in limit.settings_for(self.arena.problem):
-            entrant = Entrant(limit.launch_of(sweep, self.arena))
+        for sweep in limit.settings_for(self.buffers.problem):
+            entrant = Entrant(limit.launch_of(sweep, self.buffers))
             replay = player.sized(self._capture(entrant), pairs)
             if not looked:
                 player.warm_up(replay)
@@ -268,7 +330,7 @@ class Race:
         share = self.settings.seconds / ROUNDS
         for _ in range(ROUNDS):
             for replay, seen in zip(replays, samples, strict=True):
-                seen += self.arena.player.samples(replay, share, least=2)
+                seen += self.buffers.player.samples(replay, share, least=2)
         return samples
 
 

@@ -49,7 +49,7 @@ class Machine:
     Attributes:
         device: the GPU's name.
         driver: its driver's version.
-        versions: of every package that took part, as "softgen 0.1.0; torch 2.11.0".
+        versions: the version of every package that took part: "softgen 0.1.0; torch 2.11.0".
     """
 
     device: str
@@ -65,13 +65,13 @@ class Record:
         microseconds: median device time of a call; of a whole chain if `regime` is warm. On the CPU
             the host's time.
         gigabytes_per_second: one read or write of every element of every array, over that time.
-        ratio_to_limit: its time over that of the fastest copy of the same bytes, in its place; of
-            the fastest read where no element is written.
+        ratio_to_limit: its time divided by that of the fastest copy of the same bytes, or of the
+            fastest read where no element is written.
         max_relative_error: against float64, over the rows that were checked; for logarithms
             relative to 1 + their size.
         note: the variant, why it is absent, or what else a reader has to know.
-        microseconds_p20: the 20% quantile of what `microseconds` is the median of: each a mean over
-            the launches of one replay, hence narrower than those of single launches.
+        microseconds_p20: the 20% quantile of the samples whose median is `microseconds`. A sample
+            is a mean over the launches of one replay, so they differ less than single launches.
         microseconds_p80: the 80% quantile. Both are None in tables from before there were any.
         case: the axis, the hook or the view, in words; "" for rows of a contiguous array.
     """
@@ -128,7 +128,7 @@ class Record:
 
 @dataclass(frozen=True)
 class Finding:
-    """What the runner found of one competitor at one shape.
+    """What was found of one competitor at one shape.
 
     Attributes:
         microseconds: the median time; None where it was not timed.
@@ -194,13 +194,13 @@ def _rounded_error(error: float | None) -> float | None:
 
 
 COLUMNS = tuple(field.name for field in fields(Record))
-# Of the tables from before there was a warm regime: theirs is cold.
+# Tables from before there was a warm regime lack it: all of theirs is cold.
 COLUMNS_WITHOUT_REGIME = COLUMNS[: COLUMNS.index("regime")]
-# Of those from before there were other functions: theirs is softmax.
+# Older ones lack the function, which is softmax.
 COLUMNS_WITHOUT_FUNCTION = COLUMNS[: COLUMNS.index("function")]
-# Of those from before the quantiles were kept: they have none.
+# Tables from before quantiles were kept lack them.
 COLUMNS_WITHOUT_QUANTILES = COLUMNS[: COLUMNS.index("microseconds_p20")]
-# Of those from before there were other axes, hooks and views: theirs are of plain rows.
+# Tables from before there were other axes, hooks and views lack the case: all are plain rows.
 COLUMNS_WITHOUT_CASE = COLUMNS[: COLUMNS.index("case")]
 _ACCEPTED = (
     COLUMNS,
@@ -295,3 +295,12 @@ def _figure(name: str, cell: str) -> float:
     if not (math.isfinite(figure) and figure >= 0):
         raise ValueError(f"{name} must be a finite number, 0 or more, got {cell}")
     return figure
+
+
+def timed_calls(path: Path) -> list[dict[str, Record]]:
+    """Return what was timed on a GPU in a file: for each call the records by competitor."""
+    found: dict[object, dict[str, Record]] = {}
+    for record in read_csv(path):
+        if record.microseconds and record.status is not Status.HOST:
+            found.setdefault(record.contest, {})[record.peer] = record
+    return list(found.values())

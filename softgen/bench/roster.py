@@ -46,8 +46,8 @@ def own_peers() -> list[Peer]:
     """Return softgen's tuned call, its first guess, and its reproduction of OneFlow's choice."""
     return [
         Peer("softgen", softgen_entrant, cases=True, samples=True),
-        Peer("softgen-untuned", lambda arena: softgen_entrant(arena, tune="off"), cases=True),
-        Peer("oneflow", lambda arena: softgen_entrant(arena, variant="oneflow")),
+        Peer("softgen-untuned", lambda buffers: softgen_entrant(buffers, tune="off"), cases=True),
+        Peer("oneflow", lambda buffers: softgen_entrant(buffers, variant="oneflow")),
     ]
 
 
@@ -63,8 +63,8 @@ def extra_peers() -> dict[str, Peer]:
     peers = (
         Peer(AGAIN, softgen_entrant, cases=True),
         Peer(EXHAUSTIVE, exhaustive_field, compiles=True),
-        Peer(INVARIANT, lambda arena: softgen_entrant(arena, batch_invariant=True), cases=True),
-        Peer(PLAIN, lambda arena: softgen_entrant(arena, pdl=False), cases=True),
+        Peer(INVARIANT, lambda buffers: softgen_entrant(buffers, batch_invariant=True), cases=True),
+        Peer(PLAIN, lambda buffers: softgen_entrant(buffers, pdl=False), cases=True),
         Peer(CONTIGUOUS, contiguous_entrant, cases=True),
         Peer(DEPENDENT_COPY, dependent_copies, cases=True),
     )

@@ -7,8 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.bench.hooked import HOOKED
-from softgen.bench.views import VIEWS
+from softgen.bench.cases import HOOKED, VIEWS
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.softmax import SOFTMAX
@@ -24,10 +23,10 @@ class Case:
     """What sets a call apart from rows along the last axis of a contiguous array.
 
     Attributes:
-        shape: of the array that is allocated; x is it, or a view of it.
+        shape: the shape of the array that is allocated; x is that array, or a view of it.
         axis: which axis of x is reduced.
-        hook: the arguments of the call beside x, by a name of `hooked.HOOKED`; "" for none.
-        view: the part of the array that x is, by a name of `views.VIEWS`; "" for all of it.
+        hook: the arguments of the call beside x, by a name of `cases.HOOKED`; "" for none.
+        view: the part of the array that x is, by a name of `cases.VIEWS`; "" for all of it.
         samples: whether a column of each row is drawn, by the filters of `SAMPLED`. The function is
             then what reads as much.
     """

@@ -217,7 +217,7 @@ SUITES = {
             "views",
             "views, and the same call on a contiguous array",
             calls=views,
-            # Whose contiguous width is tuned first: a view takes that setting.
+            # Its contiguous width is tuned first: a view takes that setting.
             peers=("softgen-contiguous", "softgen", "torch", "torch.compile"),
         ),
         Suite(

@@ -20,6 +20,7 @@ from softgen.cli import (
     verify,
 )
 from softgen.cli.group import Command, Commands
+from softgen.cli.problem_options import expanded
 from softgen.version import __version__
 
 __all__ = ["app"]
@@ -69,5 +70,5 @@ for _name, _function in (
     ("verify", verify.verify),
     ("doctor", doctor.doctor),
 ):
-    app.command(_name, cls=Command)(_function)
+    app.command(_name, cls=Command)(expanded(_function))
 app.add_typer(cache.app, name="cache")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +12,7 @@ import typer
 from softgen.cli import bench_table, grid, options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.numbers import number_option
+from softgen.cli.records import collected
 from softgen.cli.shapes import parse_shape
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError
@@ -41,7 +42,7 @@ def bench(
     ] = None,
     dtype: Annotated[
         DType | None,
-        options.dtype_option("Of --shape, by default float32; of a suite the only one."),
+        options.dtype_option("Type of --shape, float32 by default; with --suite only this type."),
     ] = None,
     function: options.SuiteFunction = None,
     peers: Annotated[
@@ -49,10 +50,10 @@ def bench(
         typer.Option(
             "--peers",
             metavar="LIST",
-            help="Competitors, as torch,quack,ladder: libraries, and any variant by its name "
-            "(docs/sources.md). softgen-again, softgen-exhaustive and softgen-invariant judge a "
-            "run. \\[default: softgen, its first guess, oneflow and the libraries, with what "
-            "belongs to a suite; in suite drawn softgen-again too]",
+            help="Competitors, for example torch,quack,ladder: libraries, and any variant by its "
+            "name (docs/sources.md). softgen-again, softgen-exhaustive and softgen-invariant tell "
+            "how far to trust a run. \\[default: softgen, its first guess, oneflow, the libraries "
+            "and those of a suite; softgen-again too in suite drawn]",
         ),
     ] = None,
     csv: Annotated[
@@ -60,7 +61,7 @@ def bench(
         typer.Option(
             "--csv",
             metavar="FILE",
-            help="Write every figure to this file; while measuring, as it comes.",
+            help="Write every figure to this file, each as soon as it is measured.",
         ),
     ] = None,
     plot: Annotated[
@@ -72,13 +73,16 @@ def bench(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Measure nothing: report on a file of --csv, or of `tune --grid`; repeatable.",
+            help="Measure nothing; report on a file of --csv or of `tune --grid`. Repeatable.",
         ),
     ] = None,
     seconds: Annotated[
         float,
         number_option(
-            "--seconds", least=0.001, help="Time a competitor and shape is timed.", hidden=True
+            "--seconds",
+            least=0.001,
+            help="Seconds that a competitor is timed for at a shape.",
+            hidden=True,
         ),
     ] = 0.2,
     setup_seconds: Annotated[
@@ -86,18 +90,20 @@ def bench(
         number_option(
             "--setup-seconds",
             least=0,
-            help="Time a competitor that compiles for every shape may take for that in a suite.",
+            help="Seconds in a suite that a competitor may spend on compiling, if it compiles for "
+            "every shape.",
             hidden=True,
         ),
     ] = 120.0,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Every eighth width of the triton suite.")
+        bool, typer.Option("--quick", help="Time only every eighth width of the triton suite.")
     ] = False,
     warm: Annotated[
         bool,
         typer.Option(
             "--warm",
-            help="Time each between a kernel that writes its input and one that reads its output.",
+            help="Time each competitor between a kernel that writes its input and one that reads "
+            "its output.",
             hidden=True,
         ),
     ] = False,
@@ -113,9 +119,9 @@ def bench(
 ) -> None:
     """Time softgen against every other softmax that is installed, and against the fastest copy.
 
-    All competitors of a shape share one run, the same random data and outputs that are already
-    there; each is checked against float64 before it is timed. Where one number a row is written,
-    as by logsumexp, the fastest read takes the place of the copy. Ctrl-C keeps what is finished.
+    All competitors of a shape share one run, the same random data and the same allocated outputs.
+    Each is checked against float64 before it is timed. For functions that write one number a row,
+    such as logsumexp, the fastest read takes the place of the copy. Ctrl-C keeps what is finished.
     """
     if csv is not None:
         options.require_new_file("--csv", csv, ".csv")
@@ -222,7 +228,7 @@ def _read(
 
 
 def _once(records: Sequence[Record]) -> list[Record]:
-    """Return one record of each competitor, contest and device: of two the later."""
+    """Return one record of each competitor, contest and device: the later one if there are two."""
     found: dict[tuple[object, ...], Record] = {}
     replaced = 0
     for record in records:
@@ -244,36 +250,21 @@ def _measure(
     csv: Path | None,
 ) -> tuple[list[Record], bool]:
     """Return the records, and whether Ctrl-C came before the last."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    from softgen.bench.record import write_csv
+    from softgen.bench.race import run
     from softgen.bench.roster import peers_for
-    from softgen.bench.runner import run
 
-    records: list[Record] = []
-    columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=output.console()) as bars:
-        bar = bars.add_task("", total=len(shapes))
-        report = partial(bars.update, bar)
-        try:
-            for found in run(
-                shapes,
-                partial(peers_for, names=names),
-                settings,
-                lambda message: report(description=message),
-            ):
-                records += found
+    with output.bars("{task.fields[doing]}") as bars:
+        bar = bars.add_task("shapes", total=len(shapes), doing="")
+
+        def report(message: str) -> None:
+            bars.update(bar, doing=message)
+
+        def found() -> Iterator[list[Record]]:
+            for records in run(shapes, partial(peers_for, names=names), settings, report):
+                yield records
                 bars.advance(bar)
-                if csv is not None:
-                    write_csv(csv, records, done=False)
-        except KeyboardInterrupt:
-            done = len({record.contest for record in records})
-            output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
-            return records, True
-        finally:
-            if csv is not None and records:
-                write_csv(csv, records)
-    return records, False
+
+        return collected(found(), len(shapes), csv)
 
 
 def _report(records: list[Record], plot: Path | None, json: bool, interrupted: bool) -> None:

@@ -84,7 +84,8 @@ def export_file(
     as_table: Annotated[
         bool,
         typer.Option(
-            "--table", help="As a table of a device's winners, as in softgen/strategies/tables."
+            "--table",
+            help="Write a table of a device's winners, like those in softgen/strategies/tables.",
         ),
     ] = False,
     json: options.JsonOption = False,

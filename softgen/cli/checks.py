@@ -14,7 +14,8 @@ from pathlib import Path
 from softgen.devices.gpu import cupy_cache
 from softgen.errors import InvalidValueError
 
-INSTALL_CUDA = "pip install 'softgen[cuda13]'  (CUDA 12 drivers: 'softgen[cuda12]')"
+CLONE = "in the clone of softgen"
+INSTALL_CUDA = f"pip install '.[cuda13]' {CLONE}  (CUDA 12 drivers: '.[cuda12]')"
 INSTALL_COMPILER = "apt-get install g++  (or dnf install gcc-c++), or set CXX"
 
 
@@ -64,7 +65,7 @@ def _probes() -> Iterator[_Probe]:
     yield "python", True, "install Python 3.10 or newer", _python
     for name in ("numpy", "jinja2", "typer", "rich"):
         yield name, True, f"pip install {name}", functools.partial(_version, name)
-    yield "templates", True, "pip install --force-reinstall softgen", _templates
+    yield "templates", True, f"pip install --force-reinstall . {CLONE}", _templates
     yield "C++ compiler", True, INSTALL_COMPILER, _compiler
     yield "CPU emulator", True, INSTALL_COMPILER, _emulator
     yield "cache folder", False, "set SOFTGEN_CACHE_DIR to a folder of your own", _cache_folder
@@ -74,8 +75,8 @@ def _probes() -> Iterator[_Probe]:
     yield "NVRTC", False, INSTALL_CUDA, _nvrtc
     yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
     yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
-    yield "torch", False, "pip install 'softgen[torch]'", functools.partial(_version, "torch")
-    yield "matching versions", False, "pip install --force-reinstall softgen", _matching_versions
+    yield "torch", False, f"pip install '.[torch]' {CLONE}", functools.partial(_version, "torch")
+    yield "matching versions", False, f"pip install . {CLONE}", _matching_versions
 
 
 class _Mendable(Exception):

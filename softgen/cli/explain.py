@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from softgen.cli import candidates, options, output
+from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.shapes import parse_shape
 from softgen.cli.show import resources
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.spec.arch import Arch
 from softgen.spec.problem import Problem
 from softgen.strategies.select import select, untimed
 
@@ -20,29 +21,26 @@ if TYPE_CHECKING:
     from softgen.tuning.explain import Knob, Row
 
 
+@dataclass(frozen=True)
+class ExplainOptions(ProblemOptions, without=("cols", "rows")):
+    """Those of `softgen explain`, which asks the GPU here unless a device is given."""
+
+    arch: options.HereOrArch = None
+
+
 def explain(
     shape: Annotated[
         list[str],
-        typer.Argument(metavar="ROWSxCOLS", help="As 4096x1024.", show_default=False),
+        typer.Argument(metavar="ROWSxCOLS", help="For example 4096x1024.", show_default=False),
     ],
-    dtype: options.AnyDType = None,
-    function: options.AnyFunction = None,
-    out_dtype: options.OutDType = None,
-    alignment: options.Alignment = None,
-    variant: options.VariantOption = None,
-    arch: options.HereOrArch = None,
-    sms: options.Sms = None,
-    batch_invariant: options.BatchInvariant = False,
-    strided: options.StridedOption = 0,
-    inner: options.InnerOption = 1,
-    hooks: options.HooksOption = None,
+    given: ExplainOptions,
     json: options.JsonOption = False,
 ) -> None:
-    """Tell why a shape gets its kernel: what there was to choose from, expected and measured.
+    """Tell why a shape gets its kernel: the candidates, with their expected and measured times.
 
-    The first line has the time, and how far ahead of the first guess and of a copy it is. Times are
-    those that `softgen tune`, or a first call, left in the cache for the GPU here. With --arch or
-    --sms, and without a GPU, there are none, and it tells what a call takes on that device without
+    The first line compares the time with that of the first guess and that of a copy. Times are
+    those that `softgen tune`, or a first call, stored in the cache for the GPU here. With --arch or
+    --sms, and without a GPU, there are none. Then it tells what a call takes on that device without
     tuning: the winner that softgen ships for it, else the best guess.
     """
     from softgen.cli import explain_text
@@ -50,13 +48,11 @@ def explain(
     from softgen.tuning import explain as choices
 
     rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")
-    problem = options.problem_of(
-        *(variant, cols, dtype, function, out_dtype, alignment),
-        *(batch_invariant, strided, inner, hooks),
-    )
-    entry, elsewhere = None, _why_not_here(arch, sms)
+    problem = replace(given, cols=cols).problem()
+    variant, batch_invariant = given.variant, given.batch_invariant
+    entry, elsewhere = None, _why_not_here(given)
     if elsewhere:
-        known = arch_named(arch or DEFAULT_ARCH, sms)
+        known = given.device
         peaks = data_sheet_peaks(known)
     else:
         here = choices.look_here(problem, rows)
@@ -79,8 +75,8 @@ def explain(
                 "why": explain_text.why(choice, found),
                 "microseconds": choice.microseconds,
                 "timed_rows": entry.rows if entry else None,
-                "shipped": dataclasses.asdict(choice.shipped) if choice.shipped else None,
-                "roofline": dataclasses.asdict(limits) if limits else None,
+                "shipped": asdict(choice.shipped) if choice.shipped else None,
+                "roofline": asdict(limits) if limits else None,
                 "resources": used,
                 "missing": unknown,
                 "legal": found.legal,
@@ -93,9 +89,9 @@ def explain(
     explain_text.show(choice, found, rows, known, limits, (used, unknown), elsewhere)
 
 
-def _why_not_here(arch: str | None, sms: int | None) -> str:
+def _why_not_here(given: ExplainOptions) -> str:
     """Return why the GPU of this machine is not asked; nothing if it is."""
-    if arch is not None or sms is not None:
+    if given.arch is not None or given.sms is not None:
         return "times are of the GPU here; leave out --arch and --sms to see them"
     from softgen.devices.gpu.device import unavailable_reason
 

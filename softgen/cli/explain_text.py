@@ -158,14 +158,16 @@ def show(
     _show_knobs(found)
     output.result("")
     output.result(
-        f"A setting is one value for each knob, the block size being one. {found.legal} are "
-        "candidates. `expected` is a time over that of a copy: of a strategy by its estimate, of "
-        "a setting times what few bytes on their way, idle threads and a last wave cost. The "
-        f"tuner times those within {cost.VARIANT_WITHIN} of the least and a few of each strategy "
-        f"within {cost.STRATEGY_WITHIN}, {len(found.table)} here with the chosen one. The fastest "
-        "take turns. The table is in the order of times, then of `expected`. A strategy has its "
-        "settings in an order of its own: the first of the best strategy is the guess, and of "
-        "equal times the earlier wins."
+        f"A setting has a value for each knob; the block size is a knob. {found.legal} settings "
+        "are candidates. `expected` is a time divided by that of a copy: 1.10 is 10% longer than "
+        "a copy. For a strategy it is an estimate. For a setting it is that estimate times what "
+        "few bytes in flight, idle threads and a short last wave cost. The tuner times settings "
+        f"whose `expected` is at most {cost.VARIANT_WITHIN} times the least, and a few of each "
+        f"strategy whose estimate is at most {cost.STRATEGY_WITHIN} times the least: "
+        f"{len(found.table)} here, with the chosen one. It times the fastest again, in turns. The "
+        "table is sorted by time, then by `expected`. A strategy puts its settings in an order of "
+        "its own. The first setting of the best strategy is the guess, and of two settings with "
+        "equal times the earlier one wins."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from softgen.bench.shape import Shape
 from softgen.bench.suites import GRID
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
+from softgen.cli.records import collected
 from softgen.spec.dtypes import DType, FloatType
 from softgen.spec.functions.base import Function
 from softgen.strategies.registry import strategy_named
@@ -40,7 +41,7 @@ def require_search(
     if strategy is None or path is None:
         return None
     if budget is not None:
-        raise typer.BadParameter("--budget is of a tuning; with --grid every setting is timed")
+        raise typer.BadParameter("--budget cannot be given with --grid, which times every setting")
     if out_dtype is not None:
         raise typer.BadParameter("--grid times results of the type of x; leave --out-dtype out")
     strategy_named(strategy)
@@ -60,7 +61,7 @@ def search_all(
     Args:
         wanted: function, element type, rows and columns of each shape.
         strategy: its name.
-        path: of the CSV file.
+        path: the CSV file.
         json: whether one JSON document is printed, and not a table.
     """
     from softgen.bench.record import Status
@@ -84,31 +85,20 @@ def search_all(
 
 def _measure(shapes: Sequence[Shape], strategy: str, path: Path) -> tuple[list[Record], bool]:
     """Return the records, and whether Ctrl-C came before the last shape."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
     from softgen.bench import grid
-    from softgen.bench.record import write_csv
 
-    records: list[Record] = []
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, console=output.console()) as bars:
-        try:
+    with output.bars() as bars:
+
+        def found() -> Iterator[list[Record]]:
             for shape in shapes:
                 bar = bars.add_task(f"{strategy} {shape.rows}x{shape.cols}", total=None)
 
                 def progress(done: int, total: int, bar: TaskID = bar) -> None:
                     bars.update(bar, completed=done, total=total)
 
-                records += grid.search(shape, strategy, progress)
-                write_csv(path, records, done=False)
-        except KeyboardInterrupt:
-            done = len({record.contest for record in records})
-            output.warn(f"interrupted; {done} of {len(shapes)} shapes are done and kept")
-            return records, True
-        finally:
-            if records:
-                write_csv(path, records)
-    return records, False
+                yield grid.search(shape, strategy, progress)
+
+        return collected(found(), len(shapes), path)
 
 
 def _draw(records: Sequence[Record], picture: Path) -> None:

@@ -2,60 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 from softgen.cli import options, output
 from softgen.cli.numbers import whole_option
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.problem import DEFAULT_ROWS, MAX_COLS, Problem
+from softgen.cli.problem_options import ProblemOptions
+from softgen.spec.arch import Arch
+from softgen.spec.problem import MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import Untimed, describe, select, shipped_of, untimed
-from softgen.strategies.variants import Variant, candidates, is_full_name, none_legal
+from softgen.strategies.variants import Variant, candidates, none_legal
 
 EXAMPLE_COLS = 1000
 BELOW = ("parameters", "threads", "shared bytes", "SMs")  # in a second line, where it is narrow
 
 
-def list_variants(
-    shape: options.ShapeOption = None,
+@dataclass(frozen=True)
+class ListOptions(ProblemOptions):
+    """Those of `softgen list`, which has an example's columns where none are given."""
+
     cols: Annotated[
         int | None,
         whole_option(
             "--cols", least=1, most=MAX_COLS, help=f"Elements in a row. \\[default: {EXAMPLE_COLS}]"
         ),
-    ] = None,
-    dtype: options.AnyDType = None,
-    function: options.AnyFunction = None,
-    out_dtype: options.OutDType = None,
-    alignment: options.Alignment = None,
-    rows: options.Rows = None,
-    arch: options.ArchOption = DEFAULT_ARCH,
-    sms: options.Sms = None,
-    variant: options.VariantOption = None,
-    batch_invariant: options.BatchInvariant = False,
-    strided: options.StridedOption = 0,
-    inner: options.InnerOption = 1,
-    sharded: options.ShardedOption = False,
-    hooks: options.HooksOption = None,
-    json: options.JsonOption = False,
-) -> None:
+    ] = None
+
+
+def list_variants(given: ListOptions, json: options.JsonOption = False) -> None:
     """List the candidate variants of a problem and their parameters.
 
-    First comes the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for
-    sm_90), where there is one, then the best guess; with a strategy's name as --variant the winner
-    if it is of that strategy, then the strategy's best guess, which the name alone chooses.
+    The first is the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200
+    for sm_90), if there is one. The best guess comes next. If --variant names a strategy, only its
+    candidates are listed: the winner, if it is one of them, then the strategy's best guess, which
+    is what its name chooses in other commands.
     """
-    rows, cols = options.sized(shape, rows, cols)
-    rows = DEFAULT_ROWS if rows is None else rows
-    if cols is None and not (variant and is_full_name(variant)):
-        cols = EXAMPLE_COLS
-    problem = options.problem_of(
-        *(variant, cols, dtype, function, out_dtype, alignment),
-        *(batch_invariant, strided, inner, hooks, sharded),
-    )
-    known = arch_named(arch, sms)
+    given = given.sized()
+    if given.cols is None and given.named is None:
+        given = replace(given, cols=EXAMPLE_COLS)
+    problem, rows, known = given.problem(), given.rows_or_default, given.device
+    variant = given.variant
     found = matching(problem, rows, known, variant)
-    first = _first(problem, rows, known, variant, batch_invariant) if found else None
+    first = _first(problem, rows, known, variant, given.batch_invariant) if found else None
     if first and first.tuned_on:
         found = [first.variant, *(each for each in found if each != first.variant)]
     if json:

@@ -55,7 +55,7 @@ def read_npy(
     Args:
         path: the file, or a pipe.
         limit: the largest number of elements.
-        option: of the command line, which asks for the file.
+        option: the option of the command line that names the file.
         integers: whether booleans and integers are taken beside floats.
 
     Raises InvalidValueError or InvalidTypeError, which say what was found and what is accepted.

@@ -10,23 +10,17 @@ from typing import Annotated, Any
 import typer
 
 from softgen.cli.numbers import whole_option
-from softgen.cli.shapes import parse_shape
 from softgen.disk.outputs import objection
 from softgen.errors import InvalidTypeError, InvalidValueError, NoDeviceError
 from softgen.spec.arch import DEFAULT_ARCH, KNOWN, MOST_MULTIPROCESSORS
 from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
 from softgen.spec.functions.base import Function
-from softgen.spec.hooks.known import in_order
-from softgen.spec.layouts import MOST_INNER, MOST_OUTER, ROWS, Layout, Strided, layout_from
+from softgen.spec.layouts import MOST_INNER, MOST_OUTER
 from softgen.spec.problem import (
     DEFAULT_ROWS,
     MAX_COLS,
     MAX_ROWS,
-    Problem,
-    largest_power_of_two_divisor,
 )
-from softgen.strategies.select import require_known
-from softgen.strategies.variants import Variant, is_full_name, parse_name
 
 
 def completing(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
@@ -96,7 +90,7 @@ def function_option(more: str = "") -> Any:
         "--function",
         parser=parse_function,
         metavar="NAME",
-        help=f"Of each row; `softgen functions` lists them.{more}",
+        help=f"Function of a row; `softgen functions` lists them.{more}",
         autocompletion=completing(_functions),
     )
 
@@ -114,24 +108,28 @@ def suite_option(help: str) -> Any:
 
 def shape_option(more: str) -> Any:
     """Return --shape."""
-    return typer.Option("--shape", metavar="RxC", help=f"Rows x columns, as 4096x1024{more}")
+    return typer.Option(
+        "--shape", metavar="RxC", help=f"Rows x columns, for example 4096x1024{more}"
+    )
 
 
-ShapeOption = Annotated[str | None, shape_option("; or --rows and --cols.")]
+ShapeOption = Annotated[str | None, shape_option("; or give --rows and --cols.")]
 FunctionOption = Annotated[Function, function_option()]
 AnyFunction = Annotated[Function | None, function_option(" \\[default: softmax]")]
 SuiteFunction = Annotated[
     Function | None, function_option(" \\[default: softmax; in suite logsumexp logsumexp]")
 ]
-DTypeOption = Annotated[DType, dtype_option(f"Of the input: {TYPES}.")]
-AnyDType = Annotated[DType | None, dtype_option(f"Of the input: {TYPES}. \\[default: float32]")]
+DTypeOption = Annotated[DType, dtype_option(f"Type of the input: {TYPES}.")]
+AnyDType = Annotated[
+    DType | None, dtype_option(f"Type of the input: {TYPES}. \\[default: float32]")
+]
 OutDType = Annotated[
     FloatType | None,
     typer.Option(
         "--out-dtype",
         parser=parse_out_dtype,
         metavar="TYPE",
-        help="Of the result: those of --dtype, e4m3 or e5m2. \\[default: --dtype]",
+        help="Type of the result: as for --dtype, or e4m3 or e5m2. \\[default: --dtype]",
         hidden=True,
         autocompletion=completing(lambda: [*DType, *Float8]),
     ),
@@ -142,15 +140,15 @@ AnyCols = Annotated[
 SomeCols = Annotated[
     list[int] | None,
     whole_option(
-        "--cols", least=1, most=MAX_COLS, help="Elements in a row; of a --project repeatable."
+        "--cols", least=1, most=MAX_COLS, help="Elements in a row; repeatable with --project."
     ),
 ]
 SomeDTypes = Annotated[
     list[DType] | None,
-    dtype_option(f"Of the input: {TYPES}; of a --project repeatable. \\[default: float32]"),
+    dtype_option(f"Type of the input: {TYPES}; repeatable with --project. \\[default: float32]"),
 ]
 SomeFunctions = Annotated[
-    list[Function] | None, function_option(" Of a --project repeatable. \\[default: softmax]")
+    list[Function] | None, function_option(" Repeatable with --project. \\[default: softmax]")
 ]
 
 
@@ -162,7 +160,7 @@ def _arch(default: str = "") -> Any:
     return typer.Option(
         "--arch",
         metavar="ARCH",
-        help=f"To be legal on, as sm_90 or 90.{default}",
+        help=f"GPU architecture to choose for, for example sm_90 or 90.{default}",
         autocompletion=completing(_archs),
     )
 
@@ -170,10 +168,10 @@ def _arch(default: str = "") -> Any:
 SomeArchs = Annotated[
     list[str] | None,
     _arch(
-        f" Of a --project repeatable. \\[default: {DEFAULT_ARCH}; of a --project sm_80 and sm_90]"
+        f" Repeatable with --project. \\[default: {DEFAULT_ARCH}; with --project sm_80 and sm_90]"
     ),
 ]
-ArchOption = Annotated[str, _arch()]
+ArchOption = Annotated[str | None, _arch()]
 HereOrArch = Annotated[
     str | None, _arch(f" \\[default: that of the GPU here, else {DEFAULT_ARCH}]")
 ]
@@ -192,8 +190,8 @@ Alignment = Annotated[
     whole_option(
         "--alignment",
         least=1,
-        help="Rows start on a multiple of this many elements; 1 for arrays that start anywhere. "
-        "\\[default: what --cols gives]",
+        help="Rows start on multiples of this many elements; 1 if they may start anywhere. "
+        "\\[default: as in a contiguous array of --cols columns]",
         hidden=True,
     ),
 ]
@@ -201,9 +199,9 @@ BatchInvariant = Annotated[
     bool,
     typer.Option(
         "--batch-invariant",
-        help="Kernels as batch_invariant=True runs them: where rows are no whole packs of 16 bytes "
-        "they are summed in one order wherever they lie (`fixed` in a name). The choice is one for "
-        "any number of rows.",
+        help="The kernel of a call with batch_invariant=True, which is the same for any number of "
+        "rows. If the bytes of a row are no multiple of 16, the kernel sums it in the same order "
+        "wherever it starts (`fixed` in a name).",
         hidden=True,
     ),
 ]
@@ -213,18 +211,19 @@ StridedOption = Annotated[
         "--strided",
         least=0,
         most=MOST_OUTER,
-        help=f"For views with so many outer axes, up to {MOST_OUTER}, whose sizes and strides the "
-        "kernel takes; 0 for contiguous arrays.",
+        help="Number of outer axes of a view, whose sizes and strides the kernel takes: 1 for "
+        f"x[:, :n], and {MOST_OUTER} at most; 0 for contiguous arrays.",
         hidden=True,
     ),
 ]
 InnerOption = Annotated[
-    int,
+    int | None,
     whole_option(
         "--inner",
         least=1,
         most=MOST_INNER,
-        help="Elements behind the axis that is reduced; 1 where it is the last.",
+        help="Elements behind the axis that is reduced: 64 for axis 1 of an 8x1000x64 array, 1 for "
+        "the last axis. \\[default: 1]",
         hidden=True,
     ),
 ]
@@ -232,8 +231,8 @@ ShardedOption = Annotated[
     bool,
     typer.Option(
         "--sharded",
-        help="For rows that several devices hold together, --cols of each row on this one: the "
-        "kernel exchanges parts of rows with the others.",
+        help="For rows that are split among several devices, with --cols columns on each. The "
+        "kernel exchanges partial results with the other devices.",
         hidden=True,
     ),
 ]
@@ -242,8 +241,8 @@ HooksOption = Annotated[
     typer.Option(
         "--hook",
         metavar="NAME",
-        help="What is done to elements on their way, as causal, bias or biasbf16 "
-        "(docs/hooks.md); repeatable.",
+        help="Operation on elements before or after the function, for example causal, bias or "
+        "biasbf16 (docs/hooks.md); repeatable.",
     ),
 ]
 Sms = Annotated[
@@ -252,15 +251,15 @@ Sms = Annotated[
         "--sms",
         least=1,
         most=MOST_MULTIPROCESSORS,
-        help="SMs to choose and to size a grid for, where the GPU is another device of --arch or a "
-        "part of one (MIG, MPS): a cooperative kernel does not run on fewer. "
+        help="Number of SMs of the GPU, if it is another device of --arch than the known one, or "
+        "a part of one (MIG, MPS). A cooperative kernel does not run on fewer SMs. "
         "\\[default: those of a known device, 132 for sm_90]",
         hidden=True,
     ),
 ]
 VARIANTS = (
     'a strategy, a setting such as "safe_b256", a named choice such as "oneflow", or a full name '
-    "such as softmax_f32_1000_safe_b256, which says --cols, --dtype and so on too."
+    "such as softmax_f32_1000_safe_b256, which sets --cols, --dtype and so on too."
 )
 
 
@@ -282,7 +281,7 @@ def variant_option(only: str) -> Any:
     )
 
 
-VariantOption = Annotated[str | None, variant_option("Only this:")]
+VariantOption = Annotated[str | None, variant_option("Use only this:")]
 
 
 def edited_source(hidden: bool) -> Any:
@@ -291,7 +290,7 @@ def edited_source(hidden: bool) -> Any:
         "--source",
         metavar="FILE",
         help="An emitted .cu file that was edited. Its kernel's name, or --variant, says what it "
-        "is to compute.",
+        "should compute.",
         hidden=hidden,
     )
 
@@ -300,129 +299,6 @@ JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print one JSON document on stdout, also on failure."),
 ]
-
-
-def sized(shape: str | None, rows: int | None, cols: int | None) -> tuple[int | None, int | None]:
-    """Return rows and columns of --shape, or of --rows and --cols."""
-    if shape is None:
-        return rows, cols
-    if rows is not None or cols is not None:
-        raise typer.BadParameter("give --shape, or --rows and --cols, not both")
-    return parse_shape(shape, "--shape")
-
-
-def problem_of(
-    variant: str | None,
-    cols: int | None,
-    dtype: DType | None,
-    function: Function | None,
-    out_dtype: FloatType | None,
-    alignment: int | None,
-    batch_invariant: bool,
-    strided: int,
-    inner: int,
-    hooks: list[str] | None = None,
-    sharded: bool = False,
-) -> Problem:
-    """Return the problem that the options describe, or the full name of a variant among them.
-
-    Raises InvalidValueError where an option says something else than the name.
-    """
-    if variant is not None and is_full_name(variant):
-        named, asked = parse_name(variant), layout_from(inner, strided, sharded)
-        require_agreement(
-            *(named, cols, dtype, function, out_dtype, alignment),
-            batch_invariant=batch_invariant,
-            layout=asked if asked is not ROWS else None,
-        )
-        own = named.problem.hooks
-        if hooks and in_order(hooks) != own:
-            said = f"has {', '.join(map(str, own))}" if own else "has no hooks"
-            raise InvalidValueError(
-                f"{named.name} {said}, and --hook {' --hook '.join(hooks)} was given; leave "
-                f"it out, or give the setting alone: --variant {named.strategy.label}"
-            )
-        return named.problem
-    if cols is None:
-        if variant is not None:
-            require_known(variant)
-        raise typer.BadParameter("give --cols, or the full name of a variant as --variant")
-    layout = layout_from(inner, strided, sharded)
-    require_possible(alignment, cols, layout)
-    return Problem.of(
-        function or "softmax",
-        dtype or DType.FLOAT32,
-        cols,
-        out_dtype=out_dtype,
-        alignment=alignment,
-        fixed_order=batch_invariant,
-        hooks=hooks or (),
-        layout=layout,
-    )
-
-
-def require_possible(alignment: int | None, cols: int, layout: Layout = ROWS) -> None:
-    """Raise InvalidValueError if no two rows in a row can start on multiples of `alignment`."""
-    pitch = layout.pitch(cols)
-    most = largest_power_of_two_divisor(pitch)
-    if alignment is not None and alignment > most:
-        what = "rows of" if layout.step == 1 else "columns of rows side by side, of"
-        raise InvalidValueError(
-            f"--alignment {alignment}: {what} {pitch} elements start on multiples of {most} at "
-            f"most; give --alignment {most} or less, or leave it out"
-        )
-
-
-def require_agreement(
-    named: Variant,
-    cols: int | None,
-    dtype: DType | None,
-    function: Function | None,
-    out_dtype: FloatType | None,
-    alignment: int | None = None,
-    batch_invariant: bool = False,
-    layout: Layout | None = None,
-) -> None:
-    """Raise InvalidValueError if an option that was given differs from what a name says."""
-    own = named.problem
-    asked = Problem.of(
-        *(own.function, own.dtype, own.cols),
-        out_dtype=own.out_dtype,
-        alignment=own.alignment if alignment is None else alignment,
-        fixed_order=batch_invariant or own.fixed_order,
-        layout=own.layout,
-    )
-    for option, value, said in (
-        ("--cols", cols, own.cols),
-        ("--dtype", dtype and dtype.value, own.dtype.value),
-        ("--function", function and function.name, own.function.name),
-        ("--out-dtype", out_dtype and out_dtype.value, own.out_dtype.value),
-        ("--alignment", asked.alignment, own.alignment),
-        ("--strided", layout and outer_of(layout), outer_of(own.layout)),
-        ("--inner", layout and layout.step, own.layout.step),
-    ):
-        if value is not None and value != said:
-            raise InvalidValueError(
-                f"{named.name} is for {option} {said}, and {option} {value} was given; leave "
-                f"{option} out, or give the setting alone: --variant {named.strategy.label}"
-            )
-    if layout is not None and layout.sharded and not own.sharded:
-        raise InvalidValueError(
-            f"{named.name} is for rows on one device, and --sharded was given; leave it out, or "
-            f"choose a name with `sharded` in it: `softgen list --cols {own.cols} --dtype "
-            f"{own.dtype.value} --sharded`"
-        )
-    if asked.fixed_order != own.fixed_order:
-        raise InvalidValueError(
-            f"{named.name} sums in an order that depends on where a row lies, and "
-            "--batch-invariant was given; leave it out, or choose a name with `fixed` in it: "
-            f"`softgen list --cols {own.cols} --dtype {own.dtype.value} --batch-invariant`"
-        )
-
-
-def outer_of(layout: Layout) -> int:
-    """Return the value of --strided."""
-    return layout.outer if isinstance(layout, Strided) else 0
 
 
 class Device(str, Enum):

@@ -7,13 +7,16 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from softgen.logs import printable
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 # Rich folds tables to 80 columns where it writes into a pipe; a variant's name alone has 50.
 PIPE_WIDTH = 240
@@ -98,6 +101,15 @@ def working(message: str, quiet: bool) -> AbstractContextManager[object]:
     if not quiet:
         note(message)
     return nullcontext()
+
+
+def bars(*columns: str) -> Progress:
+    """Return bars of progress on stderr, with columns of text behind each, as Rich writes them."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    texts = map(TextColumn, columns)
+    first = TextColumn("{task.description}")
+    return Progress(first, BarColumn(), MofNCompleteColumn(), *texts, console=console())
 
 
 def result(message: str) -> None:

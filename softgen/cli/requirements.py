@@ -61,7 +61,7 @@ def conflicts(distributions: Iterable[Distribution]) -> list[Conflict]:
         if name:
             installed.setdefault(canonicalize_name(name), distribution)
     if SELF not in installed:
-        raise LookupError("softgen itself is not installed: `pip install .` in its checkout")
+        raise LookupError("softgen itself is not installed")
     own: list[_Part] = [(SELF, "")]
     own += [(SELF, extra) for extra in EXTRAS if _is_used(installed, extra)]
     needed = {_name(requirement) for _, requirement in _reached(installed, own)}

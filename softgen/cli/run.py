@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,21 +15,23 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import WRONG_RESULT, failure
 from softgen.cli.numbers import whole_option
-from softgen.cli.run_compute import compute
-from softgen.cli.run_input import Files, Request, axis_before, elements_behind, save_npy
-from softgen.cli.run_report import describe, print_report
+from softgen.cli.problem_options import ProblemOptions
+from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
 from softgen.faults import AUTHORS
+from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind
+from softgen.spec.layouts import AnyWidth, layout_behind
 from softgen.spec.operands import Extent, Measure
 from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
-from softgen.strategies.variants import Variant, is_full_name, parse_name
+from softgen.strategies.select import select
+from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from softgen.cli.run_input import Files
     from softgen.source.render import Source
 
 
@@ -35,45 +40,66 @@ EMULATED_PER_SECOND = 2**20
 COMPILE_SECONDS = 1.0
 # Beyond this it would seem to hang, whatever is shown.
 MAX_EMULATED = 64 * 2**20
+TIMING_SECONDS = 0.1
 WORTH_SAYING = 3.0  # seconds of silence that a log, which shows no spinner, gets a line for
 
 
-def run(
+@dataclass(frozen=True)
+class RunOptions(
+    ProblemOptions, without=("alignment", "arch", "sms", "batch_invariant", "strided", "sharded")
+):
+    """Those of `softgen run`: sizes are of random input, and hooks have values."""
+
     shape: Annotated[
-        str | None, options.shape_option(", of random input. \\[default: 64x1000]")
-    ] = None,
+        str | None, options.shape_option(", of the random input. \\[default: 64x1000]")
+    ] = None
     rows: Annotated[
         int | None,
-        whole_option("--rows", least=0, most=MAX_ROWS, help="Rows of random input.", hidden=True),
-    ] = None,
+        whole_option(
+            "--rows", least=0, most=MAX_ROWS, help="Rows of the random input.", hidden=True
+        ),
+    ] = None
     cols: Annotated[
         int | None,
         whole_option(
-            "--cols", least=0, most=MAX_COLS, help="Columns of random input.", hidden=True
+            "--cols", least=0, most=MAX_COLS, help="Columns of the random input.", hidden=True
         ),
-    ] = None,
+    ] = None
     dtype: Annotated[
         DType | None,
-        options.dtype_option(f"{options.TYPES}. \\[default: the file's, else float32]"),
-    ] = None,
-    out_dtype: options.OutDType = None,
-    function: options.AnyFunction = None,
+        options.dtype_option(
+            f"Type of the input: {options.TYPES}. \\[default: the file's, else float32]"
+        ),
+    ] = None
+    hooks: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--hook",
+            metavar="NAME[=VALUE]",
+            help="Argument of a call, for example scale=0.5, mask=m.npy or causal "
+            "(docs/hooks.md); repeatable.",
+        ),
+    ] = None
+
+
+def run(
+    given: RunOptions,
     source: Annotated[
         Path | None,
-        typer.Option(
-            "--input", metavar="FILE", help="A .npy file of floats, reduced along --axis."
-        ),
+        typer.Option("--input", metavar="FILE", help="A .npy file of floats."),
     ] = None,
     axis: Annotated[
         int | None,
-        typer.Option("--axis", metavar="N", help="Of --input. \\[default: -1, the last]"),
+        typer.Option(
+            "--axis", metavar="N", help="Axis of --input that is reduced. \\[default: -1, the last]"
+        ),
     ] = None,
     operands: Annotated[
         list[str] | None,
         typer.Option(
             "--operand",
             metavar="NAME=FILE",
-            help="A .npy file for another input of the function, as in maxima=m.npy.",
+            help="A .npy file for another input of the function, for example maxima=m.npy.",
             hidden=True,
         ),
     ] = None,
@@ -82,7 +108,7 @@ def run(
         typer.Option(
             "--output",
             metavar="FILE",
-            help="Where to write the result as .npy; bfloat16 and 8 bits as float32.",
+            help="Write the result to this .npy file; bfloat16 and 8-bit results as float32.",
         ),
     ] = None,
     results: Annotated[
@@ -90,36 +116,16 @@ def run(
         typer.Option(
             "--result",
             metavar="NAME=FILE",
-            help="As --output, for another result, as in lse=lse.npy.",
+            help="Write another result to a .npy file, for example lse=lse.npy.",
             hidden=True,
         ),
     ] = None,
     device: Annotated[
-        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
+        options.Device, options.device_option("auto, cuda or cpu; auto uses a GPU if there is one.")
     ] = options.Device.AUTO,
-    hooks: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--hook",
-            metavar="NAME[=VALUE]",
-            help="An argument of a call, as scale=0.5, mask=m.npy or causal (docs/hooks.md); "
-            "repeatable.",
-        ),
-    ] = None,
-    inner: Annotated[
-        int | None,
-        whole_option(
-            "--inner",
-            least=1,
-            most=MOST_INNER,
-            help="Elements behind the axis that is reduced; 1 where it is the last. \\[default: 1]",
-            hidden=True,
-        ),
-    ] = None,
-    variant: options.VariantOption = None,
     edited: Annotated[Path | None, options.edited_source(hidden=True)] = None,
     seed: Annotated[
-        int, whole_option("--seed", least=0, help="Of the random input.", hidden=True)
+        int, whole_option("--seed", least=0, help="Seed of the random input.", hidden=True)
     ] = 0,
     json: options.JsonOption = False,
 ) -> None:
@@ -128,39 +134,28 @@ def run(
     On a GPU it runs the autotuned call and times it. Without one it runs the text of the best
     guess's kernel on the CPU emulator.
     """
-    rows, cols = options.sized(shape, rows, cols)
-    if axis is not None and (source is None or inner is not None):
-        raise typer.BadParameter("--axis is of --input, and goes without --inner")
+    from softgen.cli.run_input import Files, Request, elements_behind
+
+    given = given.sized()
+    if axis is not None and (source is None or given.inner is not None):
+        raise typer.BadParameter("--axis needs --input, and cannot be given with --inner")
     text = None
     if edited is not None:
         from softgen.source.edited import read_source
 
-        text = read_source(edited, variant)
-        variant = text.variant.name
-    named = parse_name(variant) if variant is not None and is_full_name(variant) else None
+        text = read_source(edited, given.variant)
+        given = replace(given, variant=text.variant.name)
+    named = given.named
     if named is not None:
-        if named.problem.sharded:
-            raise InvalidValueError(
-                f"{named.name} is for rows that several devices hold together, and this is one; "
-                f"`softgen verify --device cpu --variant {named.name}` runs it on three"
-            )
-        if isinstance(named.problem.layout, AnyWidth):
-            raise InvalidValueError(
-                f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
-                "verify` with --variant or --source runs it"
-            )
-        layout = None if inner is None else layout_behind(inner)
-        options.require_agreement(named, cols, dtype, function, out_dtype, layout=layout)
-        inner = named.problem.layout.step
-        dtype, function = named.problem.dtype, named.problem.function
-        out_dtype = named.problem.out_dtype
-        cols = named.problem.cols if source is None else None
-    function = function or Function.of("softmax")
+        given = _as_named(given, named, source is None)
+    function = given.function or Function.of("softmax")
     files = Files.of(function, operands or [], target, results or [])
     where = options.resolve_device(device)
     limit = MAX_EMULATED if where is options.Device.CPU else None
+    inner = given.inner or 1
     try:
-        values, x_type = Request(source, rows, cols, dtype, seed, inner or 1).load(limit)
+        request = Request(source, given.rows, given.cols, given.dtype, seed, inner)
+        values, x_type = request.load(limit)
         if axis is not None:
             inner = elements_behind(values.shape, axis)
             if named is not None and inner != named.problem.layout.step:
@@ -170,8 +165,8 @@ def run(
                 )
         unasked = device is options.Device.AUTO
         report = _run(
-            *(where, function, values, x_type, out_dtype),
-            *(named or variant, files, source is None, hooks or [], inner or 1),
+            *(where, function, values, x_type, given.out_dtype),
+            *(named or given.variant, files, source is None, given.hooks or [], inner),
             *(_emulating(values.size, unasked, json), text),
             axis=axis,
         )
@@ -193,6 +188,33 @@ def run(
         raise typer.Exit(WRONG_RESULT)
 
 
+def _as_named(given: RunOptions, named: Variant, random: bool) -> RunOptions:
+    """Return the options as if each had been given that a full name says.
+
+    The columns are those of the name where the input is random, else the file's.
+    """
+    problem = named.problem
+    if problem.sharded:
+        raise InvalidValueError(
+            f"{named.name} is for rows that several devices hold together, and this is one; "
+            f"`softgen verify --device cpu --variant {named.name}` runs it on three"
+        )
+    if isinstance(problem.layout, AnyWidth):
+        raise InvalidValueError(
+            f"{named.name} takes rows of any width, for which C++ launches it; `softgen "
+            "verify` with --variant or --source runs it"
+        )
+    given.require_agreement(named)
+    return replace(
+        given,
+        inner=problem.layout.step,
+        dtype=problem.dtype,
+        function=problem.function,
+        out_dtype=problem.out_dtype,
+        cols=problem.cols if random else None,
+    )
+
+
 @contextlib.contextmanager
 def _emulating(elements: int, unasked: bool, json: bool) -> Iterator[None]:
     """Say on stderr that the emulator computes, and show it unless a program reads the output."""
@@ -202,7 +224,7 @@ def _emulating(elements: int, unasked: bool, json: bool) -> Iterator[None]:
         yield
 
 
-def _progress(elements: int, json: bool) -> contextlib.AbstractContextManager[object]:
+def _progress(elements: int, json: bool) -> AbstractContextManager[object]:
     if json or not elements:
         return contextlib.nullcontext()
     seconds = COMPILE_SECONDS + elements / EMULATED_PER_SECOND
@@ -221,13 +243,12 @@ def _run(
     random: bool,
     hooks: list[str],
     inner: int,
-    emulating: contextlib.AbstractContextManager[object],
+    emulating: AbstractContextManager[object],
     text: Source | None,
     axis: int | None,
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
-    from softgen.cli.run_accuracy import Closeness, measure
-    from softgen.cli.run_hooks import load as load_hooks
+    from softgen.cli.run_input import axis_before, load_hooks, save_npy
     from softgen.source.render import raise_added_fault
     from softgen.spec import numerics
 
@@ -296,6 +317,119 @@ def _run(
     report["wrong"] = ""
     if accuracy.wrong:
         report["wrong"] = f"{report['variant']} computes a wrong result: {accuracy.wrong}"
+    return report
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Results and where they came from.
+
+    Attributes:
+        results: in storage form and operands' order.
+        variant: what the tuner, or the caller, chose.
+        arch: what it was chosen for: the GPU, or the default one on the CPU.
+        device: the name of what computed.
+        microseconds: median device time of a launch, input not in L2; nothing is timed on the CPU.
+    """
+
+    results: tuple[NDArray[Any], ...]
+    variant: Variant
+    arch: Arch
+    device: str
+    microseconds: float | None = None
+
+
+def compute(
+    where: options.Device,
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+    emulating: AbstractContextManager[object],
+    text: Source | None = None,
+) -> Computed:
+    """Compute inputs in storage form on the GPU, or with the same text on the emulator.
+
+    `emulating` is entered while the emulator is at work, and not before all is known to be legal.
+    `text` is one that was edited, of the variant `choice`.
+    """
+    if where is options.Device.CUDA:
+        return _on_gpu(problem, inputs, choice, text)
+
+    from softgen.devices import emulator
+    from softgen.source.render import render
+    from softgen.tuning.policy import debugging, tell
+
+    debug, start = debugging(), time.perf_counter()
+    arch = arch_named(DEFAULT_ARCH)
+    x, *others = inputs
+    variant = select(problem, x.shape[0], arch, choice)
+    source = text or render(variant)
+    if debug:
+        origin = "best guess" if choice is None else "asked for"
+        tell(variant, x.shape[0], "the CPU emulator", origin, start)
+    with emulating:
+        results = emulator.run_each(source, x, others=tuple(others))
+    return Computed(results, variant, arch, "cpu emulator")
+
+
+def _on_gpu(
+    problem: Problem,
+    inputs: Sequence[NDArray[Any]],
+    choice: Variant | str | None,
+    text: Source | None,
+) -> Computed:
+    """Compute with the autotuned call on the current GPU, and time it."""
+    from softgen.call.plan import plan
+    from softgen.devices.gpu.compile import compile_source
+    from softgen.devices.gpu.device import current_arch
+    from softgen.tuning.entry import Timing
+    from softgen.tuning.measure import Buffers, Stopwatch
+    from softgen.verify.gpu import run_on_storage
+
+    arch = current_arch()
+    rows = inputs[0].shape[0]
+    kernel = plan(
+        problem.function,
+        problem.dtype,
+        problem.cols,
+        rows=max(1, rows),
+        out_dtype=problem.out_dtype,
+        alignment=problem.alignment,
+        inner=problem.layout.step,
+        variant=choice,
+        hooks=problem.hooks,
+        # Otherwise SOFTGEN_BATCH_INVARIANT says.
+        batch_invariant=True if problem.fixed_order else None,
+    ).loaded
+    if text is not None:
+        kernel = compile_source(text)
+    results = run_on_storage(kernel, inputs)
+    if not rows:
+        return Computed(results, kernel.variant, arch, arch.device, 0.0)
+    buffers = Buffers.allocate(problem, rows)
+    stopwatch = Stopwatch(buffers)
+    stopwatch.warm_up(kernel)
+    timing = Timing.of(kernel.variant.name, stopwatch.samples(kernel, TIMING_SECONDS))
+    # Where memory is short fewer rows were timed; time is proportional to rows when there are many.
+    taken = timing.microseconds * rows / buffers.rows
+    return Computed(results, kernel.variant, arch, arch.device, taken)
+
+
+def describe(
+    made: Computed, problem: Problem, rows: int, text: Source | None = None
+) -> dict[str, Any]:
+    """Return what is reported of the kernel; its source is kept, but for an edited one."""
+    report: dict[str, Any] = {
+        "variant": made.variant.name,
+        "strategy": made.variant.strategy.name,
+        "parameters": made.variant.strategy.knobs,
+        "device": made.device,
+        "source": None if text else keep_source(made.variant, made.arch),
+    }
+    if made.microseconds is not None:
+        time = made.microseconds
+        rate = rows * problem.bytes_per_row / time / 1e3 if time else 0.0
+        report |= {"microseconds": time, "gigabytes_per_second": rate}
     return report
 
 

@@ -1,4 +1,4 @@
-"""The input of `softgen run`: a .npy file or random numbers, in one of softgen's dtypes."""
+"""The input of `softgen run`, as .npy files or random numbers, and the arguments of its hooks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import math
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
+from softgen.call.hooks import NAMES, chosen
+from softgen.call.library import Library
 from softgen.cli.npy import MAX_ELEMENTS, read_npy, too_many
 from softgen.cli.options import require_new_file
 from softgen.disk import outputs
-from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType, Integer
+from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.names import unknown
+from softgen.spec.dtypes import DType, ElementType, FloatType, Integer, compute_type
 from softgen.spec.functions.base import Function
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
@@ -27,6 +30,10 @@ DEFAULT_SHAPE = (64, 1000)
 # The spread of the random input: logits of a trained network span about this many units.
 SPREAD = 3.0
 
+# Arguments of --hook that are files, and those of them that may be a number.
+NUMBERS_TOO = ("scale", "out_scale")
+ARRAYS = (*NUMBERS_TOO, "bias", "mask", "lengths", "sink")
+
 
 @dataclass(frozen=True)
 class Request:
@@ -37,7 +44,7 @@ class Request:
         rows: rows of the random input.
         cols: columns of the random input.
         dtype: element type asked for; None for the file's, or float32.
-        seed: of the random input.
+        seed: the seed of the random input.
         inner: elements behind the columns, of the random input; rows come in multiples of it.
     """
 
@@ -207,9 +214,9 @@ def _spelled(option: str, operand: Operand) -> str:
 
 
 def _number(operand: Operand, given: Path | None, arrays: Mapping[str, NDArray[Any]]) -> float:
-    """Return a number of --operand, or its default: of a broadcast array's place, an element a row.
+    """Return a number of --operand, or its default.
 
-    `arrays` are the inputs before it.
+    By default a broadcast array has an element a row. `arrays` are the inputs before the number.
     """
     place = _place(operand, arrays)
     if given is None and place is not None:
@@ -254,3 +261,125 @@ def save_npy(path: Path, values: NDArray[np.floating[Any]]) -> None:
     data = io.BytesIO()
     np.save(data, values, allow_pickle=False)
     outputs.write(path, data.getvalue())
+
+
+class _Host:
+    """What hooks ask of an array library, of NumPy's arrays: they are copied before a launch."""
+
+    def __init__(self, x: NDArray[Any], x_type: DType) -> None:
+        self.x, self.x_type = x, x_type
+
+    def dtype(self, x: NDArray[Any]) -> DType:
+        return self.x_type
+
+    def element_type(self, x: NDArray[Any]) -> ElementType:
+        if x.dtype.kind in "bi":
+            return Integer(x.dtype.name)
+        return DType(x.dtype.name)
+
+    def device(self, x: NDArray[Any]) -> int:
+        return 0
+
+    def pointer(self, x: NDArray[Any]) -> int:
+        return 0  # the copies start on 16 bytes
+
+    def byte_strides(self, x: NDArray[Any]) -> tuple[int, ...]:
+        return x.strides
+
+    def contiguous(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x
+
+    def copy(self, x: NDArray[Any]) -> NDArray[Any]:
+        return x.copy(order="C")
+
+    def permuted(self, x: NDArray[Any], order: Sequence[int]) -> NDArray[Any]:
+        return x.transpose(order)
+
+    def broadcast(self, x: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+        import numpy as np
+
+        return np.broadcast_to(x, shape)
+
+
+def load_hooks(
+    function: Function,
+    x: NDArray[Any],
+    axis: int,
+    x_type: DType,
+    y_type: FloatType,
+    given: list[str],
+) -> tuple[tuple[str, ...], tuple[NDArray[Any], ...]]:
+    """Return the names of a kernel's hooks, and what they take in storage form.
+
+    Args:
+        function: what is computed.
+        x: the input, of its own shape.
+        axis: the axis of x along which rows lie, from 0 on.
+        x_type: what it is computed in.
+        y_type: the type of the result.
+        given: NAME=NUMBER, NAME=FILE.npy, or causal: the arguments of a call.
+
+    Raises InvalidValueError or InvalidTypeError, saying what is accepted.
+    """
+    from softgen.spec.numerics import encode
+
+    computed_in = compute_type(x_type, y_type).value
+    arguments = dict(_argument(text, computed_in) for text in given)
+    if len(arguments) < len(given):
+        raise InvalidValueError(f"give each --hook at most once, got {', '.join(given)}")
+    for name in ("seed", "seed_offset"):
+        if name in arguments and "dropout" not in arguments:
+            raise InvalidValueError(f"--hook {name}= needs --hook dropout=0.1")
+    host = cast(Library, _Host(x, x_type))
+    names, values = chosen(
+        *(function, x, y_type, arguments),
+        library_of=lambda array, _name="": (host, array),
+        axis=-1 if axis == x.ndim - 1 else axis,
+    )
+    operands = Problem.of(
+        function, x_type, function.least_cols, out_dtype=y_type, hooks=names
+    ).hook_operands
+    pairs = [*zip(values, operands, strict=True)]
+    for value, operand in pairs:
+        if operand.extent is Extent.NUMBER:
+            operand.word(value)  # refuses what does not fit, as a call does
+    return names, tuple(encode(value, operand.dtype) for value, operand in pairs)
+
+
+def _argument(text: str, computed_in: str) -> tuple[str, Any]:
+    """Return the name and the value of an argument."""
+    name, equals, value = text.partition("=")
+    if name not in NAMES:
+        raise InvalidValueError(f"--hook {text}: {unknown('argument', name, NAMES)}")
+    if name == "causal":
+        if equals:
+            raise InvalidValueError(f"--hook {text}: causal takes no value: give --hook causal")
+        return name, True
+    if name == "empty_rows":
+        return name, value
+    if value.endswith(".npy") and name in ARRAYS:
+        integers = name in ("mask", "lengths")
+        array = read_npy(Path(value), option=f"--hook {name}", integers=integers)
+        if name == "mask":
+            if array.dtype.kind not in "bi":
+                raise InvalidTypeError(
+                    f"--hook {text}: {array.dtype} cannot be a mask, which is True where x counts: "
+                    "give booleans or integers, or an additive mask, 0 and -inf, as "
+                    f"--hook bias={value}"
+                )
+            return name, array != 0
+        if name == "lengths":
+            from softgen.spec.numerics import encode
+
+            return name, encode(array, Integer.INT64)
+        return name, array.astype(computed_in) if name in NUMBERS_TOO else array
+    for kind in (int, float) if name in NUMBERS_TOO or name not in ARRAYS else ():
+        try:
+            return name, kind(value)
+        except ValueError:
+            continue
+    if name in ARRAYS:
+        also = f", or a number, as {name}=0.5" if name in NUMBERS_TOO else ""
+        raise InvalidValueError(f"--hook {text}: {name} is a .npy file, as {name}=values.npy{also}")
+    example = "0.1" if name == "dropout" else "2"
+    raise InvalidValueError(f"--hook {text}: {name} is a number, as {name}={example}")

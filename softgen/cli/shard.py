@@ -10,7 +10,7 @@ from typing import NamedTuple
 from softgen.errors import InvalidValueError
 from softgen.tuning.handout import Task, largest_first
 
-# Of a launcher: the variables that say which process this is, of how many, and which of this
+# Variables of a launcher: the number of this process, how many there are, and its number on this
 # machine. Slurm sets SLURM_NTASKS, and SLURM_PROCID as 0, in a batch script too, which is one
 # process: SLURM_STEP_NUM_TASKS is there under srun alone.
 LAUNCHERS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,37 +10,23 @@ import typer
 
 from softgen.cli import options, output
 from softgen.cli.listing import summary
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.problem import DEFAULT_ROWS
+from softgen.cli.problem_options import ProblemOptions
+from softgen.spec.arch import Arch
 from softgen.strategies.select import select, untimed
 from softgen.strategies.variants import Variant
 
 
 def show(
+    given: ProblemOptions,
     name: Annotated[
         str | None,
         typer.Argument(
             metavar="VARIANT",
-            help="As --variant; mostly a full name.",
+            help="The same as --variant, mostly a full name.",
             show_default=False,
             autocompletion=options.completing(options.variant_names),
         ),
     ] = None,
-    shape: options.ShapeOption = None,
-    cols: options.AnyCols = None,
-    dtype: options.AnyDType = None,
-    function: options.AnyFunction = None,
-    out_dtype: options.OutDType = None,
-    alignment: options.Alignment = None,
-    rows: options.Rows = None,
-    arch: options.ArchOption = DEFAULT_ARCH,
-    sms: options.Sms = None,
-    variant: options.VariantOption = None,
-    batch_invariant: options.BatchInvariant = False,
-    strided: options.StridedOption = 0,
-    inner: options.InnerOption = 1,
-    sharded: options.ShardedOption = False,
-    hooks: options.HooksOption = None,
     json: options.JsonOption = False,
 ) -> None:
     """Print the CUDA source of one kernel; registers and occupancy go to stderr.
@@ -48,19 +35,18 @@ def show(
     """
     from softgen.source.render import render
 
-    known = arch_named(arch, sms)
-    rows, cols = options.sized(shape, rows, cols)
-    rows = DEFAULT_ROWS if rows is None else rows
-    if name is not None and variant is not None:
-        raise typer.BadParameter("give VARIANT or --variant, not both")
-    # The path of an emitted file will do: it is called as its variant.
-    choice = variant if name is None else Path(name).stem if name.endswith(".cu") else name
-    problem = options.problem_of(
-        *(choice, cols, dtype, function, out_dtype, alignment),
-        *(batch_invariant, strided, inner, hooks, sharded),
-    )
-    found = untimed(problem, rows, known, batch_invariant) if choice is None else None
-    chosen = found.variant if found else select(problem, rows, known, choice)
+    known = given.device
+    given = given.sized()
+    if name is not None:
+        if given.variant is not None:
+            raise typer.BadParameter("give VARIANT or --variant, not both")
+        # The path of an emitted file will do: it is called as its variant.
+        given = replace(given, variant=Path(name).stem if name.endswith(".cu") else name)
+    problem, rows = given.problem(), given.rows_or_default
+    found = None
+    if given.variant is None:
+        found = untimed(problem, rows, known, given.batch_invariant)
+    chosen = found.variant if found else select(problem, rows, known, given.variant)
     source = render(chosen, known)
     used, missing = resources(chosen, known)
     if json:

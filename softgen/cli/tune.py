@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,13 +14,12 @@ from softgen.cli.gpus import gpu_of, parse_gpus, resolve_gpus
 from softgen.cli.grid import require_search, search_all
 from softgen.cli.group import INTERRUPTED, code_of
 from softgen.cli.numbers import number_option
+from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.cli.shard import shard_of
 from softgen.cli.tuner import Tuned, tune_here, tune_on, tune_on_ray
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.layouts import layout_behind
-from softgen.spec.problem import Problem
 from softgen.strategies.select import describe as describe_problem
 from softgen.tuning.handout import Task
 
@@ -28,25 +28,38 @@ if TYPE_CHECKING:
     from softgen.tuning.explain import Explanation
 
 
+@dataclass(frozen=True)
+class TuneOptions(
+    ProblemOptions,
+    without=(
+        *("cols", "alignment", "rows", "arch", "sms", "variant"),
+        *("batch_invariant", "strided", "sharded"),
+    ),
+):
+    """Those of `softgen tune`, whose shapes come from several places."""
+
+    dtype: options.DTypeOption = DType.FLOAT32
+    function: options.SuiteFunction = None
+
+
 def tune(
+    *,
     shape: Annotated[list[str] | None, options.shape_option("; repeatable.")] = None,
     shapes: Annotated[
         Path | None,
-        typer.Option("--shapes", metavar="FILE", help="Text with one RxC a line; # comments."),
+        typer.Option(
+            "--shapes", metavar="FILE", help="Text file with one RxC a line; # begins a comment."
+        ),
     ] = None,
     suite: Annotated[
         list[str] | None,
-        options.suite_option("Of `softgen bench`, in its dtype and of its function; repeatable."),
+        options.suite_option("Shapes of a suite of `softgen bench`, with its types; repeatable."),
     ] = None,
-    dtype: options.DTypeOption = DType.FLOAT32,
-    function: options.SuiteFunction = None,
-    out_dtype: options.OutDType = None,
-    inner: options.InnerOption = 1,
-    hooks: options.HooksOption = None,
+    given: TuneOptions,
     budget: Annotated[
         float | None,
         number_option(
-            "--budget", least=0.01, help="Seconds a shape. \\[default: all that may win]"
+            "--budget", least=0.01, help="Seconds for each shape. \\[default: as long as it takes]"
         ),
     ] = None,
     gpus: Annotated[
@@ -54,8 +67,8 @@ def tune(
         typer.Option(
             "--gpus",
             metavar="LIST",
-            help="GPUs here that share the shapes, a process each: all, or as 0,1. "
-            "\\[default: one]",
+            help="GPUs of this machine that share the shapes, for example 0,1; or all. "
+            "\\[default: one GPU]",
         ),
     ] = None,
     shard: Annotated[
@@ -63,8 +76,8 @@ def tune(
         typer.Option(
             "--shard",
             metavar="RANK/WORLD",
-            help="Tune this part of the shapes, as 0/8. \\[default: that of torchrun or srun, "
-            "whose processes take a GPU each]",
+            help="Tune this part of the shapes, for example 0/8. \\[default: the part that "
+            "torchrun or srun gives this process, which takes one GPU]",
             hidden=True,
         ),
     ] = None,
@@ -73,8 +86,8 @@ def tune(
         typer.Option(
             "--ray",
             metavar="ADDRESS",
-            help="Share the shapes among the free GPUs of a Ray cluster, or of local; the choices "
-            "come here.",
+            help="Share the shapes among the free GPUs of a Ray cluster, or of this machine with "
+            "`local`; the choices are stored here.",
             hidden=True,
         ),
     ] = None,
@@ -82,7 +95,7 @@ def tune(
         bool,
         typer.Option(
             "--candidates",
-            help="Print of each shape what every candidate took and was expected to.",
+            help="Print the measured and the expected time of every candidate of each shape.",
         ),
     ] = False,
     strategy: Annotated[
@@ -90,7 +103,7 @@ def tune(
         typer.Option(
             "--strategy",
             metavar="NAME",
-            help="With --grid: the strategy to search; lessons as well.",
+            help="Strategy that --grid searches; one of the lessons too.",
             hidden=True,
         ),
     ] = None,
@@ -100,8 +113,8 @@ def tune(
             "--grid",
             metavar="FILE",
             hidden=True,
-            help="Remember nothing: time every legal setting of --strategy, write the figures to "
-            "this CSV file and a heat map beside it.",
+            help="Time every legal setting of --strategy and store no choice. This CSV file gets "
+            "the figures, and a heat map is drawn beside it.",
         ),
     ] = None,
     json: options.JsonOption = False,
@@ -112,36 +125,31 @@ def tune(
     """
     sizes = [parse_shape(text, "--shape") for text in shape or []]
     sizes += read_shapes(shapes) if shapes is not None else []
-    wanted = [(function or SOFTMAX, dtype, rows, cols) for rows, cols in sizes]
+    wanted = [(given.function or SOFTMAX, given.dtype, rows, cols) for rows, cols in sizes]
     # A suite's shapes have its function, unless one is asked for.
-    of_suites = shapes_of(suite or [], function=function)
+    of_suites = shapes_of(suite or [], function=given.function)
     wanted += [(each.function, each.dtype, each.rows, each.cols) for each in of_suites]
     if not wanted:
         raise typer.BadParameter("give at least one --shape ROWSxCOLS, --shapes FILE or --suite")
-    if inner > 1 and (suite or grid is not None):
+    if given.layout.step > 1 and (suite or grid is not None):
         raise typer.BadParameter("--inner goes with --shape and --shapes, without --grid")
-    if hooks and grid is not None:
+    if given.hooks and grid is not None:
         raise typer.BadParameter("--hook goes without --grid, which searches kernels without hooks")
-    layout = layout_behind(inner)
     tasks = [
-        Task(
-            number,
-            Problem.of(each, kind, cols, out_dtype=out_dtype, hooks=hooks or (), layout=layout),
-            rows,
-        )
+        Task(number, given.problem_of(each, kind, cols), rows)
         for number, (each, kind, rows, cols) in enumerate(wanted)
     ]
-    searched = require_search(strategy, grid, budget=budget, out_dtype=out_dtype)
+    searched = require_search(strategy, grid, budget=budget, out_dtype=given.out_dtype)
     if grid is not None and (gpus is not None or shard is not None):
         raise typer.BadParameter("--gpus and --shard go without --grid, which searches on one GPU")
     if ray is not None:
         beside = {"--gpus": gpus, "--shard": shard, "--grid": grid}
-        given = [name for name, value in beside.items() if value is not None]
-        given += ["--candidates"] * with_candidates
-        if given:
+        barred = [name for name, value in beside.items() if value is not None]
+        barred += ["--candidates"] * with_candidates
+        if barred:
             raise typer.BadParameter(
                 "--ray shares all shapes among the free GPUs of a cluster; leave out "
-                f"{' and '.join(given)}, or --ray"
+                f"{' and '.join(barred)}, or --ray"
             )
         return _show(tune_on_ray(ray, tasks, budget), tasks, None, False, json)
     asked, part = parse_gpus(gpus), shard_of(shard) if grid is None else None

@@ -23,13 +23,16 @@ if TYPE_CHECKING:
     from softgen.tuning.tune import Progress
 
 
+BEST = "{task.fields[best]}"  # the column of the best setting so far
+
+
 @dataclass
 class Tuned:
     """What came of the shapes.
 
     Attributes:
         finished: the entry of each that is tuned and stored, by its number.
-        errors: of those that cannot be tuned, as they came.
+        errors: the errors of shapes that cannot be tuned, as they came.
         interrupted: whether Ctrl-C came before the last.
     """
 
@@ -45,7 +48,7 @@ def tune_here(tasks: Sequence[Task], budget: float | None) -> Tuned:
     tuned = Tuned()
     try:
         for task in tasks:
-            with _bars() as bars:
+            with output.bars(BEST) as bars:
                 size = f"{task.rows}x{task.problem.cols}"
                 bar = bars.add_task(f"{task.problem.function} {size}", total=None, best="")
 
@@ -82,7 +85,7 @@ def tune_on_ray(address: str, tasks: Sequence[Task], budget: float | None) -> Tu
 def follow(events: Generator[Event, None, None], count: int) -> Tuned:
     """Show what happens, a bar a worker and a line a shape; Ctrl-C closes `events`."""
     tuned = Tuned()
-    with _bars() as bars, closing(events):
+    with output.bars(BEST) as bars, closing(events):
         try:
             _follow(events, count, bars, tuned)
         except KeyboardInterrupt:
@@ -110,13 +113,6 @@ def _follow(events: Iterable[Event], count: int, bars: Bars, tuned: Tuned) -> No
             tuned.errors.append(event.error)
         elif isinstance(event, Said):
             output.note(f"{event.worker}: {event.text}")
-
-
-def _bars() -> Bars:
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    return Progress(*columns, TextColumn("{task.fields[best]}"), console=output.console())
 
 
 def _show(bars: Bars, bar: TaskID, step: Progress) -> None:

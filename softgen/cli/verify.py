@@ -8,14 +8,16 @@ import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
+from softgen.cli.numbers import whole_option
 from softgen.spec.dtypes import DType, result_type
 from softgen.spec.functions.base import Function
+from softgen.spec.problem import MAX_COLS
 
 if TYPE_CHECKING:
     from softgen.verify.verify import Report, Step
@@ -25,33 +27,54 @@ SILENT_SECONDS = 30.0  # a log, which shows no bar, gets a line so often
 NAMED = 5  # variants that fail alike and are named
 
 
+class Narrowed(NamedTuple):
+    """What alone is verified; None for everything."""
+
+    variants: list[str] | None
+    dtypes: list[DType] | None
+    functions: list[Function] | None
+    cols: list[int] | None
+
+
 class Stopped(Exception):
     """Ctrl-C, and in words how far it was."""
 
 
 def verify(
     device: Annotated[
-        options.Device, options.device_option("auto, cuda or cpu; auto takes a GPU if it can.")
+        options.Device, options.device_option("auto, cuda or cpu; auto uses a GPU if there is one.")
     ] = options.Device.AUTO,
     every: Annotated[
         bool,
         typer.Option(
             "--all",
-            help="Thousands of settings that cover every knob value, not only the best guesses.",
+            help="Verify thousands of settings that cover every knob value, not the best guesses "
+            "alone.",
         ),
     ] = False,
-    variant: Annotated[list[str] | None, options.variant_option("Only this, repeatable:")] = None,
+    variant: Annotated[
+        list[str] | None, options.variant_option("Verify only this, repeatable:")
+    ] = None,
     dtype: Annotated[
         list[DType] | None,
-        options.dtype_option(f"Only this, repeatable: {options.TYPES}."),
+        options.dtype_option(f"Type of the input, repeatable: {options.TYPES}. \\[default: all]"),
     ] = None,
     function: Annotated[
         list[Function] | None,
-        options.function_option(" Only this; repeatable."),
+        options.function_option(" Repeatable. \\[default: all]"),
+    ] = None,
+    cols: Annotated[
+        list[int] | None,
+        whole_option(
+            "--cols",
+            least=1,
+            most=MAX_COLS,
+            help="Elements in a row; repeatable. \\[default: widths up to 50257, of every layout]",
+        ),
     ] = None,
     source: Annotated[Path | None, options.edited_source(hidden=False)] = None,
     only_list: Annotated[
-        bool, typer.Option("--list", help="Print the names of those variants, and run none.")
+        bool, typer.Option("--list", help="Print the names of the variants, and run none.")
     ] = False,
     json: options.JsonOption = False,
 ) -> None:
@@ -60,18 +83,19 @@ def verify(
     Exits with 4 if a result is farther from float64 than its bound. With --json `failures` has the
     names of such variants, and a worst error that is not finite is null.
     """
+    narrowed = Narrowed(variant or None, dtype or None, function or None, cols or None)
     if source is not None:
-        if every or dtype or function or only_list or len(variant or []) > 1:
+        if every or dtype or function or cols or only_list or len(variant or []) > 1:
             raise typer.BadParameter("--source takes none of the other options but one --variant")
     elif only_list:
-        _list(every, variant or [], dtype or [], function or [], json)
+        _list(every, narrowed, json)
         return
     where = options.resolve_device(device)
     try:
         if source is not None:
             report = _verify_file(source, variant[0] if variant else None, where.value)
         else:
-            report = _verify(where.value, every, variant or [], dtype or [], function or [])
+            report = _verify(where.value, every, narrowed)
     except Stopped as stopped:
         message = f"interrupted; {stopped}"
         if json:
@@ -89,13 +113,11 @@ def verify(
         raise typer.Exit(WRONG_RESULT)
 
 
-def _list(
-    every: bool, variants: list[str], dtypes: list[DType], functions: list[Function], json: bool
-) -> None:
+def _list(every: bool, narrowed: Narrowed, json: bool) -> None:
     """Print the names of what is verified, one a line, and how many they are."""
     from softgen.verify.matrix import matrix
 
-    names = [each.name for each in matrix(every, variants or None, dtypes or None, functions)]
+    names = [each.name for each in matrix(every, *narrowed)]
     if json:
         output.document({"variants": names})
         return
@@ -125,21 +147,12 @@ def _verify_file(path: Path, variant: str | None, device: str) -> Report:
     return verify_source(read_source(path, variant), device)
 
 
-def _verify(
-    device: str,
-    every: bool,
-    variants: list[str],
-    dtypes: list[DType],
-    functions: list[Function],
-) -> Report:
-    """Run with a progress bar on stderr; no variants, dtypes or functions means all of them."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
+def _verify(device: str, every: bool, narrowed: Narrowed) -> Report:
+    """Run with a progress bar on stderr."""
     from softgen.verify.verify import verify as verify_variants
 
     console = output.console()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TextColumn("{task.fields[left]}"), console=console) as bars:
+    with output.bars("{task.fields[left]}") as bars:
         bar = bars.add_task(f"verify on {device}", total=None, left="")
         told, reached = time.monotonic(), "no kernel was checked"
 
@@ -164,9 +177,7 @@ def _verify(
             return verify_variants(
                 device=device,
                 all_variants=every,
-                variants=variants or None,
-                dtypes=dtypes or None,
-                functions=functions or None,
+                **narrowed._asdict(),
                 progress=show,
             )
         except KeyboardInterrupt:

@@ -44,8 +44,8 @@ def __getattr__(name: str) -> Any:
         import torch  # noqa: F401
     except ImportError as error:
         raise MissingDependencyError(
-            "softgen.distributed needs PyTorch; install it with pip install 'softgen[torch]', or "
-            "take softgen.distributed.on_cupy"
+            "softgen.distributed needs PyTorch; install it with `pip install '.[torch]'` in the "
+            "clone of softgen, or take softgen.distributed.on_cupy"
         ) from error
     value = getattr(importlib.import_module(_HOME[name]), name)
     globals()[name] = value

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
@@ -155,4 +156,16 @@ def _unknown(choice: str, names: list[str]) -> InvalidValueError:
         ", settings such as online_p4_u2_b128, and full names such as "
         "softmax_f32_1000_online_p4_u2_b128"
     )
+    more += _not_installed(choice.partition("_")[0])
     return InvalidValueError(unknown("variant", choice, [*names, *NAMED], more))
+
+
+def _not_installed(name: str) -> str:
+    """Return what to do where the checkout here has that strategy, and another softgen runs."""
+    file, running = Path("softgen/strategies", f"{name}.py"), Path(__file__).parent
+    if not name.isidentifier() or not file.is_file() or file.parent.resolve() == running.resolve():
+        return ""
+    return (
+        f". The checkout here has {file}, and the softgen that runs is {running.parent}: install "
+        "the checkout with `pip install -e .`"
+    )

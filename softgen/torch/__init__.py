@@ -15,7 +15,8 @@ try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise MissingDependencyError(
-        "softgen.torch needs PyTorch; install it with pip install 'softgen[torch]'"
+        "softgen.torch needs PyTorch; install it with `pip install '.[torch]'` in the clone of "
+        "softgen"
     ) from error
 
 from softgen.torch.choosing import topk_softmax

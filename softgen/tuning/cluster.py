@@ -52,7 +52,8 @@ def require_ray() -> Any:
         import ray
     except ImportError as error:
         raise MissingDependencyError(
-            f"ray cannot be imported ({error}); install it with `pip install 'softgen[ray]'`"
+            f"ray cannot be imported ({error}); install it with `pip install '.[ray]'` in the "
+            "clone of softgen"
         ) from error
     return ray
 

@@ -15,7 +15,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, is_full_name, parse_name
-from softgen.verify.problems import WIDELY, problems, wanted_strategies
+from softgen.verify.problems import WIDELY, problems, problems_of, wanted_strategies
 
 # Where a best guess is not enough: blocks of two rows, the last half empty, several rows an access,
 # and rings that refill.
@@ -30,21 +30,29 @@ _ROWS = 64  # moves the best guess only
 
 
 class _Kept(NamedTuple):
-    """Which problems are verified: of these types of x, and of these functions; () is all."""
+    """Which problems are verified: of these types of x, functions and widths; () is all."""
 
     types: tuple[DType, ...]
     functions: tuple[Function, ...]
+    cols: tuple[int, ...]
 
     def has(self, problem: Problem) -> bool:
         """Whether a problem is one of them."""
         of_function = not self.functions or problem.function in self.functions
-        return problem.dtype in self.types and of_function
+        of_width = not self.cols or problem.cols in self.cols
+        return problem.dtype in self.types and of_function and of_width
+
+    def among(self, every: bool) -> list[Problem]:
+        """Return these of the problems to verify, or of rows of the widths that are asked for."""
+        found = problems_of(self.cols) if self.cols else problems(every)
+        return [problem for problem in found if self.has(problem)]
 
     def nothing(self, choice: str) -> InvalidValueError:
         """Return the error for a choice that leaves nothing to verify."""
         of = ", ".join(function.name for function in self.functions) + " " * bool(self.functions)
         types = ", ".join(dtype.value for dtype in self.types)
-        return InvalidValueError(f"{choice} computes nothing that is verified of {of}{types}")
+        wide = f" with {', '.join(map(str, self.cols))} columns" if self.cols else ""
+        return InvalidValueError(f"{choice} computes nothing that is verified of {of}{types}{wide}")
 
 
 def matrix(
@@ -52,6 +60,7 @@ def matrix(
     choices: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
     functions: Sequence[Function | str] | None = None,
+    cols: Sequence[int] | None = None,
 ) -> list[Variant]:
     """Return the variants to verify: the best guesses, or candidates that cover the knobs.
 
@@ -60,6 +69,7 @@ def matrix(
         choices: only these strategies, settings, named choices and full names.
         dtypes: only these types of x.
         functions: only these.
+        cols: contiguous rows of these widths, not the widths that are verified otherwise.
 
     Raises InvalidValueError for an unknown name, or one that leaves nothing to verify.
     """
@@ -69,12 +79,11 @@ def matrix(
     kept = _Kept(
         tuple(map(DType.of, dtypes)) if dtypes else tuple(DType),
         tuple(map(Function.of, functions)) if functions else (),
+        tuple(cols or ()),
     )
     groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
     kept_of_group = [1] * len(groups)
-    for problem in problems(every=all_variants):
-        if not kept.has(problem):
-            continue
+    for problem in kept.among(all_variants):
         wanted = wanted_strategies(problem)
         for kind in kinds:
             if wanted and kind.name not in wanted:
@@ -114,9 +123,7 @@ def _chosen(choice: str, kept: _Kept, arch: Arch) -> list[Variant]:
         found = [named] if kept.has(named.problem) else []
     else:
         found = []
-        for problem in problems():
-            if not kept.has(problem):
-                continue
+        for problem in kept.among(every=False):
             try:
                 variant = select(problem, _ROWS, arch, choice)
             except IllegalVariantError:

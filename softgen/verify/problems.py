@@ -227,6 +227,18 @@ def problems(every: bool = False) -> list[Problem]:
     ]
 
 
+def problems_of(widths: Sequence[int]) -> list[Problem]:
+    """Return the problems of contiguous rows so wide: each function, with each type."""
+    return [
+        Problem.of(function, dtype, cols)
+        for function in all_functions()
+        if not function.twin
+        for dtype in DType
+        for cols in widths
+        if cols >= function.least_cols
+    ]
+
+
 def _float8_problems() -> list[Problem]:
     """Return problems whose results have 8 bits: each type and width takes turns with the rest."""
     found = []

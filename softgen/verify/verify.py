@@ -129,6 +129,7 @@ def verify(
     variants: Sequence[str] | None = None,
     dtypes: Sequence[DType | str] | None = None,
     functions: Sequence[Function | str] | None = None,
+    cols: Sequence[int] | None = None,
     progress: Callable[[Step], None] | None = None,
     runner: Runner | None = None,
 ) -> Report:
@@ -146,6 +147,7 @@ def verify(
             named choice stands for every problem that it can compute, a full name for one.
         dtypes: only these types of x; all by default.
         functions: only these; all by default.
+        cols: contiguous rows of these widths; by default widths and layouts of every kind.
         progress: called before the first variant and after each.
         runner: runs a kernel for "cuda"; by default on CuPy's current device.
 
@@ -153,7 +155,7 @@ def verify(
     """
     if device not in ("cpu", "cuda"):
         raise InvalidValueError(f"device must be 'cpu' or 'cuda', got {device!r}")
-    chosen = matrix(all_variants, variants, dtypes, functions)
+    chosen = matrix(all_variants, variants, dtypes, functions, cols)
     batches = [chosen[i : i + _BATCH] for i in range(0, len(chosen), _BATCH)]
     if device == "cpu":
         outcomes = _in_parallel(batches)

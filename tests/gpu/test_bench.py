@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from softgen.bench import check, limit
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.chain import Chain
 from softgen.bench.peers import (
     AbsentError,
@@ -47,7 +47,7 @@ def _short_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def race_of(shape: Shape, *peers: Peer, settings: Settings = SHORT) -> dict[str, Finding]:
-    race = Race(Arena(shape), settings, {})
+    race = Race(SharedBuffers(shape), settings, {})
     for peer in peers:
         race.admit(peer)
     return {found.peer: found for found in race.findings()}
@@ -123,17 +123,17 @@ def test_no_softmax_beats_the_limit_by_more_than_noise() -> None:
 
 
 def test_a_peer_made_wrong_is_reported_as_wrong_and_not_timed() -> None:
-    def slightly_off(arena: Arena) -> Entrant:
-        right = softgen_entrant(arena, tune="off")
+    def slightly_off(buffers: SharedBuffers) -> Entrant:
+        right = softgen_entrant(buffers, tune="off")
 
         def launch(i: int) -> None:
             right.launch(i)
-            with arena.player.stream:
-                arena.y[i % arena.pairs][-1, -1] *= 1.01
+            with buffers.player.stream:
+                buffers.y[i % buffers.pairs][-1, -1] *= 1.01
 
         return Entrant(launch)
 
-    def unwritten(arena: Arena) -> Entrant:
+    def unwritten(buffers: SharedBuffers) -> Entrant:
         return Entrant(lambda i: None)
 
     found = race_of(SHAPE, Peer("off", slightly_off), Peer("unwritten", unwritten))
@@ -144,16 +144,16 @@ def test_a_peer_made_wrong_is_reported_as_wrong_and_not_timed() -> None:
 
 
 def test_what_breaks_its_capture_is_timed_eagerly_and_stops_nobody() -> None:
-    def synchronizing(arena: Arena) -> Entrant:
-        right = softgen_entrant(arena, tune="off")
+    def synchronizing(buffers: SharedBuffers) -> Entrant:
+        right = softgen_entrant(buffers, tune="off")
 
         def launch(i: int) -> None:
             right.launch(i)
-            arena.player.stream.synchronize()  # not allowed in a capture
+            buffers.player.stream.synchronize()  # not allowed in a capture
 
         return Entrant(launch)
 
-    def refusing(arena: Arena) -> Entrant:
+    def refusing(buffers: SharedBuffers) -> Entrant:
         raise AbsentError("not today")
 
     peers = [Peer("eager", synchronizing), Peer("refusing", refusing), all_peers()["softgen"]]
@@ -229,15 +229,15 @@ def test_any_variant_is_timed_by_its_name() -> None:
 
 def test_a_chain_takes_its_three_kernels_and_hands_over_the_data() -> None:
     shape = Shape("custom", DType.FLOAT16, 999, 1001)  # no multiple of 16 bytes
-    arena = Arena(shape)
-    chain = Chain(arena)
-    chain.around(softgen_entrant(arena, tune="off").launch)(1)
-    arena.player.stream.synchronize()
-    first, second = (x.view("uint16") for x in arena.x[:2])
+    buffers = SharedBuffers(shape)
+    chain = Chain(buffers)
+    chain.around(softgen_entrant(buffers, tune="off").launch)(1)
+    buffers.player.stream.synchronize()
+    first, second = (x.view("uint16") for x in buffers.x[:2])
     assert bool((first == second).all())  # the producer has written input 1
     sink = chain.sink.view("uint16").reshape(shape.rows, shape.cols)
-    assert bool((sink == arena.y[1].view("uint16")).all())
-    assert check.furthest(arena.problem, arena.sets[1]).error < 2.0**-9
+    assert bool((sink == buffers.y[1].view("uint16")).all())
+    assert check.furthest(buffers.problem, buffers.sets[1]).error < 2.0**-9
 
 
 def test_every_installed_peer_can_be_timed_in_a_chain() -> None:
@@ -252,36 +252,36 @@ def test_every_installed_peer_can_be_timed_in_a_chain() -> None:
 
 
 def test_every_copy_copies() -> None:
-    arena = Arena(Shape("custom", DType.FLOAT16, 999, 1001))  # no multiple of 16 bytes
+    buffers = SharedBuffers(Shape("custom", DType.FLOAT16, 999, 1001))  # no multiple of 16 bytes
     for copy in limit.settings(writes=True):
-        arena.poison()
-        limit.launch_of(copy, arena)(0)
-        arena.player.stream.synchronize()
-        assert bool((arena.x[0].view("uint16") == arena.y[0].view("uint16")).all()), copy.label
-    assert arena.pairs * arena.bytes >= COLD_BYTES
+        buffers.poison()
+        limit.launch_of(copy, buffers)(0)
+        buffers.player.stream.synchronize()
+        assert bool((buffers.x[0].view("uint16") == buffers.y[0].view("uint16")).all()), copy.label
+    assert buffers.pairs * buffers.bytes >= COLD_BYTES
 
 
 def test_every_read_reads_all_and_writes_nothing() -> None:
     # No multiple of 16 bytes: 124 999 packs and 14 bytes.
     shape = Shape("custom", DType.FLOAT16, 999, 1001, function=Function.of("logsumexp"))
-    arena = Arena(shape)
-    stream = arena.player.stream
-    bytes_of_x = arena.x[0].view("uint8").reshape(-1)
-    first_of_y = arena.y[0].view("uint8")[:1]
-    assert arena.pairs * arena.bytes >= COLD_BYTES
+    buffers = SharedBuffers(shape)
+    stream = buffers.player.stream
+    bytes_of_x = buffers.x[0].view("uint8").reshape(-1)
+    first_of_y = buffers.y[0].view("uint8")[:1]
+    assert buffers.pairs * buffers.bytes >= COLD_BYTES
     never = np.full(4, limit.NEVER, np.uint32).view(np.uint8)
-    marked = arena.player.cupy.asarray(never)
+    marked = buffers.player.cupy.asarray(never)
     packs = bytes_of_x.size // 16
 
     def written(launch: Any) -> bool:
-        arena.player.cupy.cuda.runtime.deviceSynchronize()
-        arena.poison()
+        buffers.player.cupy.cuda.runtime.deviceSynchronize()
+        buffers.poison()
         launch(0)
         stream.synchronize()
-        assert bool((arena.y[0].view("uint16")[1:] == 0xFFFF).all())
+        assert bool((buffers.y[0].view("uint16")[1:] == 0xFFFF).all())
         return int(first_of_y[0]) != 0xFF
 
-    reads = [(read, limit.launch_of(read, arena)) for read in limit.settings(writes=False)]
+    reads = [(read, limit.launch_of(read, buffers)) for read in limit.settings(writes=False)]
     for read, launch in reads:
         assert not written(launch), read.label
     bytes_of_x[...] = 0
@@ -300,14 +300,14 @@ def test_every_read_reads_all_and_writes_nothing() -> None:
 
 
 def test_the_check_sees_one_element_of_a_sampled_row() -> None:
-    arena = Arena(Shape("custom", DType.FLOAT32, 8, 1 << 20))
-    entrant = softgen_entrant(arena, tune="off")
+    buffers = SharedBuffers(Shape("custom", DType.FLOAT32, 8, 1 << 20))
+    entrant = softgen_entrant(buffers, tune="off")
     entrant.launch(0)
-    arena.player.stream.synchronize()
-    x, y = arena.x[0], arena.y[0]
+    buffers.player.stream.synchronize()
+    x, y = buffers.x[0], buffers.y[0]
 
     def error() -> float:
-        return check.furthest(arena.problem, (x, y)).error
+        return check.furthest(buffers.problem, (x, y)).error
 
     assert error() < 2e-6
     y[7, 12345] *= 2

@@ -13,7 +13,9 @@ from softgen.devices.gpu import cupy_cache
 from softgen.errors import MissingDependencyError, NoDeviceError
 from softgen.spec.arch import Arch
 
-INSTALL_CUPY = "install it with `pip install 'softgen[cuda13]'` (CUDA 12: 'softgen[cuda12]')"
+INSTALL_CUPY = (
+    "install it with `pip install '.[cuda13]'` in the clone of softgen (CUDA 12: '.[cuda12]')"
+)
 
 
 def require_cupy() -> Any:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.bench import arena as arenas
-from softgen.bench import check, limit, runner
-from softgen.bench.arena import Arena
+from softgen.bench import buffers as buffers_module
+from softgen.bench import check, limit
+from softgen.bench import race as race_module
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.chain import Chain
 from softgen.bench.libraries import AUTOTUNED_MODE, OF_QUACK
 from softgen.bench.peers import (
@@ -50,7 +51,7 @@ from softgen.bench.record import (
 from softgen.bench.roster import all_peers, extra_peers, named_peers, others, peers_for
 from softgen.bench.shape import Shape
 from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, draw, shapes_of
-from softgen.bench.usual import BY_NAME, OF_LOGITS
+from softgen.bench.torch_expressions import BY_NAME, OF_LOGITS
 from softgen.errors import CompileError, InvalidValueError
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
@@ -380,7 +381,7 @@ def test_peers_by_name() -> None:
 
 
 def test_a_package_that_is_missing_is_the_reason() -> None:
-    peer = Peer("other", lambda arena: Entrant(lambda i: None), ("json", "no_such_package"))
+    peer = Peer("other", lambda buffers: Entrant(lambda i: None), ("json", "no_such_package"))
     assert peer.missing() == "no_such_package is not installed"
     assert Peer("json", peer.prepare, ("json",)).missing() is None
 
@@ -478,28 +479,28 @@ class FakePlayer:
 
 
 @pytest.fixture
-def arena(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Return an arena without a GPU, whose results are as wrong as its `error` says."""
+def buffers(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an buffers without a GPU, whose results are as wrong as its `error` says."""
     made = SimpleNamespace(
         player=FakePlayer(), pairs=2, shape=SHAPE, problem=SHAPE.problem, sets=[()], error=0
     )
     made.exact = None
     made.poison = lambda: None
-    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, buffers: lambda i: None)
     monkeypatch.setattr(
         check, "furthest", lambda problem, *_, most: check.Deviation("y", made.error, 1e-4)
     )
     return made
 
 
-def fine(arena: Any, **options: Any) -> Entrant:
+def fine(buffers: Any, **options: Any) -> Entrant:
     return Entrant(lambda i: None, **options)
 
 
-def test_admitted_peers_are_timed_in_turns(arena: Any) -> None:
-    race = Race(arena, Settings(), {})
+def test_admitted_peers_are_timed_in_turns(buffers: Any) -> None:
+    race = Race(buffers, Settings(), {})
     for name in ("one", "two"):
-        race.admit(Peer(name, lambda arena: fine(arena, note="as it is")))
+        race.admit(Peer(name, lambda buffers: fine(buffers, note="as it is")))
     found = race.findings()
     assert [(f.peer, f.status, f.microseconds) for f in found] == [
         ("limit", Status.TIMED, 1.0),
@@ -507,25 +508,25 @@ def test_admitted_peers_are_timed_in_turns(arena: Any) -> None:
         ("two", Status.TIMED, 1.0),
     ]
     assert found[1].note == "as it is"
-    finals = arena.player.turns[48:]
+    finals = buffers.player.turns[48:]
     assert len(finals) == 4 * 5  # four rounds of three copies and two peers
     assert finals[:5] == finals[5:10]
 
 
-def test_a_wrong_peer_is_not_timed(arena: Any) -> None:
-    arena.error = 0.5
-    race = Race(arena, Settings(), {})
+def test_a_wrong_peer_is_not_timed(buffers: Any) -> None:
+    buffers.error = 0.5
+    race = Race(buffers, Settings(), {})
     race.admit(Peer("bad", fine))
     wrong = race.findings()[1]
     assert (wrong.status, wrong.error, wrong.microseconds) == (Status.WRONG, 0.5, None)
     assert "off by 0.5" in wrong.note
 
 
-def test_whatever_a_peer_raises_makes_it_absent(arena: Any) -> None:
-    def refuse(arena: Any) -> Entrant:
+def test_whatever_a_peer_raises_makes_it_absent(buffers: Any) -> None:
+    def refuse(buffers: Any) -> Entrant:
         raise MemoryError("shared memory: 300 KB\nand more")
 
-    race = Race(arena, Settings(), {})
+    race = Race(buffers, Settings(), {})
     race.admit(Peer("raises", refuse))
     race.admit(Peer("missing", fine, ("no_such_package",)))
     race.admit(Peer("one", fine))
@@ -546,13 +547,13 @@ def setting(name: str, *microseconds: float, refused: bool = False) -> Entrant:
     return Entrant(launch, note=name)
 
 
-def test_the_fastest_settings_of_a_field_are_timed_and_the_best_counts(arena: Any) -> None:
+def test_the_fastest_settings_of_a_field_are_timed_and_the_best_counts(buffers: Any) -> None:
     settings = [setting(f"s{i}", 9.0 - i) for i in range(8)]  # s7 is the fastest at a short look
     settings[5] = setting("s5", 4.0, 0.5)  # and s5 in the end
     settings.append(setting("none", 0.1, refused=True))
     left_out = (*[AbsentError("spills registers")] * 2, CompileError("too wide\nfor it"))
-    race = Race(arena, Settings(), {})
-    race.admit(Peer("all", lambda arena: Field(tuple(settings), left_out)))
+    race = Race(buffers, Settings(), {})
+    race.admit(Peer("all", lambda buffers: Field(tuple(settings), left_out)))
     race.admit(Peer("one", fine))
     found = {f.peer: f for f in race.findings()}
     assert [*found] == ["limit", "all", "one"]
@@ -561,22 +562,22 @@ def test_the_fastest_settings_of_a_field_are_timed_and_the_best_counts(arena: An
         "s5, the fastest of 8; 4 left out: spills registers (2), CompileError: too wide (1), "
         "RuntimeError: too many blocks (1)"
     )
-    finals = arena.player.turns[48 + 8 :]
+    finals = buffers.player.turns[48 + 8 :]
     assert len(finals) == 4 * (3 + SETTINGS + 1)
 
 
-def test_a_wrong_setting_is_named_and_none_is_timed(arena: Any) -> None:
-    arena.error = 0.5
-    race = Race(arena, Settings(), {})
-    race.admit(Peer("all", lambda arena: Field((setting("a", 1.0), setting("b", 2.0)), ())))
+def test_a_wrong_setting_is_named_and_none_is_timed(buffers: Any) -> None:
+    buffers.error = 0.5
+    race = Race(buffers, Settings(), {})
+    race.admit(Peer("all", lambda buffers: Field((setting("a", 1.0), setting("b", 2.0)), ())))
     found = race.findings()[1]
     assert (found.status, found.microseconds) == (Status.WRONG, None)
     assert found.note.startswith("a, the fastest of 2: off by 0.5")
 
 
-def test_a_field_without_a_setting_is_absent(arena: Any) -> None:
-    race = Race(arena, Settings(), {})
-    race.admit(Peer("all", lambda arena: Field((), (AbsentError("spills registers"),))))
+def test_a_field_without_a_setting_is_absent(buffers: Any) -> None:
+    race = Race(buffers, Settings(), {})
+    race.admit(Peer("all", lambda buffers: Field((), (AbsentError("spills registers"),))))
     found = race.findings()[1]
     assert found.status is Status.ABSENT
     assert found.note == "no setting can be timed; 1 left out: spills registers (1)"
@@ -597,8 +598,10 @@ def test_the_exhaustive_peer_enters_with_every_candidate_that_can_be_timed(
 
     monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
     monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given, pdl: None)
-    arena: Any = SimpleNamespace(shape=SHAPE, problem=problem, arch=arch, buffers=None, player=None)
-    field = exhaustive_field(arena)
+    buffers: Any = SimpleNamespace(
+        shape=SHAPE, problem=problem, arch=arch, allocated=None, player=None
+    )
+    field = exhaustive_field(buffers)
     assert [entrant.note for entrant in field.settings] == [wanted[0], *wanted[3:]]
     assert [first_line(error) for error in field.left_out] == [
         "CompileError: refused",
@@ -620,13 +623,13 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr("softgen.call.plan.plan", plan)
     monkeypatch.setattr("softgen.bench.peers.launch_over", launch_over)
-    arena: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
-    arena.buffers = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))
-    again = extra_peers()["softgen-again"].prepare(arena)
+    buffers: Any = SimpleNamespace(shape=SHAPE, pairs=2, kernels={}, player=FakePlayer())
+    buffers.allocated = SimpleNamespace(inputs=(10, 20), outputs=(30, 40))
+    again = extra_peers()["softgen-again"].prepare(buffers)
     assert isinstance(again, Entrant)
-    plain = extra_peers()["softgen-plain"].prepare(arena)
+    plain = extra_peers()["softgen-plain"].prepare(buffers)
     assert isinstance(plain, Entrant)
-    for entrant in (softgen_entrant(arena), again, plain, softgen_entrant(arena, tune="off")):
+    for entrant in (softgen_entrant(buffers), again, plain, softgen_entrant(buffers, tune="off")):
         entrant.launch(3)
     first, second, third, other = launched
     assert first == second
@@ -635,11 +638,11 @@ def test_softgen_again_is_the_very_same_kernel(monkeypatch: pytest.MonkeyPatch) 
     assert other[0] is not first[0]
 
 
-def test_what_chooses_its_own_memory_cannot_be_chained(arena: Any) -> None:
-    def elsewhere(arena: Any) -> Entrant:
+def test_what_chooses_its_own_memory_cannot_be_chained(buffers: Any) -> None:
+    def elsewhere(buffers: Any) -> Entrant:
         return Entrant(lambda i: None, result=lambda i: 0)
 
-    race = Race(arena, Settings(regime=Regime.CHAINED), {})
+    race = Race(buffers, Settings(regime=Regime.CHAINED), {})
     race.admit(Peer("allocates", elsewhere))
     race.admit(Peer("given", fine))
     absent, timed = (race.findings()[i] for i in (1, 2))
@@ -662,50 +665,51 @@ def test_a_function_whose_result_is_no_input_has_no_chain(function: str) -> None
         Buffers(4, ((1, 2),), (1,), (), None).chained(problem)
 
 
-def test_what_only_moves_bytes_is_timed_and_has_no_error(arena: Any) -> None:
-    arena.error = 0.5  # of what computes
-    race = Race(arena, Settings(), {})
-    race.admit(Peer("copies", lambda arena: Entrant(lambda i: None, computes=False)))
+def test_what_only_moves_bytes_is_timed_and_has_no_error(buffers: Any) -> None:
+    buffers.error = 0.5  # of what computes
+    race = Race(buffers, Settings(), {})
+    race.admit(Peer("copies", lambda buffers: Entrant(lambda i: None, computes=False)))
     found = race.findings()[1]
     assert (found.status, found.error) == (Status.TIMED, 0.0)
 
 
 def test_dependent_copies_wait_and_pass_their_arrays_through() -> None:
-    for joins, wait in ((False, limit.WAIT), (True, limit.WAIT_OF_THREE)):
+    comment = "  // The arrays pass through the wait, so that no load moves above it.\n"
+    for joins, arrays in ((False, '"+l"(x), "+l"(y)'), (True, '"+l"(x), "+l"(z), "+l"(y)')):
         sweep = limit.Sweep(4, 256, False, 0, True, joins)
         waiting, plain = (limit.source(sweep, waits) for waits in (True, False))
-        assert wait in waiting
-        assert waiting.replace(wait, "") == plain
+        wait = f'  asm volatile("griddepcontrol.wait;" : {arrays} : : "memory");\n'
+        assert comment + wait in waiting
+        assert waiting.replace(comment + wait, "") == plain
         body = waiting[waiting.index("__global__") :]
         assert body.index("griddepcontrol.wait") < body.index("reinterpret_cast")
-        assert all(f'"+l"({each})' in wait for each in ("xzy" if joins else "xy"))
 
 
-def test_dependent_copies_need_a_gpu_that_has_such_launches(arena: Any) -> None:
-    arena.arch = arch_named("sm_80")
+def test_dependent_copies_need_a_gpu_that_has_such_launches(buffers: Any) -> None:
+    buffers.arch = arch_named("sm_80")
     with pytest.raises(AbsentError, match="needs sm_90 or later"):
-        extra_peers()["copy-dependent"].prepare(arena)
+        extra_peers()["copy-dependent"].prepare(buffers)
 
 
 @pytest.fixture
-def chained(arena: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Give the arena addresses, and return what is enqueued on its stream."""
+def chained(buffers: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Give the buffers addresses, and return what is enqueued on their stream."""
     enqueued: list[object] = []
 
-    def sweeper(sweep: limit.Sweep, arena: Any, size: int) -> Callable[[object, object], None]:
+    def sweeper(sweep: limit.Sweep, buffers: Any, size: int) -> Callable[[object, object], None]:
         assert sweep.writes
         return lambda x, y: enqueued.append((x, y, size))
 
     monkeypatch.setattr(limit, "sweeper", sweeper)
     memory = iter(SimpleNamespace(data=SimpleNamespace(ptr=each)) for each in ("source", "sink"))
-    arena.player.cupy = SimpleNamespace(empty=lambda size, dtype: next(memory))
-    arena.bytes, arena.result_bytes = 4, 2
-    arena.buffers = SimpleNamespace(inputs=("x0", "x1"), outputs=("y0", "y1"))
+    buffers.player.cupy = SimpleNamespace(empty=lambda size, dtype: next(memory))
+    buffers.bytes, buffers.result_bytes = 4, 2
+    buffers.allocated = SimpleNamespace(inputs=("x0", "x1"), outputs=("y0", "y1"))
     return enqueued
 
 
-def test_a_chain_writes_the_input_and_reads_the_output(arena: Any, chained: list[object]) -> None:
-    chain = Chain(arena)
+def test_a_chain_writes_the_input_and_reads_the_output(buffers: Any, chained: list[object]) -> None:
+    chain = Chain(buffers)
     assert chained == [
         ("x0", "source", 4)
     ]  # so that input 0 stays what results are checked against
@@ -723,7 +727,7 @@ def test_a_chain_writes_the_input_and_reads_the_output(arena: Any, chained: list
 
 
 def test_in_the_warm_regime_everybody_is_timed_within_the_chain(
-    arena: Any, chained: list[object], monkeypatch: pytest.MonkeyPatch
+    buffers: Any, chained: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     captured: list[Any] = []
 
@@ -731,10 +735,10 @@ def test_in_the_warm_regime_everybody_is_timed_within_the_chain(
         captured.append(launch)
         return lambda: None
 
-    monkeypatch.setattr(arena.player, "capture", capture)
-    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: chained.append("copy"))
-    race = Race(arena, Settings(regime=Regime.WARM), {})
-    race.admit(Peer("one", lambda arena: Entrant(lambda i: chained.append("one"))))
+    monkeypatch.setattr(buffers.player, "capture", capture)
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, buffers: lambda i: chained.append("copy"))
+    race = Race(buffers, Settings(regime=Regime.WARM), {})
+    race.admit(Peer("one", lambda buffers: Entrant(lambda i: chained.append("one"))))
     assert chained == [("x0", "source", 4), "one"]  # the check is of the competitor alone
     assert [found.peer for found in race.findings()] == ["limit", "one"]
     chained.clear()
@@ -800,16 +804,18 @@ def host_buffers(problem: Problem, rows: int, *, whole: bool) -> Buffers:
 
 
 @pytest.fixture
-def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
-    """Return what makes arenas of the host's memory."""
+def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedBuffers]:
+    """Return what makes buffers of the host's memory."""
     pytest.importorskip("cupy")
-    monkeypatch.setattr(arenas, "Player", HostPlayer)
-    monkeypatch.setattr(arenas, "current_arch", lambda: arch_named("sm_90"))
+    monkeypatch.setattr(buffers_module, "Player", HostPlayer)
+    monkeypatch.setattr(buffers_module, "current_arch", lambda: arch_named("sm_90"))
     monkeypatch.setattr(Buffers, "allocate", host_buffers)
-    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, buffers: lambda i: None)
 
-    def make(function: str, dtype: DType = DType.FLOAT32, rows: int = 5, cols: int = 96) -> Arena:
-        return Arena(Shape("custom", dtype, rows, cols, function=Function.of(function)))
+    def make(
+        function: str, dtype: DType = DType.FLOAT32, rows: int = 5, cols: int = 96
+    ) -> SharedBuffers:
+        return SharedBuffers(Shape("custom", dtype, rows, cols, function=Function.of(function)))
 
     return make
 
@@ -817,10 +823,10 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
 def computing(function: str, wrong: Callable[[Any], None] = lambda results: None) -> Peer:
     """Return a peer that computes a function in float64, and then has its results changed."""
 
-    def prepare(arena: Arena) -> Entrant:
+    def prepare(buffers: SharedBuffers) -> Entrant:
         def launch(i: int) -> None:
-            arrays = arena.sets[i % arena.pairs]
-            count = len(arena.problem.inputs)
+            arrays = buffers.sets[i % buffers.pairs]
+            count = len(buffers.problem.inputs)
             exact = Function.of(function).reference(*(x.astype("float64") for x in arrays[:count]))
             for array, value in zip(arrays[count:], exact, strict=True):
                 array[...] = value
@@ -831,8 +837,8 @@ def computing(function: str, wrong: Callable[[Any], None] = lambda results: None
     return Peer("one", prepare)
 
 
-def the_only_finding(arena: Arena, peer: Peer) -> Finding:
-    race = Race(arena, Settings(), {})
+def the_only_finding(buffers: SharedBuffers, peer: Peer) -> Finding:
+    race = Race(buffers, Settings(), {})
     race.admit(peer)
     (finding,) = race.findings()[1:]
     return finding
@@ -841,15 +847,15 @@ def the_only_finding(arena: Arena, peer: Peer) -> Finding:
 @pytest.mark.parametrize("dtype", DType)
 @pytest.mark.parametrize("function", BENCHED)
 def test_every_function_is_checked_by_its_reference(
-    function: str, dtype: DType, on_the_host: Callable[..., Arena]
+    function: str, dtype: DType, on_the_host: Callable[..., SharedBuffers]
 ) -> None:
-    arena = on_the_host(function, dtype)
+    buffers = on_the_host(function, dtype)
     problem = Problem.of(function, dtype, 96)
-    assert [array.shape for array in arena.sets[1]] == [o.shape(5, 96) for o in problem.operands]
-    assert arena.x[1] is arena.sets[1][0]
-    assert arena.y[1] is arena.sets[1][len(problem.inputs)]
-    assert (arena.bytes, arena.result_bytes) == (arena.x[0].nbytes, arena.y[0].nbytes)
-    for x, *more in (arrays[: len(problem.inputs)] for arrays in arena.sets):
+    assert [array.shape for array in buffers.sets[1]] == [o.shape(5, 96) for o in problem.operands]
+    assert buffers.x[1] is buffers.sets[1][0]
+    assert buffers.y[1] is buffers.sets[1][len(problem.inputs)]
+    assert (buffers.bytes, buffers.result_bytes) == (buffers.x[0].nbytes, buffers.y[0].nbytes)
+    for x, *more in (arrays[: len(problem.inputs)] for arrays in buffers.sets):
         belonging = problem.function.other_inputs(x.astype(np.float64))
         timed = problem.function.timed_inputs(5, 96)
         for operand, array, value in zip(problem.inputs[1:], more, belonging, strict=True):
@@ -857,26 +863,26 @@ def test_every_function_is_checked_by_its_reference(
             assert bool((array == wanted.astype(array.dtype)).all()), operand
     # An array of CuPy takes none of NumPy.
     mine = [each for each in problem.inputs[1:] if each.name not in timed]
-    assert len(arena.player.uploaded) == len(mine) * len(arena.sets)  # type: ignore[attr-defined]
-    right = the_only_finding(arena, computing(function))
+    assert len(buffers.player.uploaded) == len(mine) * len(buffers.sets)  # type: ignore[attr-defined]
+    right = the_only_finding(buffers, computing(function))
     assert right.status is Status.TIMED, right
     assert right.error is not None
     assert right.error <= check.TOLERANCE[dtype] / 4
     # Its results are all poisoned, and nothing beyond them.
-    behind = [owner[-64:].copy() for owner in arena.buffers.owners]
-    arena.poison()
-    for array, operand in zip(arena.sets[0], problem.operands, strict=True):
+    behind = [owner[-64:].copy() for owner in buffers.allocated.owners]
+    buffers.poison()
+    for array, operand in zip(buffers.sets[0], problem.operands, strict=True):
         assert bool(np.isnan(array).all()) is operand.result
-    for owner, kept in zip(arena.buffers.owners, behind, strict=True):
+    for owner, kept in zip(buffers.allocated.owners, behind, strict=True):
         assert owner[-64:].tobytes() == kept.tobytes()
 
 
 @pytest.mark.parametrize("function", BENCHED)
 def test_each_wrong_or_unwritten_result_of_a_function_is_seen(
-    function: str, on_the_host: Callable[..., Arena]
+    function: str, on_the_host: Callable[..., SharedBuffers]
 ) -> None:
-    arena = on_the_host(function)
-    results = arena.problem.results
+    buffers = on_the_host(function)
+    results = buffers.problem.results
     for number, operand in enumerate(results):
 
         def last_is_off(arrays: Any, number: int = number) -> None:
@@ -886,19 +892,19 @@ def test_each_wrong_or_unwritten_result_of_a_function_is_seen(
         def unwritten(arrays: Any, number: int = number) -> None:
             arrays[number].flat[-1] = float("nan")
 
-        found = the_only_finding(arena, computing(function, last_is_off))
+        found = the_only_finding(buffers, computing(function, last_is_off))
         assert found.status is Status.WRONG
         assert found.microseconds is None
         which = f"{operand.name} is off by " if len(results) > 1 else "off by "
         assert found.note.startswith(which)
-        found = the_only_finding(arena, computing(function, unwritten))
+        found = the_only_finding(buffers, computing(function, unwritten))
         assert (found.status, found.error) == (Status.WRONG, float("inf"))
 
 
 def test_the_error_of_a_logarithm_is_relative_to_one_more_than_it(
-    on_the_host: Callable[..., Arena],
+    on_the_host: Callable[..., SharedBuffers],
 ) -> None:
-    arena = on_the_host("logsumexp")
+    buffers = on_the_host("logsumexp")
     exact = 0.0
 
     def off(arrays: Any) -> None:
@@ -906,7 +912,7 @@ def test_the_error_of_a_logarithm_is_relative_to_one_more_than_it(
         exact = float(arrays[0][3])
         arrays[0][3] += 0.25
 
-    found = the_only_finding(arena, computing("logsumexp", off))
+    found = the_only_finding(buffers, computing("logsumexp", off))
     assert exact > 3
     assert found.error == pytest.approx(0.25 / (1 + exact), rel=1e-5)
     assert found.status is Status.WRONG
@@ -914,11 +920,11 @@ def test_the_error_of_a_logarithm_is_relative_to_one_more_than_it(
 
 
 def test_only_some_rows_of_a_large_result_are_checked_a_few_at_a_time(
-    on_the_host: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+    on_the_host: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "MOST_ELEMENTS", 4 * 96)
     monkeypatch.setattr(check, "CHUNK", 2 * 96)
-    arena = on_the_host("logsumexp", rows=10)  # rows 0, 3, 6 and 9
+    buffers = on_the_host("logsumexp", rows=10)  # rows 0, 3, 6 and 9
 
     def at(row: int) -> Callable[[Any], None]:
         def off(arrays: Any) -> None:
@@ -927,7 +933,7 @@ def test_only_some_rows_of_a_large_result_are_checked_a_few_at_a_time(
         return off
 
     for row in range(10):
-        found = the_only_finding(arena, computing("logsumexp", at(row)))
+        found = the_only_finding(buffers, computing("logsumexp", at(row)))
         assert found.status is (Status.TIMED if row % 3 else Status.WRONG), row
 
 
@@ -939,18 +945,18 @@ def test_only_some_rows_of_a_large_result_are_checked_a_few_at_a_time(
     ],
 )
 def test_the_limit_is_a_read_where_only_rows_are_written(
-    function: str, verb: str, on_the_host: Callable[..., Arena]
+    function: str, verb: str, on_the_host: Callable[..., SharedBuffers]
 ) -> None:
     (found,) = Race(on_the_host(function), Settings(), {}).findings()
     assert found.peer == "limit"
     assert found.note.startswith(f"{verb} u")
 
 
-def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(arena: Any) -> None:
-    arena.shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of("logsumexp"))
-    race = Race(arena, Settings(), {})
+def test_a_library_that_does_not_have_the_function_is_absent_and_not_asked(buffers: Any) -> None:
+    buffers.shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of("logsumexp"))
+    race = Race(buffers, Settings(), {})
     for peer in (*all_peers().values(), *extra_peers().values()):
-        if peer.lacking(arena.shape):
+        if peer.lacking(buffers.shape):
             race.admit(peer)
     found = race.findings()[1:]
     assert [f.peer for f in found] == ["triton", "cupyx", "quack", "liger", "flashinfer"]
@@ -995,10 +1001,10 @@ def test_torch_is_called_for_the_function_of_the_shape(
     monkeypatch.setitem(sys.modules, "torch", torch)
     shape = Shape("custom", DType.FLOAT32, 4, 8, function=Function.of(name))
     out = Out()
-    arena: Any = SimpleNamespace(shape=shape, torch_y=[out], pairs=1)
-    arena.torch_inputs, arena.torch_given, arena.given = [("x",)], {}, {}
+    buffers: Any = SimpleNamespace(shape=shape, torch_y=[out], pairs=1)
+    buffers.torch_inputs, buffers.torch_given, buffers.given = [("x",)], {}, {}
     (of_name,) = named_peers([peer])
-    entrant = of_name.prepare(arena)
+    entrant = of_name.prepare(buffers)
     assert isinstance(entrant, Entrant)
     entrant.launch(0)
     if peer == "torch":
@@ -1041,11 +1047,13 @@ def test_two_modes_of_a_shape_are_compiled_once_each(monkeypatch: pytest.MonkeyP
     original = torch.compile
     monkeypatch.setattr(torch, "compile", compiled)
     x, y = torch.randn(4, 8), torch.empty(4, 8)
-    arena: Any = SimpleNamespace(shape=Shape("compiled", DType.FLOAT32, 4, 8), torch_y=[y], pairs=1)
-    arena.torch_inputs, arena.torch_given, arena.given = [(x,)], {}, {}
+    buffers: Any = SimpleNamespace(
+        shape=Shape("compiled", DType.FLOAT32, 4, 8), torch_y=[y], pairs=1
+    )
+    buffers.torch_inputs, buffers.torch_given, buffers.given = [(x,)], {}, {}
     entrants = []
     for peer in named_peers(["torch.compile", "torch.compile-max-autotune"]):
-        entrant = peer.prepare(arena)
+        entrant = peer.prepare(buffers)
         assert isinstance(entrant, Entrant)
         entrant.launch(0)
         entrants.append(entrant)
@@ -1059,13 +1067,13 @@ def test_a_shape_leaves_nothing_compiled_behind(monkeypatch: pytest.MonkeyPatch)
     resets: list[int] = []
     pool = SimpleNamespace(free_all_blocks=list)
     device = SimpleNamespace(get_default_memory_pool=lambda: pool)
-    monkeypatch.setattr(runner, "require_device", lambda: device)
+    monkeypatch.setattr(race_module, "require_device", lambda: device)
     monkeypatch.setitem(
         sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(empty_cache=list))
     )
     dynamo = SimpleNamespace(reset=lambda: resets.append(1))
     monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
-    runner._give_memory_back()
+    race_module._give_memory_back()
     assert resets == [1]
 
 
@@ -1084,9 +1092,11 @@ def test_quack_gives_losses_with_lse_and_gradients_that_nothing_judges(
     found = {}
     for name in ("cross_entropy", "cross_entropy_grad"):
         shape = Shape("custom", DType.BFLOAT16, 4, 8, function=Function.of(name))
-        arena: Any = SimpleNamespace(shape=shape, pairs=1, torch_inputs=[(x, "target", -100, 2.0)])
-        arena.torch_y = [SimpleNamespace(dtype="float32")]
-        found[name] = all_peers()["quack"].prepare(arena)
+        buffers: Any = SimpleNamespace(
+            shape=shape, pairs=1, torch_inputs=[(x, "target", -100, 2.0)]
+        )
+        buffers.torch_y = [SimpleNamespace(dtype="float32")]
+        found[name] = all_peers()["quack"].prepare(buffers)
     losses, gradients = found.values()
     assert isinstance(losses, Entrant)
     assert isinstance(gradients, Entrant)
@@ -1099,21 +1109,21 @@ def test_quack_gives_losses_with_lse_and_gradients_that_nothing_judges(
         assert kept[0].of == (x, "target", option)
 
 
-def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(arena: Any) -> None:
+def test_what_cannot_be_captured_is_timed_eagerly_and_says_so(buffers: Any) -> None:
     def launch(i: int) -> None: ...
 
     launch.refuses = True  # type: ignore[attr-defined]
-    race = Race(arena, Settings(), {})
-    race.admit(Peer("eager", lambda arena: Entrant(launch, Library.CUPY, "allocates")))
+    race = Race(buffers, Settings(), {})
+    race.admit(Peer("eager", lambda buffers: Entrant(launch, Library.CUPY, "allocates")))
     found = race.findings()[1]
     assert (found.status, found.microseconds) == (Status.EAGER, 1.0)
     assert found.note == "allocates; eager, since capture failed: RuntimeError: cannot be captured"
 
 
-def test_peers_that_compile_are_kept_within_their_time(arena: Any) -> None:
+def test_peers_that_compile_are_kept_within_their_time(buffers: Any) -> None:
     spent = {"slow": 3.0}
     slow, quick = Peer("slow", fine, compiles=True), Peer("quick", fine)
-    race = Race(arena, Settings(setup_seconds=2.0), spent)
+    race = Race(buffers, Settings(setup_seconds=2.0), spent)
     race.admit(slow)
     race.admit(quick)
     found = {f.peer: f for f in race.findings()}
@@ -1121,8 +1131,8 @@ def test_peers_that_compile_are_kept_within_their_time(arena: Any) -> None:
     assert found["quick"].status is Status.TIMED
     assert spent["quick"] > 0
 
-    arena.shape = Shape("triton", DType.FLOAT32, 4096, 384, landmark=False)
-    race = Race(arena, Settings(), {})
+    buffers.shape = Shape("triton", DType.FLOAT32, 4096, 384, landmark=False)
+    race = Race(buffers, Settings(), {})
     race.admit(slow)
     assert "only some widths" in race.findings()[1].note
 
@@ -1133,11 +1143,11 @@ def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
     def no_room(shape: Shape, chained: bool) -> Any:
         raise InvalidValueError(f"{shape.rows} rows do not fit")
 
-    monkeypatch.setattr(runner, "Arena", no_room)
-    monkeypatch.setattr(runner, "machine", lambda: HERE)
-    monkeypatch.setattr(runner, "_give_memory_back", lambda: None)
+    monkeypatch.setattr(race_module, "SharedBuffers", no_room)
+    monkeypatch.setattr(race_module, "machine", lambda: HERE)
+    monkeypatch.setattr(race_module, "_give_memory_back", lambda: None)
     said: list[str] = []
-    found = runner.run(
+    found = race_module.run(
         shapes_of(["online"]), lambda shape: [Peer("one", fine)], Settings(), said.append
     )
     records = [record for shape in found for record in shape]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from softgen.bench.panels import panels
+from softgen.bench.plot import panels
 from softgen.bench.record import Finding, Machine, Record, Regime, Status, records_of
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of
@@ -94,7 +94,7 @@ def test_without_matplotlib_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     from softgen.bench.plot import figure_of
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'softgen\[bench\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install '\.\[bench\]'"):
         figure_of(suites("oneflow"))
 
 

@@ -11,17 +11,16 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.bench import arena as arenas
+from softgen.bench import buffers as buffers_module
 from softgen.bench import check, limit
-from softgen.bench.arena import Arena
-from softgen.bench.hooked import HOOKED, Exact
+from softgen.bench.buffers import SharedBuffers
+from softgen.bench.cases import HOOKED, VIEWS, Exact
 from softgen.bench.peers import Entrant, Peer
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Finding, Status, read_csv, records_of, to_csv
 from softgen.bench.roster import all_peers, named_peers, peers_for
 from softgen.bench.shape import Case, Shape
 from softgen.bench.suites import SUITES, shapes_of
-from softgen.bench.views import VIEWS
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.errors import InvalidValueError
@@ -45,8 +44,8 @@ def of(case: Case, dtype: DType = F32, function: str = "softmax") -> Shape:
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
-    """Return what makes arenas of the host's memory."""
+def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedBuffers]:
+    """Return what makes buffers of the host's memory."""
     pytest.importorskip("cupy")
 
     class Player(HostPlayer):
@@ -54,11 +53,11 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Arena]:
             super().__init__()
             self.cupy.asarray = np.asarray
 
-    monkeypatch.setattr(arenas, "Player", Player)
-    monkeypatch.setattr(arenas, "current_arch", lambda: arch_named("sm_90"))
+    monkeypatch.setattr(buffers_module, "Player", Player)
+    monkeypatch.setattr(buffers_module, "current_arch", lambda: arch_named("sm_90"))
     monkeypatch.setattr(Buffers, "allocate", host_buffers)
-    monkeypatch.setattr(limit, "launch_of", lambda sweep, arena: lambda i: None)
-    return lambda case, dtype=F32, function="softmax": Arena(of(case, dtype, function))
+    monkeypatch.setattr(limit, "launch_of", lambda sweep, buffers: lambda i: None)
+    return lambda case, dtype=F32, function="softmax": SharedBuffers(of(case, dtype, function))
 
 
 @pytest.mark.parametrize("hook", HOOKED)
@@ -102,13 +101,13 @@ def test_too_many_dropped_elements_are_wrong() -> None:
 def computing(case: Case, function: str, spoil: Callable[[Any], None]) -> Peer:
     """Return a peer that computes in float64 by the axis of a case, then has its result changed."""
 
-    def prepare(arena: Arena) -> Entrant:
+    def prepare(buffers: SharedBuffers) -> Entrant:
         def launch(i: int) -> None:
-            x = np.moveaxis(arena.x[i].astype("float64"), case.axis, -1)
+            x = np.moveaxis(buffers.x[i].astype("float64"), case.axis, -1)
             (y,) = Function.of(function).reference(x.reshape(-1, case.cols))
             spread = y.reshape(*x.shape[:-1], *y.shape[1:])
-            arena.y[i][...] = np.moveaxis(spread, -1, case.axis) if y.ndim == 2 else spread
-            spoil(arena.y[i])
+            buffers.y[i][...] = np.moveaxis(spread, -1, case.axis) if y.ndim == 2 else spread
+            spoil(buffers.y[i])
 
         return Entrant(launch)
 
@@ -126,21 +125,21 @@ CASES = (
 @pytest.mark.parametrize("function", ["softmax", "logsumexp"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_each_element_of_a_case_is_checked(
-    case: Case, function: str, make: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+    case: Case, function: str, make: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(check, "CHUNK", 4 * case.cols)
-    arena = make(case, function=function)
-    assert arena.x[0].shape == case.x_shape
-    assert np.shares_memory(arena.x[0], arena.buffers.owners[0])
+    buffers = make(case, function=function)
+    assert buffers.x[0].shape == case.x_shape
+    assert np.shares_memory(buffers.x[0], buffers.allocated.owners[0])
 
     def seen(spoil: Callable[[Any], None]) -> Finding:
-        race = Race(arena, Settings(), {})
+        race = Race(buffers, Settings(), {})
         race.admit(computing(case, function, spoil))
         return race.findings()[1]
 
     right = seen(lambda y: None)
     assert right.status is Status.TIMED, right
-    for place in np.ndindex(arena.y[0].shape):
+    for place in np.ndindex(buffers.y[0].shape):
 
         def spoil(y: Any, place: tuple[int, ...] = place) -> None:
             y[place] += 0.01
@@ -164,62 +163,62 @@ def test_a_view_is_of_the_array_that_is_allocated(name: str) -> None:
     assert view.strides[-1] == 1
 
 
-def test_a_contiguous_array_stands_beside_a_view(make: Callable[..., Arena]) -> None:
-    arena = make(Case((2, 3, 4, 16), view="x[:, 1]"))
-    assert arena.contiguous_x[1].shape == arena.x[1].shape == (2, 4, 16)
-    assert arena.contiguous_x[1].flags.c_contiguous
-    assert np.shares_memory(arena.contiguous_x[1], arena.buffers.owners[2])
-    assert arena.bytes == arena.y[0].nbytes == 2 * 4 * 16 * 4
+def test_a_contiguous_array_stands_beside_a_view(make: Callable[..., SharedBuffers]) -> None:
+    buffers = make(Case((2, 3, 4, 16), view="x[:, 1]"))
+    assert buffers.contiguous_x[1].shape == buffers.x[1].shape == (2, 4, 16)
+    assert buffers.contiguous_x[1].flags.c_contiguous
+    assert np.shares_memory(buffers.contiguous_x[1], buffers.allocated.owners[2])
+    assert buffers.bytes == buffers.y[0].nbytes == 2 * 4 * 16 * 4
 
 
-def test_a_view_cannot_be_chained(make: Callable[..., Arena]) -> None:
+def test_a_view_cannot_be_chained(make: Callable[..., SharedBuffers]) -> None:
     with pytest.raises(InvalidValueError, match="launches of a view cannot be chained"):
-        Arena(of(Case((2, 3, 4, 16), view="x[:, 1]")), chained=True)
+        SharedBuffers(of(Case((2, 3, 4, 16), view="x[:, 1]")), chained=True)
 
 
 @pytest.mark.parametrize("peer", ["softgen", "softgen-untuned"])
-def test_a_hook_is_a_call_on_the_arrays_of_the_arena(
-    peer: str, make: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+def test_a_hook_is_a_call_on_the_arrays_of_the_buffers(
+    peer: str, make: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arena = make(Case(SCORES, hook="bias of keys, scaled"), DType.BFLOAT16)
+    buffers = make(Case(SCORES, hook="bias of keys, scaled"), DType.BFLOAT16)
     called: list[Any] = []
     monkeypatch.setattr(softgen, "softmax", lambda *args, **kwargs: called.append((args, kwargs)))
-    entrant = all_peers()[peer].prepare(arena)
+    entrant = all_peers()[peer].prepare(buffers)
     assert isinstance(entrant, Entrant)
     entrant.launch(3)
     ((args, options),) = called
-    assert args == (arena.x[1], -1)
-    assert options["out"] is arena.y[1]
+    assert args == (buffers.x[1], -1)
+    assert options["out"] is buffers.y[1]
     assert options["scale"] == 0.125
     assert options["bias"].shape == (2, 1, 1, 16)
     assert options["tune"] == ("off" if peer == "softgen-untuned" else None)
     # The limit moves the bias as well.
-    assert arena.swept_bytes == arena.bytes + 2 * 16 * 2 // 2
-    assert arena.shape.moved_bytes == 2 * arena.bytes + 2 * 16 * 2
+    assert buffers.swept_bytes == buffers.bytes + 2 * 16 * 2 // 2
+    assert buffers.shape.moved_bytes == 2 * buffers.bytes + 2 * 16 * 2
 
 
-def test_the_limit_of_a_gradient_joins_its_two_inputs(make: Callable[..., Arena]) -> None:
-    arena = make(Case((6, 16)), function="softmax_backward")
-    (found,) = Race(arena, Settings(), {}).findings()
+def test_the_limit_of_a_gradient_joins_its_two_inputs(make: Callable[..., SharedBuffers]) -> None:
+    buffers = make(Case((6, 16)), function="softmax_backward")
+    (found,) = Race(buffers, Settings(), {}).findings()
     assert found.note.startswith("join u")
-    assert arena.swept == list(arena.buffers.arguments)
+    assert buffers.swept == list(buffers.allocated.arguments)
     plain = make(Case((6, 5), axis=0))
-    assert plain.swept == list(plain.buffers.arguments)
+    assert plain.swept == list(plain.allocated.arguments)
 
 
 def test_a_gradient_is_judged_by_the_size_of_what_cancels_in_it(
-    make: Callable[..., Arena],
+    make: Callable[..., SharedBuffers],
 ) -> None:
-    arena = make(Case((6, 16)), function="softmax_backward")
-    dy, y, dx = arena.sets[0]
+    buffers = make(Case((6, 16)), function="softmax_backward")
+    dy, y, dx = buffers.sets[0]
     y /= y.sum(axis=1, keepdims=True)
     dy[...] = 100 + dy / 1e3  # the sum is nearly each of them
-    (exact,) = arena.problem.function.reference(dy.astype("float64"), y.astype("float64"))
+    (exact,) = buffers.problem.function.reference(dy.astype("float64"), y.astype("float64"))
     dx[...] = exact + 1e-5 * y
     assert (abs(dx - exact) / abs(exact)).max() > 1e-3
-    assert check.furthest(arena.problem, arena.sets[0]).error < 1e-6
+    assert check.furthest(buffers.problem, buffers.sets[0]).error < 1e-6
     dx[...] = exact + 0.1 * y
-    assert check.furthest(arena.problem, arena.sets[0]).error > 1e-4
+    assert check.furthest(buffers.problem, buffers.sets[0]).error > 1e-4
 
 
 def test_suites_of_calls_have_their_own_peers() -> None:
@@ -261,9 +260,9 @@ def test_torch_is_called_along_the_axis(monkeypatch: pytest.MonkeyPatch) -> None
     called: list[object] = []
     torch = SimpleNamespace(softmax=lambda x, dim, out: called.append((x, dim, out)))
     monkeypatch.setitem(sys.modules, "torch", torch)
-    arena: Any = SimpleNamespace(shape=of(Case((3, 5, 7), axis=1)), torch_y=["y"], pairs=1)
-    arena.torch_inputs, arena.torch_given = [("x",)], {}
-    entrant = all_peers()["torch"].prepare(arena)
+    buffers: Any = SimpleNamespace(shape=of(Case((3, 5, 7), axis=1)), torch_y=["y"], pairs=1)
+    buffers.torch_inputs, buffers.torch_given = [("x",)], {}
+    entrant = all_peers()["torch"].prepare(buffers)
     assert isinstance(entrant, Entrant)
     entrant.launch(0)
     assert called == [("x", 1, "y")]
@@ -274,18 +273,18 @@ def test_no_view_is_so_small_that_it_stays_in_l2() -> None:
         assert shape.moved_bytes >= 64e6, shape.label
 
 
-def test_of_a_loss_alone_only_the_loss_is_looked_at(make: Callable[..., Arena]) -> None:
-    arena = make(Case((6, 16)), function="cross_entropy")
+def test_of_a_loss_alone_only_the_loss_is_looked_at(make: Callable[..., SharedBuffers]) -> None:
+    buffers = make(Case((6, 16)), function="cross_entropy")
 
     def found(first_alone: bool, off: float) -> Finding:
         def launch(i: int) -> None:
-            x, target = (each.astype("float64") for each in arena.sets[i][:2])
+            x, target = (each.astype("float64") for each in buffers.sets[i][:2])
             of_target = x[np.arange(6), target.astype(int)]
-            arena.y[i][...] = np.log(np.exp(x).sum(axis=1)) - of_target + off
+            buffers.y[i][...] = np.log(np.exp(x).sum(axis=1)) - of_target + off
 
-        race = Race(arena, Settings(), {})
+        race = Race(buffers, Settings(), {})
         entrant = Entrant(launch, first_alone=first_alone)
-        race.admit(Peer("one", lambda arena: entrant, cases=True))
+        race.admit(Peer("one", lambda buffers: entrant, cases=True))
         return race.findings()[1]
 
     assert found(True, 0.0).status is Status.TIMED

@@ -13,7 +13,7 @@ import pytest
 
 import softgen
 from softgen.bench import choosing
-from softgen.bench.arena import Arena
+from softgen.bench.buffers import SharedBuffers
 from softgen.bench.choosing import expression, not_drawn, softgen_sample
 from softgen.bench.peers import AbsentError, Entrant, Peer
 from softgen.bench.race import Race, Settings
@@ -62,17 +62,19 @@ def test_everybody_who_takes_part_is_known_and_belongs_to_a_suite() -> None:
             assert peer.lacking(sample) is not None, peer.name
 
 
-def test_the_least_is_rows_read_and_results_written(on_the_host: Callable[..., Arena]) -> None:
-    arena = on_the_host("topk_softmax_k8", DType.BFLOAT16, rows=5, cols=256)
-    assert arena.swept_bytes == 5 * (256 * 2 + 8 * 4 + 8 * 4)
-    arena = on_the_host(BEST, DType.BFLOAT16, rows=5, cols=256)
-    assert arena.swept_bytes == 5 * (256 * 2 + 20 * 8 + 4 + 4 + 4)
+def test_the_least_is_rows_read_and_results_written(
+    on_the_host: Callable[..., SharedBuffers],
+) -> None:
+    buffers = on_the_host("topk_softmax_k8", DType.BFLOAT16, rows=5, cols=256)
+    assert buffers.swept_bytes == 5 * (256 * 2 + 8 * 4 + 8 * 4)
+    buffers = on_the_host(BEST, DType.BFLOAT16, rows=5, cols=256)
+    assert buffers.swept_bytes == 5 * (256 * 2 + 20 * 8 + 4 + 4 + 4)
     assert on_the_host("logsumexp").swept_bytes == on_the_host("logsumexp").bytes
 
 
 @pytest.mark.parametrize("name", ["softmax", "logsumexp"])
 def test_a_yardstick_reads_rows_of_its_own(
-    name: str, on_the_host: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+    name: str, on_the_host: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launches: list[Any] = []
     planned: list[Any] = []
@@ -101,7 +103,7 @@ def test_a_yardstick_reads_rows_of_its_own(
 @pytest.mark.parametrize("dtype", list(DType))
 @pytest.mark.parametrize("name", CHOICES)
 def test_choices_are_checked_by_their_reference(
-    name: str, dtype: DType, on_the_host: Callable[..., Arena]
+    name: str, dtype: DType, on_the_host: Callable[..., SharedBuffers]
 ) -> None:
     found = the_only_finding(on_the_host(name, dtype), computing(name))
     assert (found.status, found.note) == (Status.TIMED, "")
@@ -115,7 +117,7 @@ def columns_of(arrays: Any, name: str) -> Any:
 
 @pytest.mark.parametrize("name", CHOICES)
 def test_each_wrong_result_of_a_choice_is_seen(
-    name: str, on_the_host: Callable[..., Arena]
+    name: str, on_the_host: Callable[..., SharedBuffers]
 ) -> None:
     def is_other(arrays: Any) -> None:
         ids = columns_of(arrays, name)
@@ -142,7 +144,7 @@ def test_each_wrong_result_of_a_choice_is_seen(
         assert "is off by" in found.note
 
 
-def test_ranks_are_compared_too(on_the_host: Callable[..., Arena]) -> None:
+def test_ranks_are_compared_too(on_the_host: Callable[..., SharedBuffers]) -> None:
     def is_off(arrays: Any) -> None:
         arrays[3].flat[2] += 1
 
@@ -151,15 +153,17 @@ def test_ranks_are_compared_too(on_the_host: Callable[..., Arena]) -> None:
 
 
 @pytest.mark.parametrize("name", CHOICES)
-def test_of_equal_elements_any_may_be_chosen(name: str, on_the_host: Callable[..., Arena]) -> None:
-    arena = on_the_host(name)
-    for x, *_ in arena.sets:
+def test_of_equal_elements_any_may_be_chosen(
+    name: str, on_the_host: Callable[..., SharedBuffers]
+) -> None:
+    buffers = on_the_host(name)
+    for x, *_ in buffers.sets:
         x[...] = np.round(x)  # as those of bfloat16 are, of which many are equal
     if name == DEEPSEEK:
-        arena.sets[0][1][...] = 0
+        buffers.sets[0][1][...] = 0
 
     def other_of_equals(arrays: Any) -> None:
-        ids, x = columns_of(arrays, name), arena.sets[0][0]
+        ids, x = columns_of(arrays, name), buffers.sets[0][0]
         last = ids[:, -1]
         for row in range(len(x)):
             group = last[row] // 12 if name == DEEPSEEK else 0
@@ -168,54 +172,58 @@ def test_of_equal_elements_any_may_be_chosen(name: str, on_the_host: Callable[..
             free = [c for c in near if x[row, c] == x[row, last[row]] and c not in ids[row]]
             ids[row, -1] = free[-1] if free else last[row]
 
-    before = np.array(columns_of(arena.sets[0][-5 if name == BEST else -2 :], name))
-    found = the_only_finding(arena, computing(name, other_of_equals))
+    before = np.array(columns_of(buffers.sets[0][-5 if name == BEST else -2 :], name))
+    found = the_only_finding(buffers, computing(name, other_of_equals))
     assert found.status is Status.TIMED, found.note
-    assert (columns_of(arena.sets[0][-5 if name == BEST else -2 :], name) != before).any()
+    assert (columns_of(buffers.sets[0][-5 if name == BEST else -2 :], name) != before).any()
 
 
 def test_what_a_competitor_does_not_give_is_not_looked_at(
-    on_the_host: Callable[..., Arena],
+    on_the_host: Callable[..., SharedBuffers],
 ) -> None:
-    arena = on_the_host(BEST)
+    buffers = on_the_host(BEST)
 
-    def prepare(arena: Arena) -> Entrant:
+    def prepare(buffers: SharedBuffers) -> Entrant:
         def launch(i: int) -> None:
-            x, ids, _, best, columns, *_ = arena.sets[i]
-            exact = arena.problem.function.reference(x.astype("f8"), ids)
+            x, ids, _, best, columns, *_ = buffers.sets[i]
+            exact = buffers.problem.function.reference(x.astype("f8"), ids)
             best[...], columns[...] = exact[1:3]
 
         return Entrant(launch, gives=("top_log_probs", "top_ids"))
 
-    assert the_only_finding(arena, Peer("two", prepare)).status is Status.TIMED
+    assert the_only_finding(buffers, Peer("two", prepare)).status is Status.TIMED
 
 
-def of_torch(arena: Arena, torch: Any) -> Any:
-    """Return an arena of the host as its tensors are seen, one set of them."""
-    names = [operand.name for operand in arena.problem.results]
-    count = len(arena.problem.inputs)
-    arrays = [torch.from_numpy(a) if a.ndim else a.item() for a in arena.sets[0]]
+def of_torch(buffers: SharedBuffers, torch: Any) -> Any:
+    """Return an buffers of the host as its tensors are seen, one set of them."""
+    names = [operand.name for operand in buffers.problem.results]
+    count = len(buffers.problem.inputs)
+    arrays = [torch.from_numpy(a) if a.ndim else a.item() for a in buffers.sets[0]]
     results = [dict(zip(names, arrays[count:], strict=True))]
     return SimpleNamespace(
-        shape=arena.shape,
+        shape=buffers.shape,
         pairs=1,
         torch_inputs=[tuple(arrays[:count])],
         torch_x=arrays[:1],
         torch_results=results,
         torch_stream=None,
-        keeps=arena,  # whose memory that is
-        problem=arena.problem,
+        keeps=buffers,  # whose memory that is
+        problem=buffers.problem,
     )
 
 
 @pytest.mark.parametrize("name", [*CHOICES, "topk_softmax_k3_norm", "topk_softmax_k4_bias_g8of2"])
-def test_pytorchs_expression_is_the_function(name: str, on_the_host: Callable[..., Arena]) -> None:
+def test_pytorchs_expression_is_the_function(
+    name: str, on_the_host: Callable[..., SharedBuffers]
+) -> None:
     torch = pytest.importorskip("torch")
-    arena = on_the_host(name)
-    seen = of_torch(arena, torch)
-    values, ids = expression(arena.shape.function)(*seen.torch_inputs[0])
-    inputs = [np.asarray(each, np.float64) for each in arena.sets[0][: len(arena.problem.inputs)]]
-    exact = arena.problem.function.reference(*inputs)
+    buffers = on_the_host(name)
+    seen = of_torch(buffers, torch)
+    values, ids = expression(buffers.shape.function)(*seen.torch_inputs[0])
+    inputs = [
+        np.asarray(each, np.float64) for each in buffers.sets[0][: len(buffers.problem.inputs)]
+    ]
+    exact = buffers.problem.function.reference(*inputs)
     wanted = exact[1:3] if name == BEST else exact
     np.testing.assert_allclose(values, wanted[0], rtol=1e-5)
     np.testing.assert_array_equal(ids, wanted[1])
@@ -234,7 +242,7 @@ def launched(peer: str, seen: Any, monkeypatch: pytest.MonkeyPatch, **modules: A
 @pytest.mark.parametrize("name", ["topk_softmax_k8", DEEPSEEK])
 @pytest.mark.parametrize("peer", ["sglang", "vllm", "flashinfer.topk", "quack.topk"])
 def test_libraries_of_routers_are_called_as_they_want_to_be(
-    peer: str, name: str, on_the_host: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+    peer: str, name: str, on_the_host: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     seen = of_torch(on_the_host(name, cols=128), torch)
@@ -296,7 +304,7 @@ def test_a_bias_that_is_timed_is_exact_in_16_bits() -> None:
 
 @pytest.mark.parametrize("peer", ["torch.topk", "torch.compile-topk", "torch.topk-softgen"])
 def test_torch_gives_the_best_alone(
-    peer: str, on_the_host: Callable[..., Arena], monkeypatch: pytest.MonkeyPatch
+    peer: str, on_the_host: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch")
     seen = of_torch(on_the_host(BEST), torch)
@@ -312,7 +320,7 @@ def test_torch_gives_the_best_alone(
         assert launched(peer, router, monkeypatch).gives == ("weights", "ids")
 
 
-def test_a_function_without_a_choice_is_told(on_the_host: Callable[..., Arena]) -> None:
+def test_a_function_without_a_choice_is_told(on_the_host: Callable[..., SharedBuffers]) -> None:
     torch = pytest.importorskip("torch")
     seen = of_torch(on_the_host("logsumexp"), torch)
     (peer,) = named_peers(["torch.topk"])
@@ -327,15 +335,15 @@ def drawing(torch: Any, rows: int = 64, cols: int = 200) -> Any:
 
 def test_samples_that_are_outside_of_a_filter_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    arena = drawing(torch)
-    x, asked = arena.torch_x[0], []
+    buffers = drawing(torch)
+    x, asked = buffers.torch_x[0], []
 
     def sample(x: Any, **given: Any) -> Any:
         asked.append(given)
         return x.argmax(-1), x.amax(-1)
 
     monkeypatch.setattr(softgen, "sample", sample, raising=False)
-    entrant = softgen_sample(arena)
+    entrant = softgen_sample(buffers)
     entrant.launch(0)
     assert asked == [{"seed": 0, **SAMPLED}]
     assert entrant.objection is not None
@@ -354,8 +362,8 @@ def test_samples_that_are_outside_of_a_filter_are_wrong(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("peer", ["torch.multinomial", "torch.gumbel"])
 def test_torch_draws_columns(peer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
-    arena = drawing(torch)
-    entrant = launched(peer, arena, monkeypatch)
+    buffers = drawing(torch)
+    entrant = launched(peer, buffers, monkeypatch)
     assert entrant.objection is not None
     assert entrant.objection() == ""
     assert entrant.note == "temperature alone"
@@ -384,8 +392,8 @@ def test_flashinfer_draws_by_its_filters(peer: str, monkeypatch: pytest.MonkeyPa
         min_p_sampling_from_probs=drawn,
         top_k_top_p_sampling_from_probs=drawn,
     )
-    arena = drawing(torch)
-    entrant = launched(peer, arena, monkeypatch, flashinfer__sampling=module)
+    buffers = drawing(torch)
+    entrant = launched(peer, buffers, monkeypatch, flashinfer__sampling=module)
     assert entrant.objection is not None
     assert entrant.objection() == ""
     if peer == "flashinfer.sampling":
@@ -394,14 +402,16 @@ def test_flashinfer_draws_by_its_filters(peer: str, monkeypatch: pytest.MonkeyPa
         assert asked == [("softmax", 0.8), (50, 0.9)]
 
 
-def test_a_sample_that_is_objected_to_is_not_timed(on_the_host: Callable[..., Arena]) -> None:
-    arena = on_the_host("logsumexp")
+def test_a_sample_that_is_objected_to_is_not_timed(
+    on_the_host: Callable[..., SharedBuffers],
+) -> None:
+    buffers = on_the_host("logsumexp")
 
-    def prepare(said: str) -> Callable[[Arena], Entrant]:
-        return lambda arena: Entrant(lambda i: None, objection=lambda: said)
+    def prepare(said: str) -> Callable[[SharedBuffers], Entrant]:
+        return lambda buffers: Entrant(lambda i: None, objection=lambda: said)
 
     def finding(said: str) -> Finding:
-        race = Race(arena, Settings(), {})
+        race = Race(buffers, Settings(), {})
         race.admit(Peer("one", prepare(said)))
         return race.findings()[1]
 

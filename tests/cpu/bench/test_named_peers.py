@@ -11,12 +11,12 @@ import pytest
 
 from softgen.bench import host
 from softgen.bench.peers import AbsentError, Entrant, Field, Library, Peer
-from softgen.bench.player import host_samples
 from softgen.bench.race import Race, Settings
 from softgen.bench.record import Machine, Regime, Status, records_of
 from softgen.bench.roster import all_peers, named_peers, others, peers_for
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of
+from softgen.bench.torch_graphs import host_samples
 from softgen.cli.bench_table import own, ratios, remarks
 from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named
@@ -49,11 +49,11 @@ def prepared(peer: Peer, shape: Shape, monkeypatch: pytest.MonkeyPatch) -> list[
     monkeypatch.setattr("softgen.call.plan.plan", plan)
     monkeypatch.setattr("softgen.devices.gpu.compile.compile_many", compile_all)
     monkeypatch.setattr("softgen.bench.peers.launch_over", lambda *given, pdl: None)
-    arena: Any = SimpleNamespace(
-        shape=shape, problem=shape.problem, arch=arch_named("sm_90"), buffers=None, player=None
+    buffers: Any = SimpleNamespace(
+        shape=shape, problem=shape.problem, arch=arch_named("sm_90"), allocated=None, player=None
     )
-    arena.kernels = {}
-    made = peer.prepare(arena)
+    buffers.kernels = {}
+    made = peer.prepare(buffers)
     return [each.note for each in made.settings] if isinstance(made, Field) else [made.note]
 
 
@@ -161,8 +161,8 @@ def on_the_cpu(threads: int, x: Any) -> tuple[Entrant, Any]:
 
     out = np.full_like(x, np.nan)
     shape = Shape("online", DType(x.dtype.name), *x.shape)
-    arena: Any = SimpleNamespace(shape=shape, x=[Array()], y=[Array()])
-    return host._numpy(arena, threads), out
+    buffers: Any = SimpleNamespace(shape=shape, x=[Array()], y=[Array()])
+    return host._numpy(buffers, threads), out
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -186,15 +186,15 @@ def test_sixteen_bits_are_not_timed_on_the_cpu() -> None:
 
 def test_calls_of_the_host_are_timed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(np.cumsum([0, 0, 0.25, 0, 0.5, 0, 0.125, 9]))
-    monkeypatch.setattr("softgen.bench.player.time.perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr("softgen.bench.torch_graphs.time.perf_counter", lambda: float(next(clock)))
     assert host_samples(lambda i: None, 0.01) == pytest.approx([250000, 500000, 125000])
 
 
 @pytest.fixture
 def race(monkeypatch: pytest.MonkeyPatch) -> Race:
     """Return a race whose GPU is none, and whose checks all pass."""
-    arena: Any = SimpleNamespace(shape=SHAPE, poison=lambda: None)
-    made = Race(arena, Settings(seconds=0.001), {})
+    buffers: Any = SimpleNamespace(shape=SHAPE, poison=lambda: None)
+    made = Race(buffers, Settings(seconds=0.001), {})
     monkeypatch.setattr(made, "_checked", lambda name, entrant: _right(name, entrant))
     monkeypatch.setattr(made, "_sweeps", lambda: [])
     return made
@@ -220,7 +220,7 @@ def test_the_cpu_is_timed_after_all_others_and_is_no_competitor(
     monkeypatch.setattr(race, "_take_turns", turns)
     note = "NumPy 2, 1 thread of a CPU"
     entrant = Entrant(lambda i: order.append("cpu"), Library.HOST, note)
-    race.admit(Peer("numpy-one-thread", lambda arena: entrant))
+    race.admit(Peer("numpy-one-thread", lambda buffers: entrant))
     limit_found, found = race.findings()
     assert order[0] == "gpu"
     assert set(order[1:]) == {"cpu"}
@@ -239,7 +239,7 @@ def test_the_cpu_is_timed_after_all_others_and_is_no_competitor(
 def test_the_cpu_has_no_place_between_two_kernels(race: Race) -> None:
     race.chain = SimpleNamespace()  # type: ignore[assignment]
     race.settings = Settings(regime=Regime.WARM)
-    race.admit(Peer("numpy", lambda arena: Entrant(lambda i: None, Library.HOST)))
+    race.admit(Peer("numpy", lambda buffers: Entrant(lambda i: None, Library.HOST)))
     assert race.found["numpy"].status is Status.ABSENT
     assert race.found["numpy"].note == "runs on the CPU, between no two kernels"
 

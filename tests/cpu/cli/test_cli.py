@@ -262,3 +262,16 @@ def test_a_word_that_is_wider_than_the_terminal_stays_whole(tmp_path: Path) -> N
     words = ("cache", "clear")
     environment = {"SOFTGEN_CACHE_DIR": str(folder), "COLUMNS": "40", "FORCE_COLOR": "1"}
     assert str(folder) in subprocess_cli(*words, cwd=tmp_path, **environment).stderr
+
+
+def test_a_strategy_of_a_checkout_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "softgen/strategies").mkdir(parents=True)
+    (tmp_path / "softgen/strategies/mine.py").touch()
+    told = refused(2, "show", "mine_b128", "--cols", 8)
+    assert "unknown variant 'mine_b128'" in told
+    assert "The checkout here has softgen/strategies/mine.py" in told
+    assert told.endswith("install the checkout with `pip install -e .`")
+    assert "checkout" not in refused(2, "show", "yours_b128", "--cols", 8)

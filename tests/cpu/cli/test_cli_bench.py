@@ -60,7 +60,7 @@ def fake_run(
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU, and that measuring on it is quick."""
     monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: None)
-    monkeypatch.setattr("softgen.bench.runner.run", fake_run)
+    monkeypatch.setattr("softgen.bench.race.run", fake_run)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -281,7 +281,7 @@ def test_the_help_names_the_judges_that_are_not_run_by_default() -> None:
     told = " ".join(ok("bench", "--help").stdout.replace("│", " ").split())
     judges = ("softgen-again", "softgen-exhaustive", "softgen-invariant")
     assert all(judge in told for judge in judges)
-    assert "with what belongs to a suite; in suite drawn softgen-again too" in told
+    assert "and those of a suite; softgen-again too in suite drawn" in told
     default = {peer.name for peer in peers_for(shapes_of(["llm"])[0], None)}
     assert not default.intersection(judges)
     assert {peer.name for peer in peers_for(shapes_of(["drawn"])[0], None)} - default == {

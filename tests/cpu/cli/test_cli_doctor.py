@@ -58,7 +58,7 @@ def test_what_is_missing_comes_with_the_command_that_gets_it(
     result = ok("doctor")
     assert "NVRTC is broken" in result.stdout
     assert "in two lines" not in result.stdout
-    assert "to get NVRTC: pip install 'softgen[cuda13]'" in result.stdout
+    assert "to get NVRTC: pip install '.[cuda13]'" in result.stdout
 
 
 @pytest.mark.usefixtures("host_built")

@@ -126,7 +126,10 @@ def test_without_matplotlib_the_file_is_written_and_the_way_to_the_picture_told(
         (("--strategy", "saf", "--grid", "x.csv"), "unknown strategy 'saf'; did you mean 'safe'"),
         (("--strategy", "safe", "--grid", "x.png"), "x.png is no .csv file"),
         (("--strategy", "safe", "--grid", "no/x.csv"), "a folder that does not exist"),
-        (("--strategy", "safe", "--grid", "x.csv", "--budget", "1"), "--budget is of a tuning"),
+        (
+            ("--strategy", "safe", "--grid", "x.csv", "--budget", "1"),
+            "--budget cannot be given with --grid",
+        ),
         (
             ("--strategy", "safe", "--grid", "x.csv", "--out-dtype", "float64"),
             "leave --out-dtype out",
@@ -144,8 +147,8 @@ def test_a_search_checks_times_and_names_what_it_cannot_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class FakeRace:
-        def __init__(self, arena: Any, settings: Any, spent: Any) -> None:
-            self.arena = arena
+        def __init__(self, buffers: Any, settings: Any, spent: Any) -> None:
+            self.buffers = buffers
 
         def findings(self) -> list[Finding]:
             return [Finding("limit", Status.TIMED, 5.0)]
@@ -165,13 +168,13 @@ def test_a_search_checks_times_and_names_what_it_cannot_time(
                 yield SimpleNamespace(variant=source.variant, local_bytes=8 * (label == "safe_b32"))
 
     shape = Shape("grid", DType.FLOAT32, 128, 1024)
-    arena = SimpleNamespace(problem=shape.problem, arch=ARCH)
-    monkeypatch.setattr(grid, "Arena", lambda shape: arena)
+    buffers = SimpleNamespace(problem=shape.problem, arch=ARCH)
+    monkeypatch.setattr(grid, "SharedBuffers", lambda shape: buffers)
     monkeypatch.setattr(grid, "Race", FakeRace)
     monkeypatch.setattr(grid, "machine", lambda: HERE)
     monkeypatch.setattr(grid, "compile_many", compile_all)
     monkeypatch.setattr(
-        grid, "entrant_of", lambda kernel, arena: f"entrant of {kernel.variant.strategy.label}"
+        grid, "entrant_of", lambda kernel, buffers: f"entrant of {kernel.variant.strategy.label}"
     )
     done: list[tuple[int, int]] = []
     records = grid.search(shape, "safe", lambda *each: done.append(each))

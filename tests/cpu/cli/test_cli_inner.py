@@ -87,8 +87,8 @@ def test_an_axis_of_one_element_and_one_that_is_not_there(tmp_path: Path) -> Non
     assert (np.load(tmp_path / "y.npy") == 1).all()
     for words, message in (
         ((*run, "--axis", 3), "--axis 3: an array of shape (2, 1, 7) has axes -3 to 2"),
-        ((*run, "--axis", 1, "--inner", 7), "--axis is of --input, and goes without --inner"),
-        (("run", "--axis", 1), "--axis is of --input"),
+        ((*run, "--axis", 1, "--inner", 7), "--axis needs --input, and cannot be given"),
+        (("run", "--axis", 1), "--axis needs --input"),
         ((*run, "--axis", 0, "--variant", "softmax_f64_2_in6_safe_b64"), "is for --inner 6, and"),
     ):
         done = cli(*words)

@@ -60,7 +60,7 @@ def test_show_works_and_says_how_to_get_nvrtc(tmp_path: Path, prelude: str) -> N
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout == generate("softmax", "float32", 1000, variant="safe").text
     assert "registers and occupancy unknown" in ran.stderr
-    assert "pip install 'softgen[cuda13]'" in ran.stderr
+    assert "pip install '.[cuda13]'" in ran.stderr
 
 
 @without_cupy
@@ -83,7 +83,7 @@ def test_asking_for_a_gpu_exits_with_3_and_says_how_to_get_cupy(
     assert ran.returncode == 3, ran.stderr
     failure = json.loads(ran.stdout)
     assert failure["kind"] == "NoDeviceError"
-    assert "pip install 'softgen[cuda13]'" in failure["error"]
+    assert "pip install '.[cuda13]'" in failure["error"]
 
 
 @without_cupy

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.usefixtures("host_built")
 def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Claim that there is a GPU, and that measuring on it is quick."""
     monkeypatch.setattr("softgen.devices.gpu.device.unavailable_reason", lambda: None)
-    monkeypatch.setattr("softgen.bench.runner.run", fake_run)
+    monkeypatch.setattr("softgen.bench.race.run", fake_run)
     monkeypatch.setattr(grid, "search", fake_search)
 
 

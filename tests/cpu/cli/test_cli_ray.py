@@ -92,7 +92,7 @@ def test_an_address_where_nothing_is(ray: Any) -> None:
 def test_without_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     told = refused(group.FAILED, "tune", "--shape", "8x8", "--ray", "local")
-    assert "install it with `pip install 'softgen[ray]'`" in told
+    assert "install it with `pip install '.[ray]'`" in told
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from softgen.cli import group, output
 from softgen.cli import run as run_module
-from softgen.cli.run_compute import Computed, compute
+from softgen.cli.run import Computed, compute
 from softgen.disk.owned import sealed
 from softgen.source.generate import generate
 from tests.helpers.cli_helpers import cli, document, ok, refused, subprocess_cli

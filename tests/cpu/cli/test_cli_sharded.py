@@ -22,6 +22,8 @@ def test_list_show_and_emit(tmp_path: Path) -> None:
     (entry,) = files.values()
     assert entry["problem"]["layout"] == "sharded"
     assert [each["name"] for each in entry["operands"]][2:5] == ["mailboxes", "mailbox", "alarm"]
+    explained = document(ok("explain", "4096x64128", *asked[2:], "--arch", "sm_90", "--json"))
+    assert (explained["layout"], explained["variant"]) == ("sharded", names[0])
     shown = ok("show", NAME, "--sharded").stdout
     assert "const long long* mailboxes" in shown
     (alarm,) = re.findall(r"//   alarm:   (.*\n(?://     .*\n)*)", shown)

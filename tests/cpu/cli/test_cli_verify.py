@@ -18,7 +18,7 @@ import pytest
 
 from softgen.cli import group, output
 from softgen.cli import verify as verify_command
-from tests.helpers.cli_helpers import ROOT, cli, document, ok, subprocess_cli
+from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
 
 REPORT = {
     "checked": 5,
@@ -63,6 +63,7 @@ def test_without_options_everything_is_verified_on_the_cpu(asked: dict[str, Any]
         "variants": None,
         "dtypes": None,
         "functions": None,
+        "cols": None,
     }
 
 
@@ -230,3 +231,14 @@ def test_list_names_what_would_run() -> None:
     assert f"{len(names)} kernels" in result.stderr
     assert document(ok("verify", *options, "--json")) == {"variants": names}
     assert len(ok("verify", *options, "--all").stdout.split()) >= len(names)
+
+
+def test_a_width_is_verified_that_is_asked_for() -> None:
+    options = ("--list", "--dtype", "float16", "--function", "softmax", "--cols", 12345)
+    names = ok("verify", *options, "--cols", 33).stdout.split()
+    assert {re.match(r"softmax_f16_(\d+)_", name)[1] for name in names} == {"12345", "33"}  # type: ignore[index]
+    assert any("_cluster_" in name for name in names)
+    (one,) = ok("verify", "--list", "--variant", "safe_b128", *options[1:]).stdout.split()
+    assert one == "softmax_f16_12345_safe_b128"
+    told = refused(2, "verify", "--list", "--variant", "softmax_f32_8_safe_b128", "--cols", 9)
+    assert told.endswith("of float16, bfloat16, float32, float64 with 9 columns")

@@ -349,7 +349,7 @@ def without_imports(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
         monkeypatch.delitem(sys.modules, name)
 
 
-PIP = re.escape("pip install 'softgen[cuda13]'")
+PIP = re.escape("pip install '.[cuda13]'")
 
 
 @pytest.mark.usefixtures("fresh_look")

@@ -22,7 +22,7 @@ def clang_format() -> str:
     """Return the clang-format beside this Python, else the one on the path."""
     beside = Path(sys.executable).with_name("clang-format")
     found = str(beside) if beside.exists() else shutil.which("clang-format")
-    assert found, "clang-format is part of softgen[dev]: pip install 'softgen[dev]'"
+    assert found, "clang-format is missing: pip install '.[dev]'"
     return found
 
 

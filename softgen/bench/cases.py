@@ -1,4 +1,4 @@
-"""The hooks that are timed: what a call is given beside x, and the exact result of some rows."""
+"""What is timed beside calls on contiguous rows: calls on views, and calls with hooks."""
 
 from __future__ import annotations
 
@@ -13,9 +13,26 @@ from softgen.spec.functions.base import Function
 Given = dict[str, Any]
 
 SCALE = 0.125  # 1 / sqrt(64), of heads with 64 elements
-SHOWN = 0.9  # of a mask's elements
+SHOWN = 0.9  # the share of a mask's elements that are True
 PERIOD = 1 << 20  # the random values of a large array repeat
-MOST_DEVIATIONS = 6.0  # of the share of dropped elements from p, in standard deviations
+MOST_DEVIATIONS = 6.0  # standard deviations by which the share of dropped elements may miss p
+
+# The views that are timed, for CuPy's arrays and PyTorch's tensors. x is (batch, head, query, key);
+# for the last view it has long rows.
+VIEWS: dict[str, Callable[[Any], Any]] = {
+    "x[..., :1000]": lambda x: x[..., :1000],
+    "x[..., :1001]": lambda x: x[..., :1001],
+    "x[..., 3:1003]": lambda x: x[..., 3:1003],
+    "x[..., 5:38]": lambda x: x[..., 5:38],
+    "x[..., :4000]": lambda x: x[..., :4000],
+    "x[:, :, ::2]": lambda x: x[:, :, ::2],
+    "x[:, 1]": lambda x: x[:, 1],
+    "x[:, 1:3, :, :2048]": lambda x: x[:, 1:3, :, :2048],
+    "x[:, :6, ::2]": lambda x: x[:, :6, ::2],
+    "x[::2, ::2, ::2, :512]": lambda x: x[::2, ::2, ::2, :512],
+    "x.swapaxes(0, 1)": lambda x: x.swapaxes(0, 1),
+    "x[:, :131000]": lambda x: x[:, :131000],
+}
 
 
 @dataclass(frozen=True)
@@ -69,7 +86,7 @@ def _key_bias(shape: tuple[int, ...]) -> Any:
 
 
 def _lengths(shape: tuple[int, ...]) -> Any:
-    """Return a length for each of the batch: of four 1/4, 2/4, 3/4 and 4/4 of the keys."""
+    """Return a length for each of the batch: 1/4, 2/4, 3/4 and 4/4 of the keys, in turn."""
     import numpy as np
 
     quarters = np.arange(shape[0]) % 4 + 1
@@ -104,9 +121,9 @@ class Exact:
     """The exact results of a call with hooks, by arithmetic in float64.
 
     Args:
-        function: what is computed; of one result.
-        shape: of x.
-        given: the arguments, arrays of NumPy's or CuPy's.
+        function: what is computed; it has one result.
+        shape: the shape of x.
+        given: the arguments; arrays are NumPy's or CuPy's.
     """
 
     def __init__(

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from softgen.bench.cases import HOOKED, VIEWS, Exact
 from softgen.bench.check import CHUNK, chosen_columns
-from softgen.bench.hooked import HOOKED, Exact
 from softgen.bench.shape import Shape
-from softgen.bench.views import VIEWS
 from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player
@@ -25,20 +24,21 @@ from softgen.spec.problem import Problem
 from softgen.tuning.measure import Buffers, memory
 
 
-class Arena:
+class SharedBuffers:
     """Rotating sets of operands for one shape, and the stream that everything runs on.
 
     Launch i of a competitor reads input i and writes output i, the first operand and the first
     result of set i; the numbers wrap around, as they do for the tuner (`measure.Rotation`).
 
-    Chained, input i + 1 is output i. Of a view a set has the whole array, and arrays are the view.
+    If launches are chained, input i + 1 is output i. If x is a view, a set holds the whole array,
+    and the arrays here are views of it.
 
     Raises InvalidValueError if one set does not fit in half of the free memory, if launches of the
     function, or of a view, cannot be chained, or if the function takes an array that is broadcast.
 
     Attributes:
         problem: what is computed of the operands; without the shape's hook.
-        kernels: those of softgen's that were chosen so far, by the arguments of the choice.
+        kernels: softgen's kernels that were chosen so far, by the arguments of the choice.
     """
 
     def __init__(self, shape: Shape, *, chained: bool = False) -> None:
@@ -65,12 +65,12 @@ class Arena:
         whole = (
             self.problem if cols == shape.cols else Problem.of(shape.function, shape.dtype, cols)
         )
-        self.buffers = Buffers.allocate(whole, rows, whole=True)
+        self.allocated = Buffers.allocate(whole, rows, whole=True)
         if chained:
             if shape.case and shape.case.view:
                 raise InvalidValueError("launches of a view cannot be chained: results are whole")
-            self.buffers = self.buffers.chained(self.problem)
-        self.buffers.chill(self.player)
+            self.allocated = self.allocated.chained(self.problem)
+        self.allocated.chill(self.player)
         self._fill_other_inputs()
         # The buffers were filled on another stream, and this one waits for none.
         self.player.cupy.cuda.runtime.deviceSynchronize()
@@ -78,7 +78,7 @@ class Arena:
     @property
     def pairs(self) -> int:
         """Number of sets of buffers."""
-        return len(self.buffers.arguments)
+        return len(self.allocated.arguments)
 
     @property
     def bytes(self) -> int:
@@ -94,17 +94,17 @@ class Arena:
     def sets(self) -> list[tuple[Any, ...]]:
         """Each set's operands in their order: CuPy arrays as a caller has them; NumPy's numbers."""
         operands = self.problem.operands
-        return [tuple(map(self._operand, each, operands)) for each in self.buffers.arguments]
+        return [tuple(map(self._operand, each, operands)) for each in self.allocated.arguments]
 
     @functools.cached_property
     def x(self) -> list[Any]:
-        """The inputs as CuPy arrays: of shape (rows, cols), or that of the case."""
+        """The inputs as CuPy arrays, whose shape is (rows, cols) or that of the case."""
         return [arrays[0] for arrays in self.sets]
 
     @functools.cached_property
     def y(self) -> list[Any]:
         """The outputs as CuPy arrays: as x, or without its axis for one number a row."""
-        return [arrays[self.buffers.results[0]] for arrays in self.sets]
+        return [arrays[self.allocated.results[0]] for arrays in self.sets]
 
     @functools.cached_property
     def torch_inputs(self) -> list[tuple[Any, ...]]:
@@ -126,7 +126,7 @@ class Arena:
     def torch_results(self) -> list[dict[str, Any]]:
         """Each set's results as PyTorch tensors, by name."""
         names = [operand.name for operand in self.problem.results]
-        found = [[self._tensor(arrays[i]) for i in self.buffers.results] for arrays in self.sets]
+        found = [[self._tensor(arrays[i]) for i in self.allocated.results] for arrays in self.sets]
         return [dict(zip(names, tensors, strict=True)) for tensors in found]
 
     @functools.cached_property
@@ -134,7 +134,7 @@ class Arena:
         """Contiguous arrays of the shape of x, in the memory that x is a view of."""
         x, case = self.problem.operands[0], self.shape.case
         shape = case.x_shape if case else x.shape(self.shape.rows, self.shape.cols)
-        return [self._array(address, x, shape) for address in self.buffers.inputs]
+        return [self._array(address, x, shape) for address in self.allocated.inputs]
 
     @functools.cached_property
     def given(self) -> Mapping[str, Any]:
@@ -180,8 +180,8 @@ class Arena:
                 if self.problem.writes_elements and len(self.problem.element_inputs) == 2
                 else ()
             )
-            which = (0, *second, self.buffers.results[0])
-            return [tuple(words[i] for i in which) for words in self.buffers.arguments]
+            which = (0, *second, self.allocated.results[0])
+            return [tuple(words[i] for i in which) for words in self.allocated.arguments]
         step = -(-self.swept_bytes // 256) * 256
         self._swept = memory(2 * self.pairs * step)
         first = self._swept.data.ptr
@@ -211,8 +211,8 @@ class Arena:
 
     def poison(self) -> None:
         """Fill the results of the first set with NaN, so that what is not written shows."""
-        memset, first = self.player.cupy.cuda.runtime.memsetAsync, self.buffers.arguments[0]
-        for which, operand in zip(self.buffers.results, self.problem.results, strict=True):
+        memset, first = self.player.cupy.cuda.runtime.memsetAsync, self.allocated.arguments[0]
+        for which, operand in zip(self.allocated.results, self.problem.results, strict=True):
             memset(first[which], 0xFF, self._size(operand), self.player.stream.ptr)
 
     def _size(self, operand: Operand) -> int:
@@ -255,7 +255,7 @@ class Arena:
     def _array(self, pointer: int, operand: Operand, shape: tuple[int, ...]) -> Any:
         cupy, dtype = self.player.cupy, numpy_dtype(operand.dtype)
         size = math.prod(shape) * dtype.itemsize
-        owned = cupy.cuda.UnownedMemory(pointer, size, self.buffers)
+        owned = cupy.cuda.UnownedMemory(pointer, size, self.allocated)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(owned, 0))
 
     def _tensor(self, array: Any) -> Any:

@@ -57,8 +57,8 @@ def _logsumexp_backward(x: Any, lse: Any, upstream: Any) -> Any:
     return (x - lse[:, None]).exp() * upstream[:, None]
 
 
-# Of rows of logits, by softgen's names: what a kernel takes, in its order. Each gives the first
-# result of the kernel, and no other.
+# Expressions of rows of logits, by softgen's names for the functions. Their arguments are those of
+# the kernel, in its order. Each gives the first result of the kernel, and no other.
 OF_LOGITS: dict[str, Expression] = {
     "cross_entropy": _cross_entropy,
     "cross_entropy_grad": _cross_entropy_grad,

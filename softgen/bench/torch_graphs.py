@@ -12,7 +12,7 @@ from softgen.devices.gpu.replay import Launch, Work
 LEAST_HOST_SAMPLES = 3
 
 
-class TorchPlayer:
+class TorchGraphs:
     """Captures work of PyTorch on `stream`, a player's stream as PyTorch sees it.
 
     A graph of PyTorch's own brings a pool of memory: what is allocated in the capture stays with

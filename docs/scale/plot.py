@@ -1,7 +1,8 @@
 """The plot of scaling over GPUs: times as measured, and lines as predicted.
 
-`python -m softgen.bench.scale_plot times.csv plot.png` draws it. The table has the columns
-function, gpus, rows, columns, us_eager and us_graph, as docs/scale/scaling.csv does.
+    python docs/scale/plot.py docs/scale/scaling.csv docs/scale/scaling.png
+
+The table has the columns function, gpus, rows, columns, us_eager and us_graph.
 """
 
 from __future__ import annotations
