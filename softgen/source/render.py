@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,9 @@ COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
+
+# A comment, or a string, in which slashes are none and which stays. Compiled at its first use.
+_COMMENT = r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*(?s:.*?)\*/'
 
 # Where the template of a strategy lies.
 STRATEGY_FOLDERS = ("strategies", "strategies/lessons")
@@ -59,6 +63,13 @@ class Source:
     def sha256(self) -> str:
         """Digest of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def code_sha256(self) -> str:
+        """Digest of the text without comments and blank lines: of what is compiled."""
+        code = re.sub(_COMMENT, lambda found: found[1] or "", self.text)
+        lines = filter(None, map(str.rstrip, code.splitlines()))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def template_directory() -> Path:

@@ -101,7 +101,7 @@ def environment(device: int) -> dict[str, str | int]:
     cupy = require_device()
     from cupy_backends.cuda.libs import nvrtc
 
-    from softgen.source.digest import added_strategies
+    from softgen.source.store import added_strategies
 
     arch = arch_of(device)
     found: dict[str, str | int] = {
