@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-from softgen import moved as moved
 from softgen.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as typing has it, whose import is most of that of softgen

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import softgen
-from softgen import moved
 from softgen.spec.layouts import Columns
 from softgen.strategies.faults import COLUMNAR, LESSONS
 from softgen.strategies.registry import all_strategies
@@ -81,26 +78,6 @@ def test_the_old_name_of_function_names_the_new_one() -> None:
         _ = softgen.Algorithm
     assert not hasattr(softgen, "Algorithm")
     assert softgen.Function.of("logsumexp").name == "logsumexp"
-
-
-def test_an_old_place_of_a_module_names_the_new_one() -> None:
-    for old, new in (
-        ("softgen.arch", "softgen.spec.arch"),
-        ("softgen.emulator", "softgen.devices.emulator"),
-        ("softgen.texts", "softgen.source.store"),
-        ("softgen.strategies.serial", "softgen.strategies.lessons.serial"),
-    ):
-        with pytest.raises(
-            ModuleNotFoundError, match=re.escape(f"there is no {old}; it is {new} now")
-        ):
-            importlib.import_module(old)
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'softgen\.nothing'"):
-        importlib.import_module("softgen.nothing")
-
-
-def test_every_module_that_was_renamed_is_where_the_error_says() -> None:
-    for place in moved.RENAMED.values():
-        assert (Path(moved.__file__).parent / f"{place}.py").is_file()
 
 
 KEEP = """
