@@ -16,7 +16,7 @@ from softgen.cli.run_compute import compute
 from softgen.cli.run_input import Files, Request, axis_before, elements_behind, save_npy
 from softgen.cli.run_report import describe, print_report
 from softgen.errors import InvalidValueError
-from softgen.faults import AUTHORS
+from softgen.plugins import AUTHORS
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import MOST_INNER, AnyWidth, layout_behind

@@ -13,9 +13,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from softgen import plugins
 from softgen.disk import checked, folders, owned
-from softgen.source.render import PACKAGE, Source, render, strategy_template, template_directory
-from softgen.strategies.faults import PACKAGES, SHIPPED
+from softgen.source.render import PACKAGE, Source, own_parts, render, template_directory
 from softgen.strategies.variants import Variant
 from softgen.version import __version__
 
@@ -27,8 +27,10 @@ ROOMS = ("source", "spec", "strategies")
 
 def source_of(variant: Variant) -> Source:
     """Return the source of `variant`, as `render` does, from disk where it was kept."""
-    made_by = (variant.name, state())
-    name = f"{'-'.join(made_by)}.txt"
+    own = _state_of_own(variant)
+    if own is None:
+        return render(variant)
+    made_by, name = (variant.name, state(), *own), f"{variant.name}-{state()}.txt"
     text = _text_of(variant, checked.read(KIND, name, made_by))
     if text is not None:
         return Source.of(variant, text)
@@ -52,33 +54,36 @@ def state() -> str:
     return hashlib.sha256("\n".join(found).encode()).hexdigest()[:16]
 
 
+def _state_of_own(variant: Variant) -> tuple[str, ...] | None:
+    """Return the names, sizes and times of the files of what is not softgen's own in a variant.
+
+    None where something of it has no file, so that nothing tells when it changes.
+    """
+    found: list[str] = []
+    parts = own_parts(variant)
+    for _, item, _ in parts:
+        modules = plugins.modules_of(plugins.class_of(item))
+        if modules is None:
+            return None
+        found += map(_look, modules)
+    for folder in plugins.template_folders() if parts else ():
+        found += sorted(_looks(folder))
+    return tuple(found)
+
+
 def _looks(folder: str | Path) -> Iterator[str]:
     """Yield the name, size and time of each module and template in a folder."""
     with os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.endswith((".py", ".j2")):
-                status = entry.stat()
-                yield f"{entry.path} {status.st_size} {status.st_mtime_ns}"
+                yield _look(entry)
             elif entry.is_dir() and entry.name != "__pycache__":
                 yield from _looks(entry.path)
 
 
-def added_strategies() -> str:
-    """Return a digest of the strategies that do not come with softgen; empty without any.
-
-    A choice is made again where there is another one, or one has changed: it may win. Of softgen's
-    own a winner is kept as long as its own text is.
-    """
-    digest, some = hashlib.sha256(), False
-    for package in PACKAGES:
-        folder = PACKAGE.joinpath(*package.split(".")[1:])
-        for path in sorted(folder.glob("*.py")):
-            if path.stem not in SHIPPED | {"__init__"}:
-                template = template_directory() / strategy_template(path.stem)
-                for each in (path, template):
-                    digest.update(each.read_bytes() if each.is_file() else b"")
-                some = True
-    return digest.hexdigest()[:16] if some else ""
+def _look(file: os.DirEntry[str] | Path) -> str:
+    status = file.stat()
+    return f"{os.fspath(file)} {status.st_size} {status.st_mtime_ns}"
 
 
 def _delete_others(folder: Path) -> None:
