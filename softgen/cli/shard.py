@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from softgen.errors import InvalidValueError
-from softgen.tuning.handout import Task, largest_first
+from softgen.tuning.work_queue import Task, largest_first
 
 # Of a launcher: the variables that say which process this is, of how many, and which of this
 # machine. Slurm sets SLURM_NTASKS, and SLURM_PROCID as 0, in a batch script too, which is one

@@ -21,7 +21,7 @@ from softgen.spec.functions.softmax import SOFTMAX
 from softgen.spec.layouts import layout_behind
 from softgen.spec.problem import Problem
 from softgen.strategies.select import describe as describe_problem
-from softgen.tuning.handout import Task
+from softgen.tuning.work_queue import Task
 
 if TYPE_CHECKING:
     from softgen.tuning.entry import Entry

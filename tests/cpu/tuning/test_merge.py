@@ -14,8 +14,8 @@ from softgen.cli import group
 from softgen.disk import files
 from softgen.errors import InvalidValueError
 from softgen.tuning import cache
+from softgen.tuning.cache import Merged, merge
 from softgen.tuning.entry import SCHEMA, Entry, Key, Timing
-from softgen.tuning.merge import Merged, merge
 from tests.cpu.tuning.test_cache import ENVIRONMENT, make_entry
 from tests.helpers.cli_helpers import document, ok, refused
 
