@@ -180,7 +180,7 @@ def _text(variant: Variant, arch: Arch | None) -> str:
 
     path = strategy_template(variant.strategy.name)
     folders = plugins.template_folders() if own_parts(variant) else ()
-    template = _with_folders(folders).get_template(path)
+    template = (_with_folders(folders) if folders else environment()).get_template(path)
     given = context(variant, arch)
     return template.render(template=path, options=" ".join(COMPILE_OPTIONS), **given)
 
@@ -188,8 +188,6 @@ def _text(variant: Variant, arch: Arch | None) -> str:
 @functools.lru_cache(maxsize=8)
 def _with_folders(folders: tuple[Path, ...]) -> jinja2.Environment:
     """Return the environment that also finds templates in folders of what was added."""
-    if not folders:
-        return environment()
     import jinja2
 
     loader = jinja2.FileSystemLoader((template_directory(), *folders))
