@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 
-from softgen import moved as moved
 from softgen.version import __version__ as __version__
 
 TYPE_CHECKING = False  # as typing has it, whose import is most of that of softgen
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
         EmulationError,
         ExchangeError,
         FunctionError,
-        FunctionWarning,
         IllegalVariantError,
         InvalidTypeError,
         InvalidValueError,
@@ -29,9 +27,10 @@ if TYPE_CHECKING:
         NoDeviceError,
         NoRoomError,
         NotSupportedError,
+        PluginError,
+        PluginWarning,
         SoftgenError,
         StrategyError,
-        StrategyWarning,
         VerificationError,
     )
     from softgen.source.generate import generate
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from softgen.spec.dtypes import DType
     from softgen.spec.functions.base import Function
     from softgen.spec.problem import Problem
+    from softgen.strategies.own import register
 
 __all__ = [
     "Arch",
@@ -50,7 +50,6 @@ __all__ = [
     "ExchangeError",
     "Function",
     "FunctionError",
-    "FunctionWarning",
     "IllegalVariantError",
     "InvalidTypeError",
     "InvalidValueError",
@@ -59,10 +58,11 @@ __all__ = [
     "NoDeviceError",
     "NoRoomError",
     "NotSupportedError",
+    "PluginError",
+    "PluginWarning",
     "Problem",
     "SoftgenError",
     "StrategyError",
-    "StrategyWarning",
     "VerificationError",
     "__version__",
     "cross_entropy",
@@ -80,6 +80,7 @@ __all__ = [
     "partial",
     "plan",
     "project",
+    "register",
     "sample",
     "softmax",
     "softmax_backward",
@@ -109,6 +110,7 @@ _HOME = {
     "partial": "softgen.call.api",
     "plan": "softgen.call.plan",
     "project": "softgen.source.project_folder",
+    "register": "softgen.strategies.own",
     "sample": "softgen.call.sampling",
     "softmax": "softgen.call.api",
     "softmax_backward": "softgen.call.gradients",

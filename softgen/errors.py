@@ -33,20 +33,20 @@ class NoDeviceError(SoftgenError, RuntimeError):
     """A GPU was asked for and none can be used."""
 
 
-class StrategyError(SoftgenError, RuntimeError):
+class PluginError(SoftgenError, RuntimeError):
+    """What was added to softgen fails; the message says where, `__cause__` why."""
+
+
+class PluginWarning(RuntimeWarning):
+    """A package's plugin for softgen cannot be used, and is left out; the others work."""
+
+
+class StrategyError(PluginError):
     """A strategy that was added to softgen fails; the message says where, `__cause__` why."""
 
 
-class StrategyWarning(RuntimeWarning):
-    """A strategy that was added to softgen cannot be used, and is left out; the others work."""
-
-
-class FunctionError(SoftgenError, RuntimeError):
+class FunctionError(PluginError):
     """A function that was added to softgen fails; the message says where, `__cause__` why."""
-
-
-class FunctionWarning(RuntimeWarning):
-    """A function that was added to softgen cannot be used, and is left out; the others work."""
 
 
 class CompileError(SoftgenError, RuntimeError):

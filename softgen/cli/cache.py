@@ -132,7 +132,7 @@ def merge_folders(
     Choices for other devices, compilers or drivers stand beside each other. Everything is read
     before anything is stored.
     """
-    from softgen.tuning.merge import merge
+    from softgen.tuning.cache import merge
 
     merged = merge(paths)
     if json:

@@ -76,6 +76,7 @@ def _probes() -> Iterator[_Probe]:
     yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
     yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
     yield "torch", False, f"pip install '.[torch]' {CLONE}", functools.partial(_version, "torch")
+    yield "plugins", False, "mend the package, or uninstall it", _plugins
     yield "matching versions", False, f"pip install . {CLONE}", _matching_versions
 
 
@@ -87,8 +88,8 @@ class _Mendable(Exception):
         self.fix = fix
 
 
-class _WrongSetting(Exception):
-    """What a probe raises of a variable of the environment that cannot be read."""
+class _Wrong(Exception):
+    """What a probe raises of what is there and cannot be used: a variable, a package."""
 
 
 def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Finding:
@@ -97,7 +98,7 @@ def _probed(name: str, required: bool, fix: str, probe: Callable[[], str]) -> Fi
     except Exception as error:  # whatever a broken installation throws belongs into the report
         reason = str(error).strip() or type(error).__name__
         fix = error.fix if isinstance(error, _Mendable) else fix
-        wrong = isinstance(error, _WrongSetting)
+        wrong = isinstance(error, _Wrong)
         return Finding(name, False, reason.splitlines()[0], required, fix, wrong)
 
 
@@ -160,7 +161,7 @@ def _settings() -> str:
         plain = "" if dependent.is_wanted() else ", plain launches"
         told = ", choices told on stderr" if policy.debugging() else ""
     except InvalidValueError as error:
-        raise _WrongSetting(str(error)) from error
+        raise _Wrong(str(error)) from error
     return f"tuning {mode}, at most {budget:g} s{invariant}{plain}{told}"
 
 
@@ -198,6 +199,18 @@ def _gpu() -> str:
         raise LookupError(reason)
     found = describe()
     return f"{found['device']} ({found['arch']}), driver {found['driver']}"
+
+
+def _plugins() -> str:
+    """Import what packages bring; one that fails is left out, and the first of them is told."""
+    from softgen.plugins import plugins
+
+    found = plugins()
+    for plugin in found:
+        if plugin.error is not None:
+            raise _Wrong(f"{plugin.package}: {plugin.error}") from plugin.error
+    brought = [f"{e.kind} {e.name} of {plugin.package}" for plugin in found for e in plugin.added]
+    return ", ".join(brought) or "none"
 
 
 def _matching_versions() -> str:

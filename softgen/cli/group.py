@@ -16,13 +16,12 @@ from typer.core import TyperCommand, TyperGroup
 
 from softgen.cli.output import document, fail, hold, note, release, warn
 from softgen.errors import (
-    FunctionWarning,
     IllegalVariantError,
     InvalidTypeError,
     InvalidValueError,
     NoDeviceError,
+    PluginWarning,
     SoftgenError,
-    StrategyWarning,
     VerificationError,
 )
 from softgen.logs import printable
@@ -214,7 +213,7 @@ def _warnings_in_lines() -> Iterator[None]:
     otherwise = warnings.showwarning
 
     def show(message: Any, category: type[Warning], *where: Any, **more: Any) -> None:
-        if issubclass(category, StrategyWarning | FunctionWarning):
+        if issubclass(category, PluginWarning):
             hold(str(message))
         else:
             otherwise(printable(str(message), keep="\n"), category, *where, **more)

@@ -18,7 +18,7 @@ from softgen.cli.numbers import whole_option
 from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
-from softgen.faults import AUTHORS
+from softgen.plugins import AUTHORS
 from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
 from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
 from softgen.spec.functions.base import Function

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from softgen.errors import InvalidValueError
-from softgen.tuning.handout import Task, largest_first
+from softgen.tuning.work_queue import Task, largest_first
 
 # Variables of a launcher: the number of this process, how many there are, and its number on this
 # machine. Slurm sets SLURM_NTASKS, and SLURM_PROCID as 0, in a batch script too, which is one

@@ -21,7 +21,7 @@ from softgen.cli.tuner import Tuned, tune_here, tune_on, tune_on_ray
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.softmax import SOFTMAX
 from softgen.strategies.select import describe as describe_problem
-from softgen.tuning.handout import Task
+from softgen.tuning.work_queue import Task
 
 if TYPE_CHECKING:
     from softgen.tuning.entry import Entry

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from softgen.cli import output
 from softgen.errors import SoftgenError
-from softgen.tuning.handout import Task
+from softgen.tuning.work_queue import Task
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.progress import TaskID
 
     from softgen.tuning.entry import Entry
-    from softgen.tuning.events import Event
+    from softgen.tuning.fleet import Event
     from softgen.tuning.tune import Progress
 
 
@@ -94,7 +94,7 @@ def follow(events: Generator[Event, None, None], count: int) -> Tuned:
 
 
 def _follow(events: Iterable[Event], count: int, bars: Bars, tuned: Tuned) -> None:
-    from softgen.tuning.events import Began, Failed, Finished, Said, Stepped
+    from softgen.tuning.fleet import Began, Failed, Finished, Said, Stepped
 
     of_worker: dict[str, TaskID] = {}
     for event in events:

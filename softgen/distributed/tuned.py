@@ -31,6 +31,7 @@ from softgen.tuning import cache
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.gate import differing
 from softgen.tuning.policy import tune_budget, tune_mode
+from softgen.tuning.tune import BUDGET_FOR_SCREENING
 
 # Of the candidates, best guess first. At 50257 and 151937 columns on two H200s the fastest were the
 # sixth and the third.
@@ -38,7 +39,6 @@ MOST_CANDIDATES = 16
 FINALISTS = 3
 ROUNDS = 6
 NOISE = 0.005  # candidates this close are equals, and the one that comes first as a guess wins
-BUDGET_FOR_SCREENING = 0.7  # of the budget; the finals get the rest
 
 # What a timing of the all-gather is called among those of kernels.
 GATHERED = "all-gather"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from softgen.errors import FunctionError, SoftgenError, StrategyError
-from softgen.faults import AUTHORS, told
+from softgen import plugins
+from softgen.errors import PluginError, SoftgenError
+from softgen.plugins import AUTHORS, is_own
 from softgen.spec.arch import Arch
-from softgen.spec.functions import faults as functions
-from softgen.strategies import faults as strategies
 from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ COMPILE_OPTIONS = ("--std=c++17", "-ftz=true")
 
 
 PACKAGE = Path(__file__).resolve().parents[1]
+
+# A comment, or a string, in which slashes are none and which stays. Compiled at its first use.
+_COMMENT = r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*(?s:.*?)\*/'
 
 # Where the template of a strategy lies.
 STRATEGY_FOLDERS = ("strategies", "strategies/lessons")
@@ -60,6 +63,13 @@ class Source:
         """Digest of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
+    @property
+    def code_sha256(self) -> str:
+        """Digest of the text without comments and blank lines: of what is compiled."""
+        code = re.sub(_COMMENT, lambda found: found[1] or "", self.text)
+        lines = filter(None, map(str.rstrip, code.splitlines()))
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
 
 def template_directory() -> Path:
     """Return the folder of templates: inside an installed package, beside it in a checkout."""
@@ -77,7 +87,14 @@ def strategy_template(name: str) -> str:
     for folder in STRATEGY_FOLDERS:
         if (template_directory() / folder / f"{name}.cu.j2").is_file():
             return f"{folder}/{name}.cu.j2"
-    return f"{STRATEGY_FOLDERS[0]}/{name}.cu.j2"  # where a new one is written
+    return f"{STRATEGY_FOLDERS[0]}/{name}.cu.j2"  # of one that was added
+
+
+def template_file(name: str) -> Path:
+    """Return the file of a template, of softgen's own or of what was added."""
+    folders = (template_directory(), *plugins.template_folders())
+    found = (folder / name for folder in folders if (folder / name).is_file())
+    return next(found, template_directory() / name)
 
 
 @functools.cache
@@ -119,45 +136,59 @@ def render(variant: Variant, arch: Arch | None = None) -> Source:
     the code does not depend on it. What runs is always rendered without it, so that there is one
     text of a variant on disk and in CuPy's cache, whatever a file was emitted for.
 
-    Raises StrategyError or FunctionError where a strategy or a function that was added to softgen,
-    or its template, fails.
+    Raises PluginError where a strategy, a function or a hook that was added to softgen, or its
+    template, fails.
     """
     try:
         return Source.of(variant, _text(variant, arch))
     except AUTHORS as error:
-        if isinstance(error, StrategyError | FunctionError):
-            raise
-        raise_added_fault(variant, error)
+        if not isinstance(error, PluginError):
+            raise_added_fault(variant, error)
         raise
 
 
+def own_parts(variant: Variant) -> list[tuple[str, Any, str]]:
+    """Return what is not softgen's own of a variant: its kind, itself, and its template."""
+    problem, strategy = variant.problem, type(variant.strategy)
+    function = problem.function
+    parts: list[tuple[str, Any, str]] = [
+        ("strategy", strategy, strategy_template(strategy.name)),
+        ("function", function, f"functions/{function.template}.cuh.j2"),
+        *(("hook", hook, f"hooks/{hook.kind}.cuh.j2") for hook in problem.hooks),
+    ]
+    return [part for part in parts if is_own(plugins.class_of(part[1]))]
+
+
 def raise_added_fault(variant: Variant, error: BaseException) -> None:
-    """Raise StrategyError or FunctionError from `error` if what was added to softgen caused it."""
-    kind, function = type(variant.strategy), variant.problem.function
+    """Raise PluginError from `error` if what was added to softgen caused it."""
+    parts = own_parts(variant)
+    if not parts:
+        return
     from jinja2 import TemplateNotFound
 
-    missing = error.name if isinstance(error, TemplateNotFound) else None
-    if strategies.is_own(kind):
-        template = strategy_template(kind.name)
-        if missing == template:
-            raise StrategyError(_unwritten(f"strategy {kind.name}", template)) from error
-        if not functions.is_own(function) or told(error, strategies.is_added)[0]:
-            raise strategies.fault(kind.name, error) from error
-    if functions.is_own(function):
-        template = f"functions/{function.template}.cuh.j2"
-        if missing == template:
-            raise FunctionError(_unwritten(f"function {function.name}", template)) from error
-        raise functions.fault(function, error) from error
-
-
-def _unwritten(whose: str, template: str) -> str:
-    return f"{whose} has no template; write {template_directory() / template}"
+    absent = error.name if isinstance(error, TemplateNotFound) else None
+    for kind, item, template in parts:
+        if absent == template:
+            raise plugins.missing(kind, item, template, template_directory()) from error
+    caused = [part for part in parts if plugins.causes(part[1], error)]
+    kind, item, _ = (*caused, *parts)[0]
+    raise plugins.fault(kind, item, error) from error
 
 
 def _text(variant: Variant, arch: Arch | None) -> str:
     from softgen.source.context import context
 
     path = strategy_template(variant.strategy.name)
-    template = environment().get_template(path)
+    folders = plugins.template_folders() if own_parts(variant) else ()
+    template = (_with_folders(folders) if folders else environment()).get_template(path)
     given = context(variant, arch)
     return template.render(template=path, options=" ".join(COMPILE_OPTIONS), **given)
+
+
+@functools.lru_cache(maxsize=8)
+def _with_folders(folders: tuple[Path, ...]) -> jinja2.Environment:
+    """Return the environment that also finds templates in folders of what was added."""
+    import jinja2
+
+    loader = jinja2.FileSystemLoader((template_directory(), *folders))
+    return environment().overlay(loader=loader)

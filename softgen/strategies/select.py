@@ -9,13 +9,14 @@ from pathlib import Path
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
+from softgen.plugins import require_sound
 from softgen.spec.arch import Arch
 from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.oneflow import oneflow_dispatch
-from softgen.strategies.registry import all_strategies, require_sound
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, best_guess, is_full_name, parse_label, parse_name
 
 

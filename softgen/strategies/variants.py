@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
+from softgen.plugins import fault, is_own
 from softgen.spec.arch import KNOWN, Arch, capability_name
 from softgen.spec.dtypes import DType, Float8, FloatType
 from softgen.spec.functions import all_functions, function_named
@@ -24,7 +25,6 @@ from softgen.strategies.base import (
     Strategy,
     features_of,
 )
-from softgen.strategies.faults import fault, is_own
 from softgen.strategies.launch import Launch
 from softgen.strategies.registry import strategy_named, tuned_strategies
 
@@ -200,7 +200,7 @@ def raise_own_fault(kind: type[Strategy], error: Exception) -> None:
     An error of a strategy that comes with softgen is a bug of softgen's, and stays what it is.
     """
     if is_own(kind) and not isinstance(error, SoftgenError):
-        raise fault(kind.name, error) from error
+        raise fault("strategy", kind, error) from error
 
 
 def _other_axis(kind: type[Strategy], problem: Problem) -> list[str]:
@@ -268,15 +268,13 @@ def _objection(problem: Problem, rows: int, arch: Arch, strategy: str | None) ->
 
 
 @functools.cache
-def _name_pattern() -> re.Pattern[str]:
-    from softgen.spec.hooks.known import HOOKS  # 5 ms, and a call finds its kernel by no name
-
+def _name_pattern(hooks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(
         r"(?P<function>[a-z][a-z\d_]*?)"
         r"_(?P<dtype>f16|bf16|f32|f64)(?:_to_(?P<out>f16|bf16|f32|f64|e4m3|e5m2))?"
         rf"_(?P<cols>\d{{1,13}})(?:_(?P<layout>{LABEL}))?"
         r"(?:_align(?P<align>\d{1,2}))?(?P<fixed>_fixed)?"
-        rf"(?P<hooks>(?:_(?:{'|'.join(hook.name for hook in HOOKS)}))*)"
+        rf"(?P<hooks>(?:_(?:{'|'.join(hooks)}))*)"
         r"_(?P<strategy>[a-z]+)(?P<knobs>(?:_[a-z]+\d{0,9})*)"
     )
 
@@ -287,7 +285,9 @@ def parse_name(name: str) -> Variant:
     Raises InvalidValueError if no variant has that name. Legality is not checked.
     """
     example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
-    match = _name_pattern().fullmatch(name)
+    from softgen.spec.hooks.known import all_hooks  # 5 ms, and a call finds its kernel by no name
+
+    match = _name_pattern(tuple(hook.name for hook in all_hooks())).fullmatch(name)
     if match and function_named(match["function"]) is not None:
         by_short = {dtype.short: dtype for dtype in DType}
         results: dict[str, FloatType] = {**by_short, **{dtype.short: dtype for dtype in Float8}}
@@ -311,9 +311,9 @@ def parse_name(name: str) -> Variant:
             if found.name == name:
                 return found
             example = f"did you mean {found.name!r}?"
-    from softgen.strategies.slips import slip  # it imports this module, for parse_label
+    from softgen.strategies.name_errors import wrong_part  # it imports this module, for parse_label
 
-    raise InvalidValueError(f"{name!r} is not the name of a variant: {slip(name) or example}")
+    raise InvalidValueError(f"{name!r} is not the name of a variant: {wrong_part(name) or example}")
 
 
 # No setting and no named choice has a dtype and a number in a row. Compiled at its first use.

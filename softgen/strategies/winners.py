@@ -1,7 +1,7 @@
 """Tuned winners that come with softgen: a JSON file a device, for what the user's cache lacks.
 
 A winner is kept by the name of its variant, and counts as long as the name parses and is legal. It
-is not tied to the digest of the templates, as entries of the cache are: edits rarely change which
+is not tied to the code that was timed, as entries of the cache are: edits rarely change which
 variant is fastest, and would throw away what only a maintainer with that GPU can make again.
 """
 

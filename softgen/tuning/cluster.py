@@ -15,10 +15,9 @@ from softgen.errors import (
     NoDeviceError,
     NotSupportedError,
 )
-from softgen.tuning import cache, worker
-from softgen.tuning.events import Event, Finished, Said
-from softgen.tuning.fleet import Answer, Fleet, Heard, Worker
-from softgen.tuning.handout import Task
+from softgen.tuning import cache, process
+from softgen.tuning.fleet import Answer, Event, Finished, Fleet, Heard, Said, Worker
+from softgen.tuning.work_queue import Task
 from softgen.version import __version__
 
 LOCAL = "local"  # the address of a cluster that is begun on this machine, and ends with us
@@ -31,12 +30,12 @@ class Tuner:
 
     def begin(self) -> dict[str, str]:
         """Load CUDA; return the GPU's name in messages, and this softgen's version."""
-        worker.use(0)
+        process.use(0)
         return {"name": gpu_name(), "version": __version__}
 
     def tune(self, problem: dict[str, Any], rows: int, budget: float | None) -> Answer:
         """Tune a shape, and store the choice on this node too."""
-        return worker.answer_of(problem, rows, budget)
+        return process.answer_of(problem, rows, budget)
 
 
 def gpu_name() -> str:

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from softgen.errors import InvalidValueError, SoftgenError
-from softgen.source.digest import digest
+from softgen.source.render import render
+from softgen.source.store import source_of
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant
@@ -89,7 +90,8 @@ class Entry:
         timings: of every candidate that was timed, fastest first; of all rows, also where fewer
             were timed because memory is short.
         failures: why candidates were not timed, by variant name.
-        sources: the digest of what decided the winner's text; today's unless it is given.
+        code: the digest of the winner's text without comments and blank lines; today's unless it
+            is given.
         rows: how many rows the timings are of: at most those of the key, its bucket. Entries of
             earlier versions do not say it, and have those of the key.
     """
@@ -98,19 +100,22 @@ class Entry:
     winner: Variant
     timings: tuple[Timing, ...]
     failures: tuple[tuple[str, str], ...] = ()
-    sources: str = ""
+    code: str = ""
     rows: int = 0
 
     def __post_init__(self) -> None:
         if not self.rows:
             object.__setattr__(self, "rows", self.key.rows)
-        if not self.sources:
-            object.__setattr__(self, "sources", digest(self.winner))
+        if not self.code:
+            object.__setattr__(self, "code", render(self.winner).code_sha256)
 
     @property
     def is_current(self) -> bool:
-        """Whether what was timed is what the winner's text is today."""
-        return self.sources == digest(self.winner)
+        """Whether softgen emits the code that was timed for the winner today."""
+        try:
+            return self.code == source_of(self.winner).code_sha256
+        except SoftgenError:  # of a strategy or function that was added, and fails today
+            return False
 
     @property
     def microseconds(self) -> float | None:
@@ -129,7 +134,7 @@ class Entry:
             },
             "timings": [timing._asdict() for timing in self.timings],
             "failures": dict(self.failures),
-            "sources": self.sources,
+            "code": self.code,
             "rows": self.rows,
         }
 
@@ -164,7 +169,7 @@ def entry_from_json(data: Any) -> Entry:
             winner,
             tuple(_timing_from_json(timing) for timing in data["timings"]),
             _failures_from_json(data["failures"]),
-            _sources_from_json(data),
+            _code_from_json(data),
             _rows_from_json(data),
         )
     except SoftgenError as error:
@@ -192,12 +197,12 @@ def _failures_from_json(data: Any) -> tuple[tuple[str, str], ...]:
     return tuple(data.items())
 
 
-def _sources_from_json(data: Any) -> str:
-    """Return the digest; an earlier version had another one, among what the key depends on."""
-    sources = data.get("sources") or "of an earlier version"
-    if not _is_text(sources):
-        raise InvalidValueError(f"sources must be a text, got {sources!r}")
-    return str(sources)
+def _code_from_json(data: Any) -> str:
+    """Return the digest; an earlier version had another one, of files."""
+    code = data.get("code") or "of an earlier version"
+    if not _is_text(code):
+        raise InvalidValueError(f"code must be a text, got {code!r}")
+    return str(code)
 
 
 def _rows_from_json(data: Any) -> int:

@@ -1,4 +1,7 @@
-"""Tune shapes on several GPUs: workers get one at a time, and are replaced if they die or hang."""
+"""Tune shapes on several GPUs: workers get one at a time, and are replaced if they die or hang.
+
+What happens is told by events, each of which names the GPU that it is from.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,13 @@ import abc
 import queue
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from softgen import errors
 from softgen.errors import SoftgenError
-from softgen.tuning.entry import entry_from_json
-from softgen.tuning.events import Began, Event, Failed, Finished, Said, Stepped
-from softgen.tuning.handout import Handout, Task
+from softgen.tuning.entry import Entry, entry_from_json
 from softgen.tuning.tune import Progress
+from softgen.tuning.work_queue import Task, WorkQueue
 
 # Workers of a GPU that may end in a row, without a shape that was finished in between.
 MOST_ENDS = 3
@@ -25,13 +27,52 @@ STARTING_SECONDS = 300.0
 ANSWER_SECONDS = 120.0
 UNBOUNDED_SECONDS = 1800.0
 
+
+class Began(NamedTuple):
+    """A worker has got a shape."""
+
+    worker: str
+    task: Task
+
+
+class Stepped(NamedTuple):
+    """A worker has looked at a candidate for the shape that it has."""
+
+    worker: str
+    step: Progress
+
+
+class Finished(NamedTuple):
+    """A shape is tuned, and its choice stored."""
+
+    worker: str
+    task: Task
+    entry: Entry
+
+
+class Failed(NamedTuple):
+    """A shape will not be tuned; the error says why, and on which workers."""
+
+    task: Task
+    error: SoftgenError
+
+
+class Said(NamedTuple):
+    """A worker says something on stderr, or something is to be said of it."""
+
+    worker: str
+    text: str
+
+
+Event = Began | Stepped | Finished | Failed | Said
+
 Answer = dict[str, Any]
 
 
 class Worker(abc.ABC):
     """What tunes on one GPU. It tells a queue each of its answers, and None when it has ended.
 
-    Answers are those of `worker.py`, and {"said": text}.
+    Answers are those of `process.py`, and {"said": text}.
 
     Attributes:
         slot: number of the GPU among those of the fleet.
@@ -80,7 +121,7 @@ class Fleet:
     def __init__(
         self, tasks: Sequence[Task], slots: Sequence[int], budget: float | None, hire: Hire
     ) -> None:
-        self._handout = Handout(tasks)
+        self._queue = WorkQueue(tasks)
         self._slots = slots[: len(tasks)]
         self._budget = budget
         self._hire = hire
@@ -97,10 +138,10 @@ class Fleet:
         try:
             for slot in self._slots:
                 self._begin(slot)
-            while self._workers and (self._handout or any(w.task for w in self._workers.values())):
+            while self._workers and (self._queue or any(w.task for w in self._workers.values())):
                 yield from self._listen()
                 yield from self._hand_out()
-            for task in self._handout.take_all():
+            for task in self._queue.take_all():
                 yield Failed(task, SoftgenError(f"{task}: no GPU is left to tune it on"))
         finally:
             for worker in self._workers.values():
@@ -142,7 +183,7 @@ class Fleet:
         for worker in self._workers.values():
             if worker.ready and worker.task is None:
                 others = any(w.ready or w.certain for w in self._workers.values() if w != worker)
-                worker.task = task = self._handout.take(worker.name, others)
+                worker.task = task = self._queue.take(worker.name, others)
                 if task is not None:
                     worker.heard_at = time.monotonic()
                     worker.give(task, self._budget)
@@ -178,12 +219,12 @@ class Fleet:
         if task is not None:
             ends = self._ended_at.setdefault(task.number, [])
             ends.append(f"{worker.name} ({how})")
-            if not self._handout.give_back(task, worker.name):
+            if not self._queue.give_back(task, worker.name):
                 told = f"{task}: the process that tuned it ended on {' and on '.join(ends)}"
                 yield Failed(task, SoftgenError(told))
         if not gone:
             yield Said(worker.name, "its process does not end; the GPU or its driver hangs")
         if not gone or not worker.ready or self._ends[worker.slot] >= MOST_ENDS:
             yield Said(worker.name, "nothing more is tuned on it")
-        elif self._handout:
+        elif self._queue:
             self._begin(worker.slot)

@@ -8,7 +8,7 @@ from random import Random
 
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions
-from softgen.spec.hooks.known import HOOKS
+from softgen.spec.hooks.known import all_hooks
 from softgen.spec.layouts import AnyWidth, Columns, Strided
 from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.spec.shards import SHARDS
@@ -256,7 +256,7 @@ def _float8_problems() -> list[Problem]:
 def hooked_problems() -> list[Problem]:
     """Return problems with hooks to verify: types and widths take turns."""
     types = list(DType)
-    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS]
+    sets = [*((hook.name,) for hook in all_hooks()), *HOOK_SETS]
     found = [
         Problem.of("softmax", types[i // 2 % len(types)], HOOK_WIDTHS[i % 2], hooks=hooks)
         for i, hooks in enumerate(sets)
@@ -299,7 +299,7 @@ def hooked_problems() -> list[Problem]:
 
 def _products() -> list[Problem]:
     """Return each hook and each set with each type, and each function of views with each type."""
-    sets = [*((hook.name,) for hook in HOOKS), *HOOK_SETS, *drawn_sets()]
+    sets = [*((hook.name,) for hook in all_hooks()), *HOOK_SETS, *drawn_sets()]
     found = [
         Problem.of("softmax", dtype, HOOK_WIDTHS[(i + j) % 2], hooks=hooks)
         for i, hooks in enumerate(sets)
@@ -308,12 +308,14 @@ def _products() -> list[Problem]:
     types = list(DType)
     found += [
         Problem.of("softmax", types[i % len(types)], cols, hooks=(hook,))
-        for i, hook in enumerate(HOOKS)
+        for i, hook in enumerate(all_hooks())
         for cols in HOOK_WIDE_WIDTHS
     ]
     found += [_hooked_columns(i, hooks) for i, hooks in enumerate(drawn_sets())]
     found += [
-        _hooked_columns(i + 2 * j, (hook.name,)) for i, hook in enumerate(HOOKS) for j in range(4)
+        _hooked_columns(i + 2 * j, (hook.name,))
+        for i, hook in enumerate(all_hooks())
+        for j in range(4)
     ]
     for i, function in enumerate(all_functions()):
         for j, dtype in enumerate(DType):
@@ -326,7 +328,7 @@ def drawn_sets() -> list[tuple[str, ...]]:
     """Return sets of two to six hooks, of one kind each, by a seed."""
     random = Random(DRAWN_SEED)
     kinds: dict[str, list[str]] = {}
-    for hook in HOOKS:
+    for hook in all_hooks():
         kinds.setdefault(hook.kind, []).append(hook.name)
     return [
         tuple(random.choice(kinds[kind]) for kind in random.sample([*kinds], random.randint(2, 6)))
@@ -344,7 +346,7 @@ def _columns_problems() -> list[Problem]:
         Problem.of("softmax", dtype, cols, hooks=hooks, layout=Columns(inner))
         for cols, inner, dtype in HOOKED_COLUMNS
     ]
-    sets = [*({hook.kind: (hook.name,) for hook in HOOKS}.values()), *HOOK_SETS]
+    sets = [*({hook.kind: (hook.name,) for hook in all_hooks()}.values()), *HOOK_SETS]
     found += [_hooked_columns(i, hooks) for i, hooks in enumerate(sets)]
     cols, inner = OTHER_COLUMNS
     for dtype in DType:

@@ -17,12 +17,11 @@ from softgen.devices.emulator.processes import Crew
 from softgen.errors import (
     CompileError,
     EmulationError,
-    FunctionError,
     InvalidValueError,
+    PluginError,
     SoftgenError,
-    StrategyError,
 )
-from softgen.faults import AUTHORS, told
+from softgen.plugins import AUTHORS, told
 from softgen.source.render import Source, raise_added_fault, render
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
@@ -271,7 +270,7 @@ def _judged(
             return [each for variant in batch for each in _judged([variant], judge)]
         try:
             raise_added_fault(batch[0], error)
-        except (FunctionError, StrategyError) as fault:
+        except PluginError as fault:
             return [(batch[0], [Verdict(None, str(fault))])]
         raise
     return [(variant, found[variant]) for variant in batch]
@@ -279,7 +278,7 @@ def _judged(
 
 def _said(error: Exception) -> str:
     """Return an error in words, with the line of the template that it is from."""
-    if isinstance(error, FunctionError | StrategyError):
+    if isinstance(error, PluginError):
         return str(error)
     place, reason = told(error, lambda path: path.suffix == ".j2")
     return f"{place}: {reason}" if place else reason

@@ -7,10 +7,9 @@ import pytest
 from softgen.devices.gpu.device import count, environment
 from softgen.spec.problem import Problem
 from softgen.tuning import cache
-from softgen.tuning.events import Began, Failed, Finished, Stepped
-from softgen.tuning.fleet import Fleet
-from softgen.tuning.handout import Task
+from softgen.tuning.fleet import Began, Failed, Finished, Fleet, Stepped
 from softgen.tuning.process import Process
+from softgen.tuning.work_queue import Task
 
 pytestmark = pytest.mark.gpu
 

@@ -14,7 +14,7 @@ from softgen.errors import VerificationError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
-from softgen.tuning import cache, tune, worker
+from softgen.tuning import cache, process, tune
 from softgen.tuning.cluster import Tuner, gpu_name
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.tune import Progress
@@ -37,6 +37,9 @@ HANGING_DEVICE = 10  # never gets as far as that
 LOG = "FAKE_TUNER_LOG"
 
 _device = 0
+
+
+_code = ""  # of the entries; that of the winner's text where it is empty
 
 
 def fake_tune(
@@ -73,7 +76,8 @@ def fake_tune(
         if progress is not None:
             progress(Progress(done, 2, variant.name, variant.name, 100.0 * done))
     timings = tuple(Timing(v.name, t, t, t) for v, t in zip(found[::-1], (2.0, 3.0), strict=True))
-    entry = Entry(Key.of(problem, rows, {"device": "a test"}), found[1], timings)
+    key = Key.of(problem, rows, {"device": "a test"})
+    entry = Entry(key, found[1], timings, code=_code)
     cache.store(entry)
     return entry
 
@@ -122,9 +126,11 @@ def use(device: int) -> None:
 
 def main(device: int) -> None:
     """Run a worker with this tuner; `softgen.tuning.process` names it in tests."""
+    global _code
+    _code = "of a fake tuner"  # to render a text takes about as long as a worker may hang in tests
     tune.tune = fake_tune
-    worker.use = use
-    worker.main(device)
+    process.use = use
+    process.main(device)
 
 
 class FakeTuner(Tuner):

@@ -37,6 +37,7 @@ ELSEWHERE = {
     "distributed": "cpu/distributed/test_distributed.py",
     "edit_a_kernel": "project/test_cpp_pages.py",
     "megatron": "cpu/distributed/test_distributed.py",
+    "plugins": "project/test_plugin.py",
     "partial": "project/test_partial_page.py",
     "tensor_parallel": "cpu/distributed/test_distributed.py",
 }

@@ -17,6 +17,7 @@ from softgen.spec.hooks.known import HOOKS
 from softgen.spec.layouts import Columns, Rows
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
+from tests.helpers.plugin import EXAMPLE
 
 ROOT = Path(__file__).resolve().parents[2]
 HOOKS_PAGE, TABLES, ADDING = (
@@ -37,7 +38,7 @@ def test_the_example_prints_what_the_page_says() -> None:
 
 def test_the_template_is_the_one_that_is_there() -> None:
     (shown,) = (body for kind, body in BLOCKS if kind == "cuda")
-    assert shown == (ROOT / "templates" / "hooks" / "scale.cuh.j2").read_text()
+    assert shown == (EXAMPLE / "softgen_example/templates/hooks/ceiling.cuh.j2").read_text()
 
 
 def test_the_table_names_every_hook() -> None:

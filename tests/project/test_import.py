@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +9,8 @@ from pathlib import Path
 import pytest
 
 import softgen
-from softgen import moved
 from softgen.spec.layouts import Columns
-from softgen.strategies.faults import COLUMNAR, LESSONS
-from softgen.strategies.registry import all_strategies
+from softgen.strategies.registry import COLUMNAR, all_strategies
 
 HEAVY = ("cupy", "numpy", "jinja2", "typer", "rich", "torch")
 
@@ -83,26 +79,6 @@ def test_the_old_name_of_function_names_the_new_one() -> None:
     assert softgen.Function.of("logsumexp").name == "logsumexp"
 
 
-def test_an_old_place_of_a_module_names_the_new_one() -> None:
-    for old, new in (
-        ("softgen.arch", "softgen.spec.arch"),
-        ("softgen.emulator", "softgen.devices.emulator"),
-        ("softgen.texts", "softgen.source.store"),
-        ("softgen.strategies.serial", "softgen.strategies.lessons.serial"),
-    ):
-        with pytest.raises(
-            ModuleNotFoundError, match=re.escape(f"there is no {old}; it is {new} now")
-        ):
-            importlib.import_module(old)
-    with pytest.raises(ModuleNotFoundError, match=r"No module named 'softgen\.nothing'"):
-        importlib.import_module("softgen.nothing")
-
-
-def test_every_module_that_was_renamed_is_where_the_error_says() -> None:
-    for place in moved.RENAMED.values():
-        assert (Path(moved.__file__).parent / f"{place}.py").is_file()
-
-
 KEEP = """
 from softgen.source.store import source_of
 from softgen.strategies.variants import parse_name
@@ -143,7 +119,7 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
         modules = {path.stem for path in (folder / room).glob("*.py")} & own
         assert modules <= {
             *("base", "exhibit", "softmax"),
-            *("block", "choice", "sliced", "faults", "launch", "registers", "registry"),
+            *("block", "choice", "sliced", "launch", "registers", "registry"),
             *("variants", "winners"),
         }, room
     spared = {"jinja2", "logging", "softgen.spec.numerics", "softgen.tuning.tune"}
@@ -175,7 +151,8 @@ def test_a_guess_along_the_last_axis_loads_no_strategy_of_columns() -> None:
         "safe",
         "shared",
     }
-    assert loaded & (COLUMNAR | LESSONS) == set()
+    lessons = {kind.name for kind in all_strategies() if not kind.tuned}
+    assert loaded & (COLUMNAR | lessons) == set()
 
 
 def test_one_function_is_found_without_the_others() -> None:

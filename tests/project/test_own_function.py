@@ -1,4 +1,4 @@
-"""Functions added to a copy of the package, 1 + 1 files each: its page's, and one of sums."""
+"""Functions of one's own, 1 + 1 files each: that of the page, and one of sums."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.cli_helpers import copy_package
+from tests.helpers.plugin import install
 
 pytestmark = pytest.mark.usefixtures("host_built")
 
@@ -23,10 +24,7 @@ OWN = Path(__file__).parent / "own" / "half_centered"
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    copy_package(tmp_path)
-    (tmp_path / "softgen/spec/functions/logmeanexp.py").write_text(BLOCKS["python"])
-    (tmp_path / "templates/functions/logmeanexp.cuh.j2").write_text(BLOCKS["cuda"])
-    return tmp_path
+    return copy_package(tmp_path)
 
 
 def python(checkout: Path, *arguments: str) -> str:
@@ -43,6 +41,7 @@ def python(checkout: Path, *arguments: str) -> str:
 
 
 def test_the_example_works(checkout: Path) -> None:
+    install(checkout)
     commands = BLOCKS["sh"].splitlines()
     assert len(commands) == 3
     for command in commands:

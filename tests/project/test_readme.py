@@ -16,6 +16,7 @@ from softgen.devices.gpu.device import unavailable_reason
 from softgen.spec.functions import all_functions
 from tests import figures, readme_picture
 from tests.helpers.cli_helpers import copy_package
+from tests.helpers.plugin import install
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -198,11 +199,12 @@ def test_choosing_has_a_panel_as_soon_as_its_files_are_there(
 
 
 @pytest.mark.usefixtures("host_built")
-def test_adding_a_strategy(checkout: Path) -> None:
+def test_adding_a_strategy(tmp_path: Path) -> None:
     blocks = dict(BLOCK.findall((ROOT / "docs" / "adding_a_strategy.md").read_text()))
-    (checkout / "softgen" / "strategies" / "thread.py").write_text(blocks["python"])
-    (checkout / "templates" / "strategies" / "thread.cu.j2").write_text(blocks["cuda"])
-    assert "softmax_f32_1000_thread_b128" in softgen("softgen list --cols 1000", checkout)
-    printed = softgen(blocks["sh"].strip(), checkout)
+    install(tmp_path)
+    path = f"{ROOT}:{tmp_path}"
+    listed = softgen("softgen list --cols 1000", tmp_path, PYTHONPATH=path)
+    assert "softmax_f32_1000_thread_b128" in listed
+    printed = softgen(blocks["sh"].strip(), tmp_path, PYTHONPATH=path)
     assert re.search(r"\b0 failed", printed), printed
     assert "thread" in printed

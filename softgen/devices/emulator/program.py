@@ -23,8 +23,8 @@ from softgen.devices.emulator.job import Job, Results, Storage, Work
 from softgen.devices.emulator.report import error_of
 from softgen.devices.emulator.unit import unit_text
 from softgen.errors import CompileError, EmulationError, InvalidValueError, MissingDependencyError
+from softgen.source.compile_errors import origins
 from softgen.source.render import Source
-from softgen.source.whence import whence
 
 
 class Program:
@@ -115,7 +115,7 @@ def build(sources: Sequence[Source]) -> Program:
         try:
             path = _compile(compiler, text, folder, stem)
         except CompileError as error:
-            raise CompileError(f"{error}\n{whence(distinct, str(error))}") from error
+            raise CompileError(f"{error}\n{origins(distinct, str(error))}") from error
         keep_small(folder)
     return Program(path, distinct)
 

@@ -15,8 +15,8 @@ from softgen.devices.gpu.device import INSTALL_CUPY, arch_of, require_cupy, requ
 from softgen.devices.gpu.driver import on_device, primary_context, resident_clusters
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, MissingDependencyError
+from softgen.source.compile_errors import origins
 from softgen.source.render import Source
-from softgen.source.whence import whence
 from softgen.spec.arch import Arch
 from softgen.strategies.launch import Launch
 
@@ -106,7 +106,7 @@ def _machine_code(source: machine_code.Text, arch: Arch) -> bytes:
             source.text, (*source.options, *headers, *less), cache_in_memory=True
         )
     except compiler.CompileException as error:
-        told = f"\n{whence([source], str(error))}" if isinstance(source, Source) else ""
+        told = f"\n{origins([source], str(error))}" if isinstance(source, Source) else ""
         raise CompileError(f"NVRTC refused {source.name}: {error}{told}") from error
     code = bytes(made)
     machine_code.keep(source, arch, version, code)
@@ -211,7 +211,7 @@ def compile_offline(source: Source, arch: Arch) -> Compiled:
         except nvrtc.NVRTCError as error:
             log = nvrtc.getProgramLog(program)
             raise CompileError(
-                f"NVRTC refused {source.name} for {arch.name}:\n{log}\n{whence([source], log)}"
+                f"NVRTC refused {source.name} for {arch.name}:\n{log}\n{origins([source], log)}"
             ) from error
         cubin = _whole(nvrtc.getCUBIN(program))
         log = nvrtc.getProgramLog(program)

@@ -12,6 +12,7 @@ from typing import Any
 from softgen.devices.gpu import cupy_cache
 from softgen.errors import MissingDependencyError, NoDeviceError
 from softgen.spec.arch import Arch
+from softgen.strategies.registry import added_strategies
 
 INSTALL_CUPY = (
     "install it with `pip install '.[cuda13]'` in the clone of softgen (CUDA 12: '.[cuda12]')"
@@ -94,28 +95,29 @@ def arch_of(device: int) -> Arch:
     )
 
 
-@functools.cache
 def environment(device: int) -> dict[str, str | int]:
-    """Return what a tuned choice depends on beside its problem and its text.
+    """Return what a tuned choice depends on beside its problem and its code.
 
     That is the device, the compiler, the driver, and the strategies that somebody added.
     """
+    added = added_strategies()
+    return {**_machine(device), "added": added} if added else _machine(device)
+
+
+@functools.cache
+def _machine(device: int) -> dict[str, str | int]:
+    """Return the device, the compiler and the driver."""
     cupy = require_device()
     from cupy_backends.cuda.libs import nvrtc
 
-    from softgen.source.digest import added_strategies
-
     arch = arch_of(device)
-    found: dict[str, str | int] = {
+    return {
         "device": arch.device,
         "arch": arch.name,
         "multiprocessors": arch.multiprocessors,
         "nvrtc": ".".join(map(str, nvrtc.getVersion())),
         "driver": cupy.cuda.runtime.driverGetVersion() // 1000,
     }
-    if added := added_strategies():
-        found["added"] = added
-    return found
 
 
 def describe() -> dict[str, str | int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from softgen import plugins
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.spec.dtypes import DType, Integer
@@ -33,6 +34,12 @@ HOOKS: tuple[Hook, ...] = (
 
 _BY_NAME = {hook.name: hook for hook in HOOKS}
 
+
+def all_hooks() -> tuple[Hook, ...]:
+    """Return every hook: softgen's own, then those added, by name, which are applied after them."""
+    return (*HOOKS, *plugins.added("hook").values())
+
+
 # The arguments of calls, and the hook that each is where nothing says of what type or sign it is.
 ARGUMENTS = {
     **{name: name for name in ("scale", "softcap")},
@@ -58,18 +65,25 @@ def hook_named(value: Hook | str) -> Hook:
             f"{value!r} gives a hook a value, which is an argument of a launch; the hook alone is "
             f"{name.partition('=')[0]!r}"
         )
-    if name not in _BY_NAME:
+    found: Hook | None = _BY_NAME.get(name) or plugins.added("hook").get(name)
+    if found is None:
+        plugins.require_sound(name)
         more = "; and one of them by its type, as scalerow, biasbf16 or maskany (docs/hooks.md)"
-        raise InvalidValueError(unknown("hook", value, ARGUMENTS, more))
-    return _BY_NAME[name]
+        raise InvalidValueError(unknown("hook", value, [*ARGUMENTS, *plugins.added("hook")], more))
+    return found
 
 
 def in_order(hooks: Iterable[Hook | str]) -> tuple[Hook, ...]:
     """Return hooks in the order in which they are applied; InvalidValueError for two of a kind."""
     if isinstance(hooks, str):
         raise InvalidTypeError(f"hooks are a list of names, got {hooks!r}; give [{hooks!r}]")
-    chosen = sorted(map(hook_named, hooks), key=_PLACES.__getitem__)
+    chosen = sorted(map(hook_named, hooks), key=_place)
     kinds = [hook.kind for hook in chosen]
     if len(set(kinds)) < len(kinds):
         raise InvalidValueError(f"one hook of a kind at most, got {', '.join(map(str, chosen))}")
     return tuple(chosen)
+
+
+def _place(hook: Hook) -> tuple[int, str]:
+    """Return what hooks are sorted by: those added stand behind softgen's own, by name."""
+    return _PLACES.get(hook, len(HOOKS)), hook.name

@@ -13,7 +13,7 @@ from softgen.errors import InvalidValueError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.tuning import process
-from softgen.tuning.handout import Task
+from softgen.tuning.work_queue import Task
 from tests.helpers import fake_tuner
 from tests.helpers.cli_helpers import document, ok, refused
 

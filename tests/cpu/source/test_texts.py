@@ -13,9 +13,8 @@ import pytest
 
 from softgen.disk import owned
 from softgen.source import store as texts
-from softgen.source.digest import digest
 from softgen.source.render import Source, render
-from softgen.source.store import source_of
+from softgen.source.store import source_of, state
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, parse_name
 from softgen.tuning import cache
@@ -52,7 +51,7 @@ def emitted(monkeypatch: pytest.MonkeyPatch) -> list[Variant]:
 def test_a_kept_text_is_the_emitted_one(kept: Path, emitted: list[Variant]) -> None:
     assert source_of(VARIANT) == render(VARIANT)
     assert emitted == []
-    assert kept.name == f"{VARIANT.name}-{digest(VARIANT)}.txt"
+    assert kept.name == f"{VARIANT.name}-{state()}.txt"
 
 
 def test_another_process_with_kept_texts_loads_no_jinja(kept: Path) -> None:
@@ -103,7 +102,7 @@ def test_texts_of_other_templates_are_deleted(kept: Path) -> None:
     kept.rename(old)
     other = Variant(VARIANT.problem, Safe(128))
     source_of(other)
-    assert names(kept.parent) == [f"{other.name}-{digest(other)}.txt"]
+    assert names(kept.parent) == [f"{other.name}-{state()}.txt"]
 
 
 def test_a_folder_that_others_can_write_to_is_not_read(kept: Path, emitted: list[Variant]) -> None:
@@ -146,7 +145,7 @@ def test_clearing_the_cache_deletes_the_texts(kept: Path) -> None:
 
 def signed(text: bytes, name: str = VARIANT.name, templates: str | None = None) -> bytes:
     """Return a file of `text` as softgen would write it."""
-    head = f"{name}\0{templates or digest(VARIANT)}\0".encode()
+    head = f"{name}\0{templates or state()}\0".encode()
     return hashlib.sha256(head + text).hexdigest().encode() + b"\n" + text
 
 
@@ -185,7 +184,7 @@ def test_a_folder_among_the_texts_does_not_stop_keeping(kept: Path) -> None:
         (kept.parent / name).mkdir()
     other = Variant(VARIANT.problem, Safe(128))
     source_of(other)
-    assert (kept.parent / f"{other.name}-{digest(other)}.txt").is_file()
+    assert (kept.parent / f"{other.name}-{state()}.txt").is_file()
     assert kept.is_file()
 
 

@@ -9,19 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from softgen.errors import StrategyError
+from softgen.errors import PluginError, StrategyError
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
-from softgen.strategies.faults import SHIPPED
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.cli_helpers import break_line, copy_package
+from tests.helpers.plugin import install, python
 
-ROOT = Path(__file__).resolve().parents[3]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-BLOCKS = BLOCK.findall((ROOT / "docs" / "adding_a_strategy.md").read_text())
-MODULE = next(body for kind, body in BLOCKS if kind == "python" and "class Thread" in body)
-TEMPLATE = next(body for kind, body in BLOCKS if kind == "cuda")
 CHAIN = (
     "import traceback\n"
     "from softgen import generate\n"
@@ -33,18 +28,9 @@ CHAIN = (
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
-    """Return a copy of the package with the strategy of docs/adding_a_strategy.md."""
-    copy_package(tmp_path)
-    (tmp_path / "softgen" / "strategies" / "thread.py").write_text(MODULE)
-    (tmp_path / "templates" / "strategies" / "thread.cu.j2").write_text(TEMPLATE)
-    return tmp_path
-
-
-def python(checkout: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *words], cwd=checkout, capture_output=True, text=True, check=False
-    )
+def package(tmp_path: Path) -> Path:
+    """Return an installed copy of the package of examples/plugin."""
+    return install(tmp_path / "site")
 
 
 MODULE_FAULTS = [
@@ -57,15 +43,15 @@ MODULE_FAULTS = [
 
 @pytest.mark.parametrize(("line", "instead", "message"), MODULE_FAULTS)
 def test_a_module_that_fails_is_named_by_line(
-    line: str, instead: str, message: str, checkout: Path
+    line: str, instead: str, message: str, package: Path
 ) -> None:
-    path = checkout / "softgen" / "strategies" / "thread.py"
+    path = package / "thread.py"
     number = break_line(path, line, instead)
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000")
     assert listed.returncode == 1
     assert "Traceback" not in listed.stderr
     assert re.search(rf"^error: {path}, line {number}: {message}", listed.stderr), listed.stderr
-    other = python(checkout, "-m", "softgen", "show", "softmax_f32_1000_safe_b256")
+    other = python(package, "-m", "softgen", "show", "softmax_f32_1000_safe_b256")
     assert other.returncode == 0, other.stderr
 
 
@@ -80,25 +66,25 @@ TEMPLATE_FAULTS = [
 
 @pytest.mark.parametrize(("line", "instead", "message"), TEMPLATE_FAULTS)
 def test_a_template_that_fails_is_named_by_line(
-    line: str, instead: str, message: str, checkout: Path
+    line: str, instead: str, message: str, package: Path
 ) -> None:
-    path = checkout / "templates" / "strategies" / "thread.cu.j2"
+    path = package / "templates" / "strategies" / "thread.cu.j2"
     number = break_line(path, line, instead)
-    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
+    shown = python(package, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
     assert "Traceback" not in shown.stderr
     assert re.search(rf"^error: {path}, line {number}: {message}", shown.stderr), shown.stderr
-    chain = python(checkout, "-c", CHAIN).stdout
+    chain = python(package, "-c", CHAIN).stdout
     assert f"{path}, line {number}: " in chain
     assert f'File "{path}", line {number}, in' in chain  # of the error that it is raised from
     assert "direct cause" in chain
 
 
-def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
-    (checkout / "templates" / "strategies" / "thread.cu.j2").unlink()
-    shown = python(checkout, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
+def test_a_template_that_is_missing_is_asked_for(package: Path) -> None:
+    (package / "templates" / "strategies" / "thread.cu.j2").unlink()
+    shown = python(package, "-m", "softgen", "show", "--cols", "1000", "--variant", "thread")
     assert shown.returncode == 1
-    path = checkout / "templates" / "strategies" / "thread.cu.j2"
+    path = package / "templates" / "strategies" / "thread.cu.j2"
     assert shown.stderr == f"error: strategy thread has no template; write {path}\n"
 
 
@@ -117,69 +103,89 @@ def test_a_template_that_is_missing_is_asked_for(checkout: Path) -> None:
     ],
 )
 def test_what_cannot_be_imported_is_left_out(
-    line: str, instead: str, message: str, checkout: Path
+    line: str, instead: str, message: str, package: Path
 ) -> None:
-    path = checkout / "softgen" / "strategies" / "thread.py"
+    path = package / "thread.py"
     number = break_line(path, line, instead)
     where = rf"{path}, line {number}: {message}"
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000")
     assert listed.returncode == 0
     assert "softmax_f32_1000_safe_b256" in listed.stdout
     assert re.match(rf"warning: {where}.*\n.* candidates\n.*\n\Z", listed.stderr), listed.stderr
-    named = python(checkout, "-m", "softgen", "list", "--variant", "thread")
+    named = python(package, "-m", "softgen", "list", "--variant", "thread")
     assert named.returncode == 1
     assert re.fullmatch(rf"error: {where}.*\n", named.stderr), named.stderr
     advice = re.search(r"`python -c '(.*?)'` shows the traceback", named.stderr)
     assert advice is not None
-    told = python(checkout, "-c", advice[1]).stderr
+    told = python(package, "-c", advice[1]).stderr
     if not message.startswith("SystemExit"):  # of which Python prints none
         assert "Traceback" in told
         assert re.search(message, told.splitlines()[-1]), told
-    assert "direct cause" in python(checkout, "-c", CHAIN).stdout
+    assert "direct cause" in python(package, "-c", CHAIN).stdout
 
 
-def test_a_field_that_is_no_knob_is_left_out(checkout: Path) -> None:
-    path = checkout / "softgen" / "strategies" / "thread.py"
+ADVICE = "`python -c 'import softgen_example.thread'` shows the traceback; the others work"
+
+
+def test_a_field_that_is_no_knob_is_left_out(package: Path) -> None:
+    path = package / "thread.py"
     break_line(path, 'block_size: int = knob("b", "threads in a block")', "block_size: int = 128")
     said = (
-        f"{path}: field block_size of Thread is no knob(); write "
-        'block_size: int = knob("b", "its meaning"); the others work'
+        f"{path}, line {line_of_register(path)}: field block_size of Thread "
+        f'is no knob(); write block_size: int = knob("b", "its meaning"); {ADVICE}'
     )
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000")
     assert listed.returncode == 0, listed.stderr
     assert "softmax_f32_1000_safe_b256" in listed.stdout
     assert listed.stderr.startswith(f"warning: {said}\n")
-    named = python(checkout, "-m", "softgen", "list", "--variant", "thread")
+    named = python(package, "-m", "softgen", "list", "--variant", "thread")
     assert named.returncode == 1
     assert named.stderr == f"error: {said}\n"
-    with path.open("a") as file:
-        file.write('\n\nclass Other(Thread):\n    name = "other"\n')
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000", "--json")
-    assert listed.stderr == f"warning: {said}\n"
-    raised = python(checkout, "-W", "error", "-c", CHAIN).stdout
-    assert f"StrategyWarning: {said}\n" in raised
+    raised = python(package, "-W", "error", "-c", CHAIN).stdout
+    assert f"PluginWarning: {said}\n" in raised
 
 
-@pytest.mark.parametrize("module", ["mine", "zwarp"])
-def test_a_name_that_is_taken_is_left_out(module: str, checkout: Path) -> None:
-    strategies = checkout / "softgen" / "strategies"
-    (strategies / "thread.py").rename(strategies / f"{module}.py")
-    path = strategies / f"{module}.py"
-    path.write_text(path.read_text().replace('name = "thread"', 'name = "warp"'))
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000", "--variant", "warp")
+def line_of_register(path: Path) -> int:
+    lines = path.read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if line.startswith("register("))
+
+
+@pytest.mark.parametrize(
+    ("name", "objection"),
+    [
+        ("warp", "is called 'warp', and so is softgen.strategies.warp.Warp; give it another name"),
+        ("safe", "is called 'safe', and so is softgen.strategies.safe.Safe; give it another name"),
+        ("causal", "is called 'causal', and so is softgen.spec.hooks.ends.Causal; give it another"),
+        ("oneflow", "is called 'oneflow', which has a meaning; give it another name"),
+        ("fixed", "is called 'fixed', which has a meaning; give it another name"),
+    ],
+)
+def test_a_name_that_is_taken_is_left_out(name: str, objection: str, package: Path) -> None:
+    path = package / "thread.py"
+    path.write_text(path.read_text().replace('name = "thread"', f'name = "{name}"'))
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000", "--variant", "warp")
     assert listed.returncode == 0, listed.stderr
     assert "softmax_f32_1000_warp_p4_c32_g32" in listed.stdout
+    where = f"{path}, line {line_of_register(path)}"
+    assert f"warning: {where}: softgen_example.thread.Thread {objection}" in listed.stderr
+
+
+def test_of_two_packages_with_one_name_the_second_is_left_out(package: Path) -> None:
+    path = install(package.parent, package="softgen_zother") / "thread.py"
+    listed = python(package, "-m", "softgen", "list", "--cols", "64", "--variant", "thread")
+    assert listed.returncode == 0, listed.stderr
+    assert "softmax_f32_64_thread_b128" in listed.stdout
     assert (
-        f"warning: {path}: Thread is called 'warp', and so is softgen.strategies.warp.Warp; "
-        "give it another name; the others work"
+        f"warning: {path}, line {line_of_register(path)}: softgen_zother.thread.Thread is called "
+        "'thread', and so is softgen_example.thread.Thread; give it another name"
     ) in listed.stderr
 
 
-def test_a_candidate_that_its_own_check_refuses_is_told(checkout: Path) -> None:
-    path = checkout / "softgen" / "strategies" / "thread.py"
+def test_a_candidate_that_its_own_check_refuses_is_told(package: Path) -> None:
+    path = package / "thread.py"
     break_line(path, "if cls(block_size=128).is_legal(problem, arch):", "if True:")
     break_line(path, "yield cls(block_size=128)", "yield cls(block_size=100)")
-    listed = python(checkout, "-m", "softgen", "list", "--cols", "1000")
+    listed = python(package, "-m", "softgen", "list", "--cols", "1000")
     assert listed.returncode == 1
     assert listed.stderr == (
         "error: candidates() of strategy thread yields a setting that its check() refuses for "
@@ -189,24 +195,24 @@ def test_a_candidate_that_its_own_check_refuses_is_told(checkout: Path) -> None:
 
 
 @pytest.mark.usefixtures("host_built")
-def test_text_that_does_not_compile_is_told_with_its_template(checkout: Path) -> None:
-    path = checkout / "templates" / "strategies" / "thread.cu.j2"
+def test_text_that_does_not_compile_is_told_with_its_template(package: Path) -> None:
+    path = package / "templates" / "strategies" / "thread.cu.j2"
     break_line(path, "row < rows;", "row < rowz;")
     words = ("-m", "softgen", "verify", "--device", "cpu", "--variant")
-    failed = python(checkout, *words, "softmax_f32_1000_thread_b128")
+    failed = python(package, *words, "softmax_f32_1000_thread_b128")
     name = re.search(r"(softmax_f32_\w+)\.cu:\d+:\d+: error: .*rowz", failed.stdout)
     assert name is not None, failed.stdout
     assert (
         f"{name[1]}.cu is of strategy thread, template {path}; `softgen show {name[1]}` prints it"
     ) in failed.stdout
-    shown = python(checkout, "-m", "softgen", "show", "softmax_f32_1000_thread_b128")
+    shown = python(package, "-m", "softgen", "show", "softmax_f32_1000_thread_b128")
     assert "row < rowz;" in shown.stdout
     assert "NVRTC refused softmax_f32_1000_thread_b128 for sm_90" in shown.stderr
     assert f"is of strategy thread, template {path}" in shown.stderr
 
 
 def test_a_bug_of_softgen_keeps_its_own_error(
-    checkout: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("a bug")
@@ -221,16 +227,15 @@ def test_a_bug_of_softgen_keeps_its_own_error(
             patch.setattr(Safe, part, broken)
             with pytest.raises(ZeroDivisionError, match="a bug"):
                 use()
-    path = checkout / "softgen" / "strategies" / "block.py"
+    path = copy_package(tmp_path) / "softgen" / "strategies" / "block.py"
     path.write_text(path.read_text() + "\n1 / 0\n")
-    failed = python(checkout, "-m", "softgen", "list")
+    words = [sys.executable, "-m", "softgen", "list"]
+    failed = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert failed.returncode == 1
     assert "Traceback" in failed.stderr
     assert "ZeroDivisionError" in failed.stderr
 
 
-def test_the_modules_that_come_with_softgen_are_known() -> None:
-    strategies = ROOT / "softgen" / "strategies"
-    there = {path.stem for path in strategies.rglob("*.py")} | {"lessons"}
-    assert there >= SHIPPED
-    assert issubclass(StrategyError, RuntimeError)
+def test_errors_of_strategies_are_of_plugins_and_of_python() -> None:
+    assert issubclass(StrategyError, PluginError)
+    assert issubclass(PluginError, RuntimeError)

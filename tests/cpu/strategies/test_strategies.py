@@ -391,11 +391,12 @@ def test_a_new_strategy_is_one_file_and_one_template(tmp_path: Path) -> None:
     templates = tmp_path / "templates" / "strategies"
     shutil.copy(templates / "safe.cu.j2", templates / "twice.cu.j2")
     names, _, text = run_in(tmp_path, "-c", USE_TWICE).partition("\n")
-    assert names.split() == ["softmax_f32_1000_twice_b64_care", "softmax_f32_1000_twice_b96"]
+    of_twice = "softmax_f32_1000_twice_b64_care_pdl1 softmax_f32_1000_twice_b96_pdl1"
+    assert names.split() == of_twice.split()
     assert "// Strategy twice: twice as safe." in text
     assert "constexpr bool kCareful = true;" in text
     listed = run_in(tmp_path, "-m", "softgen", "list", "--cols", "1000", "--json")
-    assert '"softmax_f32_1000_twice_b96"' in listed
+    assert '"softmax_f32_1000_twice_b96_pdl' in listed
 
 
 def test_algorithms_share_candidates() -> None:

@@ -189,7 +189,7 @@ def test_a_table_is_of_one_device_and_version() -> None:
         table.text_of([entry(), replace(entry(), key=other)])
     with pytest.raises(InvalidValueError, match="holds no tuned choices"):
         table.text_of([])
-    timed_before = replace(entry(), sources="0123456789abcdef")
+    timed_before = replace(entry(), code="0123456789abcdef")
     with pytest.raises(InvalidValueError, match=r"softmax_f32_1000_safe_b512 has changed .*\(1 "):
         table.text_of([entry(rows=64), timed_before])
 

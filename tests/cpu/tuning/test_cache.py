@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from softgen.disk import folders, owned
 from softgen.errors import InvalidValueError
-from softgen.source.digest import digest
+from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.online import Online
@@ -102,13 +102,13 @@ def test_what_is_stored_is_loaded(tuned: Path) -> None:
     assert cache.entries() == [ENTRY]
 
 
-@pytest.mark.parametrize("sources", ["0123456789abcdef", "", None, "absent"])
+@pytest.mark.parametrize("code", ["0123456789abcdef", "", None, "absent"])
 def test_a_choice_whose_text_has_changed_is_a_miss_and_replaced(
-    sources: str | None, tuned: Path, caplog: pytest.LogCaptureFixture
+    code: str | None, tuned: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    changed: dict[str, Any] = {**GOOD, "sources": sources}
-    if sources == "absent":  # as an earlier version wrote it
-        del changed["sources"]
+    changed: dict[str, Any] = {**GOOD, "code": code}
+    if code == "absent":  # as an earlier version wrote it
+        del changed["code"]
     path = put(json.dumps(changed))
     assert cache.load(ENTRY.key, H200) is None
     (listed,) = cache.entries()
@@ -130,7 +130,7 @@ def test_an_entry_says_how_many_rows_were_timed_and_an_older_one_those_of_its_ke
 
 
 def test_what_was_exported_stays_of_the_text_that_was_timed(tmp_path: Path) -> None:
-    put(json.dumps({**GOOD, "sources": "0123456789abcdef"}))
+    put(json.dumps({**GOOD, "code": "0123456789abcdef"}))
     cache.export_file(tmp_path / "choices.json")
     cache.clear()
     assert cache.import_file(tmp_path / "choices.json") == 1
@@ -186,7 +186,7 @@ def test_the_file_is_readable_json(tuned: Path) -> None:
             {"variant": "another", "microseconds": 12.0, "p10": 11.5, "p90": 13.0},
         ],
         "failures": {"a_third": "spills: 8 bytes of local memory a thread"},
-        "sources": digest(ENTRY.winner),
+        "code": render(ENTRY.winner).code_sha256,
         "rows": 4096,
     }
     assert names(tuned) == [path.name]

@@ -14,8 +14,8 @@ from softgen.cli import group
 from softgen.disk import files
 from softgen.errors import InvalidValueError
 from softgen.tuning import cache
+from softgen.tuning.cache import Merged, merge
 from softgen.tuning.entry import SCHEMA, Entry, Key, Timing
-from softgen.tuning.merge import Merged, merge
 from tests.cpu.tuning.test_cache import ENVIRONMENT, make_entry
 from tests.helpers.cli_helpers import document, ok, refused
 
@@ -91,7 +91,7 @@ def test_times_of_other_rows_are_not_compared_and_the_newer_stays(
 
 
 def test_a_choice_of_todays_kernels_beats_one_of_others(tmp_path: Path, tuned: Path) -> None:
-    stale, fresh = replace(entry_with(1.0, 7), sources="another text"), entry_with(5.0, 7)
+    stale, fresh = replace(entry_with(1.0, 7), code="another text"), entry_with(5.0, 7)
     put(tuned, stale, written=2_000_000_000)
     assert merge([put(tmp_path / "one", fresh)]).replaced == 1
     assert stored() == {7: fresh}

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from softgen.cli import app
+from softgen.source.compile_errors import origins
 from softgen.source.edited import read_source
 from softgen.source.render import Source, render
-from softgen.source.whence import whence
 from softgen.strategies.variants import parse_name
 from softgen.verify.verify import on_emulator, verify_source
 
@@ -276,4 +276,4 @@ def test_what_does_not_compile_is_named_by_the_file_that_was_edited(
 def test_a_log_of_nvrtc_is_read_too(tmp_path: Path) -> None:
     source = replace(render(parse_name(FILES["warp"])), edited="mine/a.cu")
     log = 'a.cu(7): error: expected a ";"\n\na.cu(9): warning #177-D: unused\n'
-    assert whence([source], log) == "the error is in the file that was edited: mine/a.cu:7"
+    assert origins([source], log) == "the error is in the file that was edited: mine/a.cu:7"

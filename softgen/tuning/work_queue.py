@@ -39,7 +39,7 @@ def largest_first(tasks: Iterable[Task]) -> list[Task]:
     return sorted(tasks, key=lambda task: -task.bytes)
 
 
-class Handout:
+class WorkQueue:
     """The shapes that no worker has, and which workers have lost one.
 
     Args:

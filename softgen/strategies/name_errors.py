@@ -6,20 +6,22 @@ import re
 
 from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
+from softgen.plugins import require_sound
 from softgen.spec.dtypes import DType, Float8
 from softgen.spec.functions import all_functions, function_named, unknown_function
+from softgen.spec.hooks.known import all_hooks
 from softgen.spec.layouts import LABEL
-from softgen.strategies.registry import all_strategies, require_sound
+from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import parse_label
 
 
-def slip(name: str) -> str:
+def wrong_part(name: str) -> str:
     """Return what is wrong with `name`, which no variant has; empty where no part explains it.
 
     A full name is FUNCTION_DTYPE[_to_DTYPE]_COLS[_inN][_alignN][_fixed][_HOOK...]_STRATEGY_KNOBS,
     and the first part that is not known counts.
 
-    Raises StrategyError for a strategy that was added and is left out.
+    Raises PluginError for a strategy of a package that is left out.
     """
     functions = [function.name for function in all_functions()]
     types = [dtype.short for dtype in DType]
@@ -41,14 +43,12 @@ def slip(name: str) -> str:
     cols, *setting = rest[2 * len(wanted) - 1 :] or [""]
     if not (cols.isascii() and cols.isdigit()):
         return f"{cols!r} stands where the number of columns should" if cols else "it ends too soon"
-    return _slip_of_setting(setting)
+    return _wrong_setting(setting)
 
 
-def _slip_of_setting(parts: list[str]) -> str:
+def _wrong_setting(parts: list[str]) -> str:
     """Return what is wrong in the parts behind the columns."""
-    from softgen.spec.hooks.known import HOOKS  # whoever looks for strategies imports this module
-
-    modifiers = ["align", "fixed", *(hook.name for hook in HOOKS)]
+    modifiers = ["align", "fixed", *(hook.name for hook in all_hooks())]
     strategies = [kind.name for kind in all_strategies()]
     for i, part in enumerate(parts):
         if part in modifiers or re.fullmatch(rf"align\d+|{LABEL}", part):
@@ -74,9 +74,7 @@ def _slip_of_setting(parts: list[str]) -> str:
 
 def _place(part: str) -> int:
     """Return where a part behind the columns stands: the layout, alignment, order, then hooks."""
-    from softgen.spec.hooks.known import HOOKS
-
-    names = [hook.name for hook in HOOKS]
+    names = [hook.name for hook in all_hooks()]
     if part in names:
         return 3 + names.index(part)
     return 0 if re.fullmatch(LABEL, part) else 2 if part == "fixed" else 1

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from softgen.source.render import Source, strategy_template, template_directory
+from softgen.source.render import Source, strategy_template, template_file
 
 MOST = 3  # kernels of one log that are told, and lines of one that somebody edited
 # As GCC and Clang have it, and as NVRTC does.
 _ERROR = re.compile(r"\.cu(?::(\d+)(?::\d+)?:|\((\d+)\):?) (?:fatal )?error")
 
 
-def whence(sources: Sequence[Source], log: str) -> str:
+def origins(sources: Sequence[Source], log: str) -> str:
     """Return a line for each of `sources` that a compiler's `log` names, or for an only one.
 
     Of a file that somebody edited it is where to look in that.
@@ -26,7 +26,7 @@ def whence(sources: Sequence[Source], log: str) -> str:
             lines.append(f"the error is in the file that was edited: {', '.join(places)}")
             continue
         name = source.variant.strategy.name
-        template = template_directory() / strategy_template(name)
+        template = template_file(strategy_template(name))
         lines.append(
             f"{source.name}.cu is of strategy {name}, template {template}; `softgen show "
             f"{source.name}` prints it"
