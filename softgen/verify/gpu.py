@@ -9,10 +9,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from softgen.devices.emulator import Results
 from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
-from softgen.errors import CompileError, VerificationError
+from softgen.errors import CompileError, SoftgenError, VerificationError
 from softgen.source.render import Source
 from softgen.spec.layouts import AnyWidth
 from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype
@@ -20,12 +21,35 @@ from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
 from softgen.spec.shards import ALARM_OFFSET, mailbox_bytes
+from softgen.verify.inputs import inputs_of, offsets_of
 from softgen.verify.placements import placement_of
+from softgen.verify.verdict import Verdict, judged
+
+# run(source, inputs, x_offset, y_offset) returns the results. Inputs are in storage form; x and y
+# start so many elements behind a boundary of 16 bytes.
+Runner = Callable[[Source, Sequence[Storage], int, int], Results]
 
 
-def compiled(
-    sources: Sequence[Source],
-) -> Callable[[Source, Sequence[Storage], int, int], tuple[Storage, ...]]:
+def on_gpu(
+    prepare: Callable[[Sequence[Source]], Runner], sources: Sequence[Source]
+) -> list[list[Verdict]]:
+    """Return the verdicts on each source's launches by a runner that is made ready for them."""
+    runner = prepare(sources)
+    found = []
+    for source in sources:
+        variant = source.variant
+        inputs, (offset, y_offset) = inputs_of(variant), offsets_of(variant)
+        verdicts = []
+        for other in dict.fromkeys((y_offset, offset)):
+            try:
+                verdicts.append(judged(variant, inputs, runner(source, inputs, offset, other)))
+            except SoftgenError as error:
+                verdicts.append(Verdict(None, str(error)))
+        found.append(verdicts)
+    return found
+
+
+def compiled(sources: Sequence[Source]) -> Runner:
     """Compile the sources in parallel and return what runs one of them."""
     kernels = dict(zip((source.name for source in sources), compile_many(sources), strict=True))
 

@@ -26,11 +26,14 @@ from softgen.spec.layouts import Strided
 from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
+from softgen.verify import emulated
 from softgen.verify import verify as verify_module
-from softgen.verify.matrix import MOST_VARIANTS, covering, matrix
+from softgen.verify.inputs import rows_of
+from softgen.verify.matrix import MOST_VARIANTS, matrix
 from softgen.verify.problems import CHOICES, SEVERAL_IDS, WIDE_WIDTHS, drawn_sets, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
+from softgen.verify.ways import covering
 from tests.helpers.chosen import best_guesses
 from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken
@@ -202,7 +205,7 @@ def test_a_failure_names_its_kernel_once() -> None:
     variant = parse_name("softmax_f32_8_safe_b256")
     jobs = [Job(render(variant), np.zeros((1, 8), np.float32), in_place=True)]
     failed = EmulationError(f"{variant.name}: thread 1 races")
-    (verdict,) = verify_module._judge_cpu(variant, jobs, [failed])
+    (verdict,) = emulated.verdicts_on(variant, jobs, [failed])
     assert verdict.objection == "in place: thread 1 races"
 
 
@@ -235,7 +238,7 @@ def test_the_input_has_every_regime_and_an_odd_number_of_rows() -> None:
     seen = set()
     # Inputs alike one after another: they are kept for a while.
     for variant in sorted(best_guesses(), key=lambda v: (v.problem.cols, v.problem.dtype)):
-        x, names = verify_module._input(variant)
+        x, names = rows_of(variant)
         assert len(x) == len(names)
         step = variant.problem.layout.step
         assert len(x) % 2 == 1 if step == 1 else len(x) % step == 0 and len(x) > step
