@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -171,6 +172,26 @@ def _belonging(x: Float64, problem: Problem) -> tuple[Storage, ...]:
         values = problem.function.other_inputs(x)
         pairs = zip(values, problem.inputs[1:], strict=False)
         return tuple(encode(value, operand.dtype) for value, operand in pairs)
+
+
+def varied_inputs(inputs: Sequence[Storage], problem: Problem) -> list[tuple[Storage, ...]]:
+    """Return the inputs with other numbers of the function and of hooks, for each that they have.
+
+    The first ones of all are in one launch, and so on.
+    """
+    rows = len(inputs[0])
+    of_each = [problem.function.other_numbers(rows)]
+    of_each += [hook.other_examples(rows) for hook in problem.hooks]
+    found = []
+    for values in zip_longest(*of_each, fillvalue={}):
+        given = {name: value for each in values for name, value in each.items()}
+        found.append(
+            tuple(
+                encode(given[operand.name], operand.dtype) if operand.name in given else array
+                for operand, array in zip(problem.inputs, inputs, strict=True)
+            )
+        )
+    return found
 
 
 def hook_examples(problem: Problem, rows: int) -> tuple[Storage, ...]:

@@ -9,6 +9,7 @@ from softgen.devices.emulator import SECONDS, Job, Program, Results, Work, build
 from softgen.errors import CompileError, EmulationError
 from softgen.source.render import Source
 from softgen.spec.layouts import Columns
+from softgen.spec.numerics import varied_inputs
 from softgen.strategies.variants import Variant
 from softgen.verify import sharded
 from softgen.verify.inputs import inputs_of, offsets_of, rows_of
@@ -51,17 +52,31 @@ def _is_sharded(source: Source) -> bool:
 def _verdicts_on_shards(program: Program, source: Source, seconds: int) -> list[Verdict]:
     """Return the verdicts on a kernel's launches on several devices."""
     variant = source.variant
-    problem, x = variant.problem, rows_of(variant)[0]
+    x = rows_of(variant)[0]
     jobs = sharded.jobs_of(source, x, offsets_of(variant), seconds)
+    # Of one row, for which nothing but its own launches holds a device back.
+    short = sharded.jobs_of(source, x, offsets_of(variant), seconds, rows=1)
+    lonely = sharded.without_one(jobs)
     try:
-        results, late = program.run_sharded(jobs)
+        verdicts = [*_launched(program, jobs), *_launched(program, short)]
+        given_up, missed = program.run_sharded(lonely)
     except EmulationError as error:
         return [Verdict(None, str(error).removeprefix(f"{variant.name}: "))]
+    if objection := sharded.objection_alone(lonely, given_up, missed):
+        verdicts.append(Verdict(None, objection))
+    return verdicts
+
+
+def _launched(program: Program, jobs: Sequence[Job]) -> list[Verdict]:
+    """Return the verdicts on launches on all devices."""
+    variant = jobs[0].source.variant
+    problem = variant.problem
+    results, late = program.run_sharded(jobs)
     verdicts = []
     for launch in range(sharded.LAUNCHES):
         mine = slice(launch * sharded.DEVICES, (launch + 1) * sharded.DEVICES)
         shards, of_shards = [job.x for job in jobs[mine]], results[mine]
-        others = sharded.others_of(problem, shards)
+        others = sharded.others_of(problem, shards, launch)
         exponent = variant.strategy.exponent_error(problem)
         accuracy = sharded.accuracy_of(*(problem, shards, of_shards, exponent, others))
         how = f"launch {launch} on {sharded.DEVICES} devices: "
@@ -80,6 +95,7 @@ def jobs_of(source: Source, seconds: int) -> list[Job]:
     like x and once not; in place, columns start on 16 bytes, where tiles are moved in other ways,
     blocks that stride over the rows are two, there is one more of those that do not, and those that
     wait for others run before them. Where blocks share a row, there is a launch of one row too.
+    The last launches have other numbers, where a function or a hook has some.
     """
     variant = source.variant
     (x, *others), (offset, y_offset) = inputs_of(variant), offsets_of(variant)
@@ -108,7 +124,8 @@ def jobs_of(source: Source, seconds: int) -> list[Job]:
         step = problem.layout.step
         one = tuple(o[:step] if o.ndim else o for o in rest)
         jobs.append(replace(job, x=x[:step], others=one, placement=placement_of(problem, step)))
-    return jobs
+    varied = varied_inputs((x, *rest), problem)
+    return [*jobs, *(replace(jobs[0], others=inputs[1:]) for inputs in varied)]
 
 
 def verdicts_on(
@@ -119,9 +136,9 @@ def verdicts_on(
     for job, result in zip(jobs, results, strict=True):
         few = f" on {job.grid} blocks" if job.grid else ""
         how = f"in place{few}: " if job.in_place else ""
-        whole = len(job.x) == len(jobs[0].x)
-        if not whole:
-            how = "one row: "
+        again = len(job.x) == len(jobs[0].x) and job.others is jobs[0].others
+        if not again:
+            how = "other numbers: " if len(job.x) == len(jobs[0].x) else "one row: "
         if isinstance(result, EmulationError):
             # A report says the name itself.
             reason = str(result).removeprefix(f"{job.source.name}: ")
@@ -129,7 +146,7 @@ def verdicts_on(
             continue
         (arrays, work), first = result, results[0]
         alike = None
-        if whole and not isinstance(first, EmulationError):
+        if again and not isinstance(first, EmulationError):
             alike = _bytes(first[0]) == _bytes(arrays)
         # What float64 says of the same bits it has said.
         known = bool(alike and verdicts and not verdicts[0].objection)

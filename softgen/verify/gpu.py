@@ -16,7 +16,7 @@ from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, SoftgenError, VerificationError
 from softgen.source.render import Source
 from softgen.spec.layouts import AnyWidth
-from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype
+from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype, varied_inputs
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
@@ -41,12 +41,24 @@ def on_gpu(
         inputs, (offset, y_offset) = inputs_of(variant), offsets_of(variant)
         verdicts = []
         for other in dict.fromkeys((y_offset, offset)):
-            try:
-                verdicts.append(judged(variant, inputs, runner(source, inputs, offset, other)))
-            except SoftgenError as error:
-                verdicts.append(Verdict(None, str(error)))
+            verdicts.append(_verdict(source, runner, inputs, (offset, other)))
+        for each in varied_inputs(inputs, variant.problem):
+            verdicts.append(_verdict(source, runner, each, (offset, y_offset), "other numbers: "))
         found.append(verdicts)
     return found
+
+
+def _verdict(
+    source: Source,
+    runner: Runner,
+    inputs: Sequence[Storage],
+    offsets: tuple[int, int],
+    how: str = "",
+) -> Verdict:
+    try:
+        return judged(source.variant, inputs, runner(source, inputs, *offsets), how)
+    except SoftgenError as error:
+        return Verdict(None, f"{how}{error}")
 
 
 def compiled(sources: Sequence[Source]) -> Runner:
