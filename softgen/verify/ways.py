@@ -2,10 +2,47 @@
 
 from __future__ import annotations
 
-from softgen.strategies.variants import Variant
+from collections.abc import Iterator, Sequence
+
+from softgen.spec.arch import Arch
+from softgen.spec.dtypes import DType
+from softgen.spec.layouts import Columns
+from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
+from softgen.strategies.registry import all_strategies
+from softgen.strategies.variants import Variant, candidates
+
+# Columns of memory for each of Strategy.ways: (columns, inner, type).
+SIZES = (
+    (101, 77, DType.FLOAT32),
+    (96, 77, DType.FLOAT32),
+    (1001, 6, DType.FLOAT16),
+    (20000, 3, DType.FLOAT32),
+    (20000, 40, DType.FLOAT32),
+    (40000, 8, DType.FLOAT32),
+    (120000, 4, DType.FLOAT64),
+)
+FUNCTIONS = ("softmax", "logsumexp")  # elements and a number a row
+_ROWS = 64  # moves the best guess only
 
 
-def exchanges(variants: list[Variant]) -> list[Variant]:
+def own_ways(arch: Arch) -> Iterator[Variant]:
+    """Yield the best guess of each of Strategy.ways, by each strategy that has such."""
+    for kind in all_strategies():
+        if kind.ways is Strategy.ways:
+            continue
+        for function in FUNCTIONS:
+            seen: set[tuple[bool, ...]] = set()
+            for cols, inner, dtype in SIZES:
+                problem = Problem.of(function, dtype, cols, layout=Columns(inner))
+                for variant in candidates(problem, _ROWS, arch, kind.name):
+                    ways = variant.strategy.ways(problem)
+                    if ways not in seen:
+                        seen.add(ways)
+                        yield variant
+
+
+def exchanges(variants: Sequence[Variant]) -> list[Variant]:
     """Return the best guess of each way that parts of columns go: lanes, warps, a cluster."""
     found: dict[tuple[object, ...], Variant] = {}
     for variant in variants:
@@ -15,7 +52,7 @@ def exchanges(variants: list[Variant]) -> list[Variant]:
     return list(found.values())
 
 
-def layouts(variants: list[Variant]) -> list[Variant]:
+def layouts(variants: Sequence[Variant]) -> list[Variant]:
     """Return the best guess of each way to deal out rows: to blocks, to accesses and in time."""
     found: dict[tuple[bool, bool, bool], Variant] = {}
     for variant in variants:
@@ -25,7 +62,7 @@ def layouts(variants: list[Variant]) -> list[Variant]:
     return list(found.values())
 
 
-def covering(variants: list[Variant]) -> list[Variant]:
+def covering(variants: Sequence[Variant]) -> list[Variant]:
     """Reorder candidates so that each one brings as many values of knobs not seen as possible.
 
     Any number of them from the front covers the knobs well; the first stays the best guess.
