@@ -261,7 +261,8 @@ struct Hooks {
   // rounded, and of equal keys that of the lower column counts.
   __device__ void raise_cut(Compute to) const {
     const Compute slack = fmaf(fabsf(to), 2.4e-7f, 1e-4f);
-    cut = fmaf(to - slack, 1.44269504f, 7.0f);
+    // Infinity would be above all elements.
+    cut = fminf(fmaf(to - slack, 1.44269504f, 7.0f), 3.0e38f);
   }
 
   // The largest key of some lanes, as far as one knows.

@@ -46,7 +46,8 @@ from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant, parse_name
 from softgen.strategies.warp import Warp
-from softgen.verify.verify import Verdict, on_emulator
+from softgen.verify.emulated import on_emulator
+from softgen.verify.verdict import Verdict
 
 ARCH = arch_named("sm_90")
 COUNTS = Path(__file__).parent / "cpu" / "devices" / "work.json"

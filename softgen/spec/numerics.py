@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -152,11 +153,45 @@ def _of_float8(storage: Storage, dtype: Float8) -> Float64:
 
 
 def other_inputs(x: Storage, problem: Problem) -> tuple[Storage, ...]:
-    """Return what belongs to x among a function's inputs, in storage form, for tests."""
+    """Return what belongs to x among a function's inputs, in storage form, for tests.
+
+    What is given of a row, as its lse, is of what hooks make of x.
+    """
+    of_hooks = hook_examples(problem, len(x))
+    found = _belonging(decode(x, problem.dtype), problem)
+    if problem.hooks and not problem.function.reduces:
+        arrays = zip((x, *found, *of_hooks), problem.inputs, strict=True)
+        entered, *_ = hooked(problem, [decode(array, o.dtype) for array, o in arrays])
+        found = _belonging(entered.astype(np.float64), problem)
+    return (*found, *of_hooks)
+
+
+def _belonging(x: Float64, problem: Problem) -> tuple[Storage, ...]:
+    """Return the function's inputs beside exact elements, in storage form."""
     with np.errstate(all="ignore"):
-        values = problem.function.other_inputs(decode(x, problem.dtype))
-    found = [encode(v, o.dtype) for v, o in zip(values, problem.inputs[1:], strict=False)]
-    return (*found, *hook_examples(problem, len(x)))
+        values = problem.function.other_inputs(x)
+        pairs = zip(values, problem.inputs[1:], strict=False)
+        return tuple(encode(value, operand.dtype) for value, operand in pairs)
+
+
+def varied_inputs(inputs: Sequence[Storage], problem: Problem) -> list[tuple[Storage, ...]]:
+    """Return the inputs with other numbers of the function and of hooks, for each that they have.
+
+    The first ones of all are in one launch, and so on.
+    """
+    rows = len(inputs[0])
+    of_each = [problem.function.other_numbers(rows)]
+    of_each += [hook.other_examples(rows) for hook in problem.hooks]
+    found = []
+    for values in zip_longest(*of_each, fillvalue={}):
+        given = {name: value for each in values for name, value in each.items()}
+        found.append(
+            tuple(
+                encode(given[operand.name], operand.dtype) if operand.name in given else array
+                for operand, array in zip(problem.inputs, inputs, strict=True)
+            )
+        )
+    return found
 
 
 def hook_examples(problem: Problem, rows: int) -> tuple[Storage, ...]:
@@ -209,18 +244,17 @@ def check(
     """
     values = [decode(v, operand.dtype) for v, operand in zip(inputs, problem.inputs, strict=True)]
     exact_inputs = hooked(problem, values)
-    wide = DType.FLOAT64 in [operand.dtype for operand in problem.results]
+    wide = problem.compute_dtype is DType.FLOAT64
     exact = exact_results(problem, values, wide)
     with np.errstate(all="ignore"):
         got = (decode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
         off = slack(problem, exact_inputs[0])  # with the sink
         exact = problem.function.settled(exact, tuple(got), *exact_inputs, off=off)
         sizes = problem.function.magnitudes(*exact_inputs)
-    if problem.slopes:
-        times = gain(problem, values)
+        times = gain(problem, values) if problem.slopes else 1.0
         sizes = tuple(size if size is None else size * times for size in sizes)
     found = [
-        _check(*each, exact_inputs[0], off, problem, exponent_error)
+        _check(*each, exact_inputs[0], off, times, problem, exponent_error)
         for each in zip(_limited(problem, values), results, exact, sizes, strict=True)
     ]
     return max(found, key=lambda one: (not one.ok, one.worst / one.bound))
@@ -247,6 +281,7 @@ def _check(
     size: Float64 | None,
     with_sink: Float64,
     off: Float64 | float,
+    times: Float64 | float,
     problem: Problem,
     exponent_error: float,
 ) -> Accuracy:
@@ -263,7 +298,11 @@ def _check(
         off = off if operand.behind else off[:, 0]
     with np.errstate(all="ignore"):
         if unit == "ulp":
-            error = _ulp_error(operand, result, got, exact, size, off, problem.compute_dtype)
+            single = problem.compute_dtype is DType.FLOAT32
+            flushed: Float64 | float = FLOAT32_TINY * (1 + 2**-8) if single else 0.0
+            if operand.extent is Extent.ELEMENT:  # which slopes multiply
+                flushed = flushed * np.maximum(times, 1.0)
+            error = _ulp_error(operand, result, got, exact, size, off, flushed)
         else:
             more = exponent_error * _below_maximum(x) if exponent_error else 0.0
             error = _relative_error(operand, got, exact, size, more, off)
@@ -376,13 +415,13 @@ def _ulp_error(
     exact: Float64,
     size: Float64 | None,
     off: Float64 | float,
-    compute: DType,
+    flushed: Float64 | float,
 ) -> Float64:
     """Return the distance of 8 or 16-bit results from the correctly rounded ones, in steps.
 
-    float32 arithmetic is compiled with -ftz=true, so a bfloat16 result below float32's smallest
-    normal number (or rounded up to it) may be 0. It is the result that may: a hook that multiplies
-    it does so before anything is flushed.
+    float32 arithmetic is compiled with -ftz=true, so a bfloat16 result that is less than `flushed`
+    may be 0: float32's smallest normal number (or rounded up to it), times what a gradient then is
+    multiplied by. Other hooks multiply a result before anything is flushed.
     """
     wanted = _steps(encode(exact, operand.dtype))
     error: Float64 = np.abs(_steps(result) - wanted).astype(np.float64)
@@ -390,12 +429,9 @@ def _ulp_error(
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] + off
     elif size is not None:  # where terms cancel, their own rounding counts, and that of the result
         excused = np.abs(got - exact) <= _BOUND[DType.FLOAT32] * size + 2**-7 * np.abs(exact)
-        if compute is DType.FLOAT32:
-            excused |= (got == 0) & (np.abs(exact) < FLOAT32_TINY * (1 + 2**-8))
-    elif compute is DType.FLOAT32:
-        excused = (got == 0) & (np.abs(exact) < FLOAT32_TINY * (1 + 2**-8))
+        excused |= (got == 0) & (np.abs(exact) < flushed)
     else:
-        return error
+        excused = (got == 0) & (np.abs(exact) < flushed)
     return np.minimum(error, np.where(excused, 1.0, np.inf))
 
 

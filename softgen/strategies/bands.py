@@ -52,6 +52,11 @@ class Bands(Strategy):
     min_blocks: int = knob("m", "blocks that an SM must hold; caps the registers")
     cluster_size: int = knob("k", "blocks that share an outer index", default=1)
 
+    def ways(self, problem: Problem) -> tuple[bool, ...]:
+        """Return whether blocks share an outer index, and whether its last pack is cut."""
+        cut = problem.cols * problem.layout.step % self.pack_size > 0
+        return (self.cluster_size > 1, cut)
+
     def describe(self, problem: Problem) -> str:
         """Return who holds an outer index, for the header of a file."""
         blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"

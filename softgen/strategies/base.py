@@ -186,6 +186,10 @@ class Strategy(abc.ABC):
         """Return the columns that a block reduces at once where several share a row, else 0."""
         return 0
 
+    def ways(self, problem: Problem) -> tuple[bool, ...]:
+        """Return which parts of its template a setting has: `softgen verify` takes all of them."""
+        return ()
+
     @property
     def unnamed(self) -> tuple[str, ...]:
         """The knobs that no constant of the emitted file names: at their values it needs none."""

@@ -42,6 +42,10 @@ class Safe(Strategy):
     def check(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless the block is whole warps."""
         self.require_block(self.block_size)
+        self.require(
+            not (problem.function.groups and isinstance(problem.layout, AnyWidth)),
+            "groups must divide the columns, of which a launch says how many there are",
+        )
 
     def describe(self, problem: Problem) -> str:
         """Return how often a row is read, for the header of a file."""
@@ -73,10 +77,12 @@ class Safe(Strategy):
         As few as 32 where rows lie side by side: those may be millions, of a few columns each.
         """
         if problem.layout.step > 1 and problem.cols <= 128:
-            yield cls(32)
+            found = cls(32)
         else:
             own = sum(hook.registers(problem.compute_dtype) for hook in problem.function.modifiers)
-            yield cls(1024 if problem.cols > 4096 and own <= MOST_OWN_REGISTERS else 256)
+            found = cls(1024 if problem.cols > 4096 and own <= MOST_OWN_REGISTERS else 256)
+        if found.is_legal(problem, arch):
+            yield found
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:

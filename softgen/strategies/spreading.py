@@ -122,6 +122,11 @@ class Spreading(Columnar):
         """Whether threads do not hold all columns, so that some are loaded again."""
         return self.lines(problem) > self.held_lines * self.stride
 
+    def ways(self, problem: Problem) -> tuple[bool, ...]:
+        """Return who combines parts, where columns are held, and whether packs cross inner."""
+        held = (self.walks(problem), self.cols_shared > 0)
+        return (self.relays(problem), *held, self.flat(problem))
+
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
         places = {"registers": self.cols_per_thread, "shared memory": self.cols_shared}

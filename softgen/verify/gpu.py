@@ -9,23 +9,59 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from softgen.devices.emulator import Results
 from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
-from softgen.errors import CompileError, VerificationError
+from softgen.errors import CompileError, SoftgenError, VerificationError
 from softgen.source.render import Source
 from softgen.spec.layouts import AnyWidth
-from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype
+from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype, varied_inputs
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.placement import Placement
 from softgen.spec.problem import Problem
 from softgen.spec.shards import ALARM_OFFSET, mailbox_bytes
+from softgen.verify.inputs import inputs_of, offsets_of
 from softgen.verify.placements import placement_of
+from softgen.verify.verdict import Verdict, judged
+
+# run(source, inputs, x_offset, y_offset) returns the results. Inputs are in storage form; x and y
+# start so many elements behind a boundary of 16 bytes.
+Runner = Callable[[Source, Sequence[Storage], int, int], Results]
 
 
-def compiled(
-    sources: Sequence[Source],
-) -> Callable[[Source, Sequence[Storage], int, int], tuple[Storage, ...]]:
+def on_gpu(
+    prepare: Callable[[Sequence[Source]], Runner], sources: Sequence[Source]
+) -> list[list[Verdict]]:
+    """Return the verdicts on each source's launches by a runner that is made ready for them."""
+    runner = prepare(sources)
+    found = []
+    for source in sources:
+        variant = source.variant
+        inputs, (offset, y_offset) = inputs_of(variant), offsets_of(variant)
+        verdicts = []
+        for other in dict.fromkeys((y_offset, offset)):
+            verdicts.append(_verdict(source, runner, inputs, (offset, other)))
+        for each in varied_inputs(inputs, variant.problem):
+            verdicts.append(_verdict(source, runner, each, (offset, y_offset), "other numbers: "))
+        found.append(verdicts)
+    return found
+
+
+def _verdict(
+    source: Source,
+    runner: Runner,
+    inputs: Sequence[Storage],
+    offsets: tuple[int, int],
+    how: str = "",
+) -> Verdict:
+    try:
+        return judged(source.variant, inputs, runner(source, inputs, *offsets), how)
+    except SoftgenError as error:
+        return Verdict(None, f"{how}{error}")
+
+
+def compiled(sources: Sequence[Source]) -> Runner:
     """Compile the sources in parallel and return what runs one of them."""
     kernels = dict(zip((source.name for source in sources), compile_many(sources), strict=True))
 

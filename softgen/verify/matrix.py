@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,10 +12,13 @@ from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
+from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, is_full_name, parse_name
+from softgen.verify.pairwise import pairwise
 from softgen.verify.problems import WIDELY, problems, problems_of, wanted_strategies
+from softgen.verify.ways import covering, exchanges, layouts, own_ways
 
 # Where a best guess is not enough: blocks of two rows, the last half empty, several rows an access,
 # and rings that refill.
@@ -74,15 +77,38 @@ def matrix(
     Raises InvalidValueError for an unknown name, or one that leaves nothing to verify.
     """
     known = {kind.name: kind for kind in all_strategies()}
-    kinds = [known[name] for name in choices if name in known] if choices else known.values()
+    kinds = [known[name] for name in choices if name in known] if choices else [*known.values()]
     arch = arch_named(DEFAULT_ARCH)
     kept = _Kept(
         tuple(map(DType.of, dtypes)) if dtypes else tuple(DType),
         tuple(map(Function.of, functions)) if functions else (),
         tuple(cols or ()),
     )
-    groups = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
-    kept_of_group = [1] * len(groups)
+    named = [_chosen(choice, kept, arch) for choice in choices or () if choice not in known]
+    groups = [_Group(variants, 1) for variants in named]
+    if kinds:
+        groups += _guesses(kinds, kept, arch, all_variants)
+        others = () if cols else (*pairwise()[0], *own_ways(arch))
+        mine = (each for each in others if kept.has(each.problem))
+        groups += [_Group([each], 1) for each in mine if type(each.strategy) in kinds]
+    if not groups:
+        raise kept.nothing(", ".join(choices or ["softgen"]))
+    limit = _limit([len(group.variants) for group in groups])
+    found = (group.variants[: max(group.least, limit)] for group in groups)
+    return [*dict.fromkeys(variant for variants in found for variant in variants)]
+
+
+class _Group(NamedTuple):
+    """Variants of a problem by a strategy, and how many of them are taken at least."""
+
+    variants: list[Variant]
+    least: int
+
+
+def _guesses(
+    kinds: Sequence[type[Strategy]], kept: _Kept, arch: Arch, all_variants: bool
+) -> Iterator[_Group]:
+    """Yield the best guesses for each problem, and behind them candidates that cover the knobs."""
     for problem in kept.among(all_variants):
         wanted = wanted_strategies(problem)
         for kind in kinds:
@@ -103,16 +129,7 @@ def matrix(
             elif problem.cols in LAYOUT_WIDTHS:
                 first = layouts(found)
             rest = covering(found) if all_variants and widely else []
-            groups.append(list(dict.fromkeys([*first, *rest])))
-            kept_of_group.append(len(first))
-    if not groups:
-        raise kept.nothing(", ".join(choices or ["softgen"]))
-    limit = _limit([len(group) for group in groups])
-    return [
-        variant
-        for group, least in zip(groups, kept_of_group, strict=True)
-        for variant in group[: max(least, limit)]
-    ]
+            yield _Group(list(dict.fromkeys([*first, *rest])), len(first))
 
 
 def _chosen(choice: str, kept: _Kept, arch: Arch) -> list[Variant]:
@@ -134,44 +151,6 @@ def _chosen(choice: str, kept: _Kept, arch: Arch) -> list[Variant]:
     if not found:
         raise kept.nothing(choice)
     return found
-
-
-def exchanges(variants: list[Variant]) -> list[Variant]:
-    """Return the best guess of each way that parts of columns go: lanes, warps, a cluster."""
-    found: dict[tuple[object, ...], Variant] = {}
-    for variant in variants:
-        strategy = variant.strategy
-        way = (variant.launch.cluster_size > 1, variant.launch.static_shared_bytes == 0)
-        found.setdefault((type(strategy), *way, getattr(strategy, "direct", False)), variant)
-    return list(found.values())
-
-
-def layouts(variants: list[Variant]) -> list[Variant]:
-    """Return the best guess of each way to deal out rows: to blocks, to accesses and in time."""
-    found: dict[tuple[bool, bool, bool], Variant] = {}
-    for variant in variants:
-        several = variant.strategy.knobs.get("rows_per_access", 1) > 1
-        layout = (variant.launch.rows_per_block > 1, several, variant.launch.strides)
-        found.setdefault(layout, variant)
-    return list(found.values())
-
-
-def covering(variants: list[Variant]) -> list[Variant]:
-    """Reorder candidates so that each one brings as many values of knobs not seen as possible.
-
-    Any number of them from the front covers the knobs well; the first stays the best guess.
-    """
-    rest = [(variant, set(variant.strategy.knobs.items())) for variant in variants]
-    ordered: list[Variant] = []
-    seen: set[tuple[str, int]] = set()
-    while rest:
-        news = [len(values - seen) for _, values in rest]
-        if not any(news):
-            break
-        variant, values = rest.pop(news.index(max(news)) if ordered else 0)
-        ordered.append(variant)
-        seen |= values
-    return [*ordered, *(variant for variant, _ in rest)]
 
 
 def _limit(sizes: list[int]) -> int:

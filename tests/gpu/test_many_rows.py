@@ -15,7 +15,7 @@ from softgen.spec.layouts import Columns
 from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
-from softgen.verify.matrix import exchanges, layouts
+from softgen.verify.ways import exchanges, layouts
 from tests.helpers.device_reference import device_normal, error_over_bound
 
 pytestmark = pytest.mark.gpu

@@ -90,7 +90,7 @@ import sys
 from softgen.source.render import render
 from softgen.spec.arch import arch_named
 from softgen.strategies.variants import parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 
 variants = [parse_name(name) for name in sys.argv[1:]]
 for variant in variants:

@@ -217,6 +217,13 @@ class Function(abc.ABC):
         """Return inputs beside x that belong to it, for tests and examples: exact, as x is."""
         return ()
 
+    def other_numbers(self, rows: int) -> tuple[dict[str, Any], ...]:
+        """Return other values of inputs, by name, than those of `other_inputs`: for verification.
+
+        Values of inputs that the function has not count for nothing.
+        """
+        return ()
+
     def beside_a_sink(self, cols: int, *others: Any) -> tuple[Any, ...]:
         """Return the inputs beside x for `reference`, where x has a sink as column `cols`."""
         return others

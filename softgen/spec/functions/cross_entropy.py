@@ -87,6 +87,17 @@ class OfTargets(Function):
         """Return numbers of its own, by name, that show what they do."""
         return {}
 
+    def other_numbers(self, rows: int) -> tuple[dict[str, Any], ...]:
+        """Return numbers that change nothing; then a gradient a row, and a column as ignored."""
+        import numpy as np
+
+        kind = DType.FLOAT32
+        names = [operand.name for operand in self.operands(kind, kind, kind)]
+        each = np.arange(rows) % 5 - 2.0 if "upstream_every" in names else -1.5
+        plain = {"z_loss": 0.0, "label_smoothing": 0.0, "upstream": 1.0, "upstream_count": 1}
+        of_rows = {"upstream": each, "upstream_count": rows}
+        return (plain, {"label_smoothing": 1.0, "ignore_index": 0, **of_rows})
+
 
 @dataclass(frozen=True)
 class CrossEntropy(OfTargets):

@@ -39,6 +39,10 @@ class Hook(abc.ABC):
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
         """Return values of its operands for tests; the same on every call."""
 
+    def other_examples(self, rows: int) -> tuple[dict[str, Any], ...]:
+        """Return other values of some operands, by name: for verification."""
+        return ()
+
     def enter(self, x: Any, *values: Any) -> Any:
         """Return the elements as they come in, of shape (rows, cols); -inf where hidden."""
         return x

@@ -50,6 +50,10 @@ class Dropout(Leaving):
         threshold = threshold_of(0.3)
         return (threshold, 2**40 + 12345, 2**33 + 7, kept_scale_of(threshold))
 
+    def other_examples(self, rows: int) -> tuple[dict[str, Any], ...]:
+        """Return p = 0, which keeps all, and p = 1, which keeps nothing: all would stay else."""
+        return tuple({"threshold": threshold_of(p), "kept_scale": 1.0} for p in (0, 1))
+
     def leave(self, y: Any, *values: Any) -> Any:
         """Return what is kept, multiplied, and 0, or NaN where that was no number."""
         import numpy as np

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.mutation import COUNTS, subjects
 
 

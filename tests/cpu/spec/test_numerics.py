@@ -13,6 +13,7 @@ from softgen.source.render import render
 from softgen.spec import numerics
 from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
+from softgen.spec.exact import hooked
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.log_softmax import LOG_SOFTMAX
 from softgen.spec.functions.softmax import SOFTMAX
@@ -225,6 +226,49 @@ def test_results_that_are_flushed_before_they_are_scaled_may_not_be_0(scale: flo
         assert not numerics.check([flushed], inputs, scaled).ok
 
 
+@pytest.mark.parametrize("scale", [4.0, 0.25])
+def test_gradients_that_are_flushed_before_slopes_multiply_them_may_be_0(scale: float) -> None:
+    """p of 8e-39 is flushed, and times a scale of 4 it would be a normal number."""
+    scaled = Problem.of("cross_entropy_grad", "bfloat16", 4, hooks=("scale",))
+    x = encode([[0, np.log(8e-39) / scale, -80 / scale, -1]], DType.BFLOAT16)
+    numbers = [np.array([3]), np.array(-100), *np.array([1, 0, scale], np.float32)]
+    inputs = (x, *(np.asarray(each) for each in numbers))
+    exact = exact_results(scaled, [decode(x, DType.BFLOAT16), *inputs[1:]])
+    results = [encode(each, o.dtype) for each, o in zip(exact, scaled.results, strict=True)]
+    for column in (1, 2):
+        found = [each.copy() for each in results]
+        found[0][0, column] = 0
+        assert numerics.check(found, inputs, scaled).ok is (column == 1)
+
+
+def test_a_row_that_is_ignored_has_a_gradient_of_0_whatever_slopes_are() -> None:
+    capped = Problem.of("cross_entropy_grad", "float32", 3, hooks=("softcap",))
+    x = np.array([[1, np.nan, 2]] * 2)
+    numbers = [np.array(value) for value in (-100, 1.0, 0.0, 30.0)]
+    dx, *_ = exact_results(capped, [x, np.array([-100, 0]), *numbers])
+    assert (dx[0] == 0).all()
+    assert np.isnan(dx[1]).all()
+
+
+@pytest.mark.parametrize("hook", ["scaleany", "softcap", "biasf32any"])
+def test_what_is_given_of_a_row_is_of_what_hooks_make_of_it(hook: str) -> None:
+    x = np.random.default_rng(0).normal(size=(9, 40)).astype("float32")
+    given = Problem.of("logsumexp_backward", "float32", 40, hooks=(hook,))
+    inputs = (x, *other_inputs(x, given))
+    entered, lse, *_ = hooked(given, inputs)
+    np.testing.assert_allclose(lse, np.log(np.exp(entered).sum(axis=1)), rtol=1e-6)
+
+
+def test_sums_of_float64_that_overflow_are_judged_in_more_than_float64() -> None:
+    """NumPy adds eight sums side by side: one of them is infinite here, and one minus infinity."""
+    narrow = Problem.of("log_softmax_backward", "float64", 16, out_dtype="bfloat16")
+    dy = np.tile([1.7e308, -1.7e308, 0, 0, 0, 0, 0, 0], 2)[None]
+    y = np.full((1, 16), -np.log(16))
+    exact = exact_results(narrow, [dy, y], wide=True)
+    assert not np.isnan(exact[0]).any()
+    assert numerics.check([encode(exact[0], DType.BFLOAT16)], (dy, y), narrow).ok
+
+
 def test_log_softmax_near_zero_has_the_absolute_bound_of_float32() -> None:
     x = encode([[16.0, 0.0]], DType.FLOAT16)  # the first result is -1.1e-7
     zero = encode([[0.0, -16.0]], DType.FLOAT16)
@@ -343,10 +387,10 @@ def test_lse_beside_results_may_be_infinity_where_there_is_nan_and_infinity() ->
         results = (y, of_rows) if function == "softmax_lse" else (of_rows,)
         assert numerics.check(results, (x,), problem).ok is right, (function, lse)
         if function == "softmax_lse":  # the infinity is the first row's sink
-            hooked = Problem.of(function, "float32", 4, hooks=["sinkf32"])
+            sunk = Problem.of(function, "float32", 4, hooks=["sinkf32"])
             sink = (np.array([np.inf, 0], np.float32), np.array(1), np.array(2))
             without = np.where(np.isinf(x), np.float32(0), x)
-            assert numerics.check(results, (without, *sink), hooked).ok is right, lse
+            assert numerics.check(results, (without, *sink), sunk).ok is right, lse
 
 
 def test_an_empty_result_is_right() -> None:

@@ -14,7 +14,7 @@ from softgen.spec.layouts import AnyWidth, layout_of
 from softgen.spec.numerics import check, encode, other_inputs
 from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import cli, ok
 
 WIDTHS = (1, 2, 7, 31, 32, 33, 255, 256, 257, 1000, 4099)

@@ -13,7 +13,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.bands import Bands, band_packs
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.emulator_helpers import ARCH, broken
 
 HOOKS = ("scale", "outscale", "zeroempty")

@@ -17,7 +17,7 @@ from softgen.strategies.choice import Choice
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.warp import Warp
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named(DEFAULT_ARCH)

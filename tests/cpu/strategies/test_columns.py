@@ -25,7 +25,7 @@ from softgen.strategies.select import select
 from softgen.strategies.strips import Strips
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.emulator_helpers import ARCH, broken, input_of
 
 

@@ -19,7 +19,7 @@ from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import ok
 from tests.helpers.emulator_helpers import broken
 

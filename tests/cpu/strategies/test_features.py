@@ -26,7 +26,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, features_of
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import ok, refused
 from tests.helpers.emulator_helpers import broken
 

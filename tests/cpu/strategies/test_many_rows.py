@@ -18,7 +18,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.split import Split
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, candidates
-from softgen.verify.matrix import exchanges, layouts
+from softgen.verify.ways import exchanges, layouts
 from tests.helpers.emulator_helpers import ARCH, broken, input_of
 from tests.helpers.single import check
 

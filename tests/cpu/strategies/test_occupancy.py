@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from softgen.errors import IllegalVariantError
 from softgen.spec.arch import arch_named
+from softgen.spec.problem import Problem
+from softgen.strategies.block import Block
+from softgen.strategies.cluster import Cluster
 from softgen.strategies.launch import Launch, blocks_per_multiprocessor
 
 
@@ -23,8 +29,30 @@ from softgen.strategies.launch import Launch, blocks_per_multiprocessor
         ("sm_90", 128, 32, 114 * 1024, 1),
         ("sm_90", 128, 32, 227 * 1024, 1),
         ("sm_75", 128, 32, 32 * 1024, 2),  # nothing is reserved before sm_80
+        ("sm_80", 128, 32, 32 * 1024, 4),  # 164 KiB / (32 + 1)
+        ("sm_90", 256, 16, 0, 8),  # 2048 threads, though registers are for 16 blocks
     ],
 )
 def test_blocks(arch: str, threads: int, registers: int, shared: int, blocks: int) -> None:
     launch = Launch(threads, 1, shared)
     assert blocks_per_multiprocessor(launch, registers, shared, arch_named(arch)) == blocks
+
+
+@pytest.mark.parametrize(("arch", "most"), [("sm_90", 16), ("sm_75", 8)])
+def test_blocks_that_an_sm_must_hold_have_no_more_threads_than_it_has(arch: str, most: int) -> None:
+    """2048 threads, and 1024: of these few registers it would hold more."""
+    problem, known = Problem.of("softmax", "float32", 512), arch_named(arch)
+    Block(4, 4, 128, 128, most).check(problem, known)
+    with pytest.raises(IllegalVariantError, match=f"{most + 1} x 128 threads fit an SM"):
+        Block(4, 4, 128, 128, most + 1).check(problem, known)
+
+
+def test_a_large_cluster_is_for_devices_with_whole_gpcs() -> None:
+    """More than 8 blocks: devices with few SMs have no GPC of 16."""
+    problem, h100 = Problem.of("softmax", "float32", 4096), arch_named("sm_90")
+    wide = Cluster(4, 4, 64, 16, 1, False)
+    wide.check(problem, h100.with_multiprocessors(100))
+    few = h100.with_multiprocessors(99)
+    with pytest.raises(IllegalVariantError, match="a cluster of 16 does not fit a GPC"):
+        wide.check(problem, few)
+    dataclasses.replace(wide, cluster_size=8, cols_per_thread=8).check(problem, few)

@@ -19,7 +19,7 @@ from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates, parse_name
-from softgen.verify.verify import on_emulator
+from softgen.verify.emulated import on_emulator
 from tests.helpers.emulator_helpers import broken
 
 ARCH = arch_named("sm_90")

@@ -15,7 +15,8 @@ from softgen.source.compile_errors import origins
 from softgen.source.edited import read_source
 from softgen.source.render import Source, render
 from softgen.strategies.variants import parse_name
-from softgen.verify.verify import on_emulator, verify_source
+from softgen.verify.emulated import on_emulator
+from softgen.verify.verify import verify_source
 
 FILES = {
     "warp": "softmax_f32_100_warp_p4_c8_g16_r1_pad_b128_pdl3",

@@ -18,7 +18,7 @@ from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.tiles import Tiles
 from softgen.strategies.variants import candidates
-from softgen.verify.matrix import layouts
+from softgen.verify.ways import layouts
 from tests.helpers.emulator_helpers import ARCH, broken
 
 HALVES = (DType.FLOAT16, DType.BFLOAT16)

@@ -20,7 +20,7 @@ from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.exact import hooked
 from softgen.spec.functions.sample import CAPACITIES, Sample
-from softgen.spec.numerics import Storage, check, encode, other_inputs
+from softgen.spec.numerics import Storage, check, decode, encode, other_inputs
 from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
@@ -114,6 +114,20 @@ def test_what_is_passed_over_is_no_sample(temperature: float) -> None:
     for bound, all_considered in zip(found[::2], found[1::2], strict=True):
         np.testing.assert_array_equal(bound[1], all_considered[1])
         np.testing.assert_array_equal(bound[0], all_considered[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_largest_of_elements_near_the_end_of_the_type_is_drawn(dtype: str) -> None:
+    """Times log2(e) they are infinite."""
+    problem = Problem.of("sample", dtype, 700)
+    x = rows_of(problem, 0)
+    x[:] = encode(np.linspace(1.0e38, 3.3e38, 700), problem.dtype)
+    x[1::2] = x[1::2, ::-1]
+    x[2] = encode(np.linspace(-3.3e38, -1.0e38, 700), problem.dtype)
+    values = decode(x, problem.dtype)
+    given = numbers(0.0, 11, 5)
+    for _, ids in ran([Job(source, x, given) for source in sources_of(problem, 0)]):
+        np.testing.assert_array_equal(values[np.arange(ROWS), ids], values.max(axis=1))
 
 
 def test_lanes_that_tell_each_other_what_they_draw_draw_the_same() -> None:

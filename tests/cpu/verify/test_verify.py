@@ -17,6 +17,7 @@ from softgen.errors import EmulationError, InvalidValueError
 from softgen.source import render as render_module
 from softgen.source.render import Source, render
 from softgen.spec import numerics
+from softgen.spec.arch import arch_named
 from softgen.spec.dtypes import DType
 from softgen.spec.functions.base import Function
 from softgen.spec.functions.softmax import SOFTMAX
@@ -26,11 +27,15 @@ from softgen.spec.layouts import Strided
 from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
+from softgen.verify import emulated
 from softgen.verify import verify as verify_module
-from softgen.verify.matrix import MOST_VARIANTS, covering, matrix
+from softgen.verify.inputs import rows_of
+from softgen.verify.matrix import MOST_VARIANTS, matrix
+from softgen.verify.pairwise import pairwise
 from softgen.verify.problems import CHOICES, SEVERAL_IDS, WIDE_WIDTHS, drawn_sets, problems
 from softgen.verify.regimes import REGIMES
 from softgen.verify.verify import Step, verify
+from softgen.verify.ways import covering, own_ways
 from tests.helpers.chosen import best_guesses
 from tests.helpers.cover import cover
 from tests.helpers.emulator_helpers import broken
@@ -67,7 +72,7 @@ def verified() -> list[Variant]:
 
 
 def test_the_cover_has_every_strategy() -> None:
-    assert len(verified()) <= 560
+    assert len(verified()) <= 640  # with the pairs of hooks
     assert {variant.strategy.name for variant in verified()} == {k.name for k in all_strategies()}
 
 
@@ -202,7 +207,7 @@ def test_a_failure_names_its_kernel_once() -> None:
     variant = parse_name("softmax_f32_8_safe_b256")
     jobs = [Job(render(variant), np.zeros((1, 8), np.float32), in_place=True)]
     failed = EmulationError(f"{variant.name}: thread 1 races")
-    (verdict,) = verify_module._judge_cpu(variant, jobs, [failed])
+    (verdict,) = emulated.verdicts_on(variant, jobs, [failed])
     assert verdict.objection == "in place: thread 1 races"
 
 
@@ -235,7 +240,7 @@ def test_the_input_has_every_regime_and_an_odd_number_of_rows() -> None:
     seen = set()
     # Inputs alike one after another: they are kept for a while.
     for variant in sorted(best_guesses(), key=lambda v: (v.problem.cols, v.problem.dtype)):
-        x, names = verify_module._input(variant)
+        x, names = rows_of(variant)
         assert len(x) == len(names)
         step = variant.problem.layout.step
         assert len(x) % 2 == 1 if step == 1 else len(x) % step == 0 and len(x) > step
@@ -248,15 +253,17 @@ def test_the_matrix_covers_what_it_should() -> None:
     assert len(chosen) <= MOST_VARIANTS
     assert len(set(chosen)) == len(chosen)
     every = [problem for problem in problems(every=True) if problem.dtype is DType.BFLOAT16]
-    assert {variant.problem for variant in chosen} == set(every)
+    arch = arch_named("sm_90")
+    others = {variant.problem for variant in (*pairwise()[0], *own_ways(arch))}
+    assert set(every) <= {variant.problem for variant in chosen} <= {*every, *others}
     by_strategy = {(h.name, v.strategy.name) for v in chosen for h in v.problem.hooks}
     assert {hook for hook, _ in by_strategy} == {hook.name for hook in HOOKS}
     of_rows = {"warp", "block", "cluster", "shared", "split", "cooperative", "online", "safe"}
     assert {strategy for _, strategy in by_strategy} >= of_rows
     viewed = {v.problem.function for v in chosen if isinstance(v.problem.layout, Strided)}
-    # Which are of rows that lie together.
+    # Views of these are of other types.
     listed = {Function.of(name) for name, *_ in (*CHOICES, *SEVERAL_IDS)}
-    assert viewed == {p.function for p in every} - listed
+    assert viewed - listed == {p.function for p in every} - listed
     assert all(set(hooks) <= {hook.name for hook in HOOKS} for hooks in drawn_sets())
     assert drawn_sets() == drawn_sets()
     assert {1, 7, 32, 33, 100, 256, 1000, 1001} < {p.cols for p in problems()}
