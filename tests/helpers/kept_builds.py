@@ -28,9 +28,11 @@ from softgen.disk.files import read_regular, write_whole
 from softgen.source.render import Source
 from softgen.spec.arch import Arch
 
-CODE = "code"
+CODE, BY_TEST = "code", "by_test"
 MAX_BYTES = 2**30  # of programs, of which a run takes 0.3 GB
 MAX_CODES = 20_000  # of machine code, of which a run takes 2,000
+
+_placed_here: set[Path] = set()  # programs that this process placed in tests' cache folders
 
 
 def store(kind: str) -> Path:
@@ -55,11 +57,48 @@ def put_host(cache: Path) -> None:
         program._host_object(find_compiler(), programs.program_folder())
 
 
+def put_programs(cache: Path, test: str) -> None:
+    """Put what processes of a test built in an earlier run into its cache folder."""
+    folder = _folder_of(cache)
+    for name in _noted(test):
+        with contextlib.suppress(FileNotFoundError):
+            _placed(store(programs.KIND) / name, folder)
+
+
+def keep_programs_of(cache: Path, test: str, since: float) -> None:
+    """Keep what processes of a test built, or took of what they had, since a time."""
+    folder = _folder_of(cache)
+    used = [path for path in folder.glob("unit-*") if path.stat().st_mtime >= since]
+    names = [path.name for path in used if path not in _placed_here]
+    for name in names:
+        os.utime(_placed(folder / name, store(programs.KIND)))
+    if names != _noted(test):
+        write_whole(_note_of(test), json.dumps(names).encode())
+
+
+def _folder_of(cache: Path) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOFTGEN_CACHE_DIR", str(cache))
+        return programs.program_folder()
+
+
+def _note_of(test: str) -> Path:
+    return store(BY_TEST) / hashlib.sha256(test.encode()).hexdigest()[:32]
+
+
+def _noted(test: str) -> list[str]:
+    with contextlib.suppress(OSError, ValueError):
+        return [str(name) for name in json.loads(read_regular(_note_of(test)))]
+    return []
+
+
 def _compile(
     real: Callable[..., Path], compiler: Compiler, text: str, folder: Path, stem: str
 ) -> Path:
     kept = store(programs.KIND)
-    return _placed(programs.kept(kept, stem) or real(compiler, text, kept, stem), folder)
+    path = _placed(programs.kept(kept, stem) or real(compiler, text, kept, stem), folder)
+    _placed_here.add(path)
+    return path
 
 
 def _host_object(real: Callable[..., Path], compiler: Compiler, folder: Path) -> Path:
@@ -107,6 +146,7 @@ def keep_small() -> None:
     folder = store(programs.KIND)
     owned.mark(programs.KIND, folder)
     programs.keep_small(folder, MAX_BYTES)
-    codes = sorted(store(CODE).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in codes[MAX_CODES:]:
-        path.unlink(missing_ok=True)
+    for kind in (CODE, BY_TEST):
+        found = sorted(store(kind).iterdir(), key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in found[MAX_CODES:]:
+            path.unlink(missing_ok=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from softgen.devices.emulator import build
+from softgen.devices.emulator import build, program
 from softgen.devices.gpu.compile import compile_offline
 from softgen.spec.arch import arch_named
 from tests.helpers import kept_builds
@@ -53,6 +54,23 @@ def test_a_damaged_program_of_a_test_is_replaced(store: Path) -> None:
     path.write_bytes(b"\x7fELF")
     assert build([SOURCE]).path == path
     assert run_rows(SOURCE, 2).shape == (2, 40)
+
+
+def test_what_processes_of_a_test_built_is_kept_for_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (store.parent / name for name in ("first", "second", "third"))
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(first))
+    monkeypatch.setattr(program, "_compile", getattr(program._compile, "args")[0])  # noqa: B009
+    built = build([SOURCE]).path
+    kept_builds.keep_programs_of(first, "a test", since=0)
+    kept_builds.put_programs(second, "a test")
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(second))
+    monkeypatch.setattr("softgen.devices.emulator.compiler.Compiler.build", None)
+    assert build([SOURCE]).path.samefile(built)
+    kept_builds.keep_programs_of(second, "a test", since=time.time() + 9)  # not used any more
+    kept_builds.put_programs(third, "a test")
+    assert not [*third.rglob("unit-*")]
 
 
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
