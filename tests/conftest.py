@@ -6,13 +6,20 @@ import fcntl
 import itertools
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from softgen.devices.gpu.device import unavailable_reason
-from tests.helpers.kept_builds import keep_programs, keep_small, put_host
+from tests.helpers.kept_builds import (
+    keep_programs,
+    keep_programs_of,
+    keep_small,
+    put_host,
+    put_programs,
+)
 from tests.helpers.run_folder import run_folder
 
 _numbers = itertools.count()
@@ -73,9 +80,16 @@ def kept_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def host_built(own_cache: Path) -> None:
-    """Have the emulator's own side in the test's cache folder, for other processes."""
+def host_built(own_cache: Path, request: pytest.FixtureRequest) -> Iterator[None]:
+    """Have the emulator's own side in the test's cache folder, for other processes.
+
+    And the programs that they built there when the test ran before.
+    """
     put_host(own_cache)
+    put_programs(own_cache, request.node.nodeid)
+    started = time.time()
+    yield
+    keep_programs_of(own_cache, request.node.nodeid, started)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

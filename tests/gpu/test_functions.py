@@ -13,6 +13,7 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import check, decode, encode, numpy_dtype, other_inputs
 from softgen.spec.problem import Problem
 from softgen.verify.regimes import REGIMES
+from tests.helpers.device_reference import on_host
 
 pytestmark = pytest.mark.gpu
 
@@ -24,13 +25,6 @@ def on_device(x: Any, dtype: DType) -> Any:
     import cupy
 
     return cupy.asarray(x.view(numpy_dtype(dtype)))
-
-
-def on_host(*arrays: Any) -> tuple[Any, ...]:
-    import cupy
-
-    host = [cupy.asnumpy(array) for array in arrays]
-    return tuple(a.view("uint16") if a.dtype.name == "bfloat16" else a for a in host)
 
 
 def hard_rows(cols: int, dtype: DType) -> Any:

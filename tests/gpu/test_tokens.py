@@ -14,17 +14,11 @@ from softgen.spec.dtypes import DType
 from softgen.spec.numerics import check, numpy_dtype, other_inputs
 from softgen.spec.problem import Problem
 from softgen.verify.regimes import REGIMES
+from tests.helpers.device_reference import on_host
 
 pytestmark = pytest.mark.gpu
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "tokens.md"
-
-
-def on_host(*arrays: Any) -> tuple[Any, ...]:
-    import cupy
-
-    host = [cupy.asnumpy(array) for array in arrays]
-    return tuple(a.view("uint16") if a.dtype.name == "bfloat16" else a for a in host)
 
 
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)

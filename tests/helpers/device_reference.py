@@ -28,6 +28,14 @@ def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any
     return flat[: rows * cols].reshape(rows, cols)
 
 
+def on_host(*arrays: Any) -> tuple[Any, ...]:
+    """Return NumPy's arrays; bfloat16 in storage form."""
+    import cupy
+
+    host = [cupy.asnumpy(array) for array in arrays]
+    return tuple(a.view("uint16") if a.dtype.name == "bfloat16" else a for a in host)
+
+
 def in_float64(x: Any, algorithm: Function) -> Any:
     """Return the algorithm of the rows of x, all of them in float64 at once.
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -210,7 +211,7 @@ class FakeKernel:
                 shape = (sum(last) + problem.cols,)
         else:
             shape = operand.shape(rows, problem.cols)
-        steps = [int(np.prod(shape[i + 1 :])) for i in range(len(shape))]
+        steps = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
         layout = problem.layout
         if operand.extent is Extent.ELEMENT:
             aligned = min(16, problem.alignment * size)
@@ -221,7 +222,7 @@ class FakeKernel:
                 steps = [step - (step >> 63 << 64) for step in strides]  # from two's complement
                 assert all(step * size % aligned == 0 for step in steps)
                 steps = [*steps, 1]
-                shape = (rows // int(np.prod(inner, dtype=int)), *inner, problem.cols)
+                shape = (rows // math.prod(inner), *inner, problem.cols)
         low = sum(min(0, (n - 1) * step) for n, step in zip(shape, steps, strict=True)) * size
         high = sum(max(0, (n - 1) * step) for n, step in zip(shape, steps, strict=True)) * size
         memory: Any = (ctypes.c_uint8 * (high - low + size)).from_address(word + low)

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.devices.emulator import Program, build
-from softgen.devices.emulator.compiler import find_compiler
 from softgen.errors import EmulationError
 from softgen.source.project import Entry, Group, Project
 from softgen.source.project_text import texts
@@ -26,6 +25,7 @@ from softgen.spec.layouts import AnyWidth
 from softgen.spec.numerics import from_memory, in_memory, storage_dtype
 from softgen.spec.operands import Extent, Operand
 from softgen.spec.problem import Problem
+from tests.helpers.kept_builds import build_library
 
 STUB = Path(__file__).parent / "cuda_stub"
 FLAGS = ("-std=c++17", "-O1", "-fPIC", "-Wall", "-Wextra", "-Wshadow", "-Wconversion", "-Werror")
@@ -263,7 +263,7 @@ def library(
     )
     stubs.write_text(f"static volatile int which;\n{stubs.read_text()}{bodies}")
     built = built or folder / "library.so"
-    find_compiler().build(
+    build_library(
         [
             *(
                 *FLAGS,
@@ -276,6 +276,7 @@ def library(
             *(folder / "src" / f"{made.name}.cpp", folder / "example" / "main.cpp"),
             *(stubs, STUB / "runtime.cpp", *more),
         ],
+        folder,
         built,
     )
     handle = ctypes.CDLL(str(built))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from softgen.devices.emulator import build
+from softgen.devices.emulator import build, program
 from softgen.devices.gpu.compile import compile_offline
 from softgen.spec.arch import arch_named
 from tests.helpers import kept_builds
@@ -55,6 +56,23 @@ def test_a_damaged_program_of_a_test_is_replaced(store: Path) -> None:
     assert run_rows(SOURCE, 2).shape == (2, 40)
 
 
+def test_what_processes_of_a_test_built_is_kept_for_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (store.parent / name for name in ("first", "second", "third"))
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(first))
+    monkeypatch.setattr(program, "_compile", getattr(program._compile, "args")[0])  # noqa: B009
+    built = build([SOURCE]).path
+    kept_builds.keep_programs_of(first, "a test", since=0)
+    kept_builds.put_programs(second, "a test")
+    monkeypatch.setenv("SOFTGEN_CACHE_DIR", str(second))
+    monkeypatch.setattr("softgen.devices.emulator.compiler.Compiler.build", None)
+    assert build([SOURCE]).path.samefile(built)
+    kept_builds.keep_programs_of(second, "a test", since=time.time() + 9)  # not used any more
+    kept_builds.put_programs(third, "a test")
+    assert not [*third.rglob("unit-*")]
+
+
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that grows with each compile."""
     found: list[str] = []
@@ -89,7 +107,7 @@ def test_machine_code_is_kept_by_text_and_architecture(
 def test_what_was_not_used_for_longest_goes(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     build([SOURCE])
     kept_builds.machine_code_of(SOURCE, ARCH)
-    monkeypatch.setattr(kept_builds, "MAX_CODES", 0)
+    monkeypatch.setattr(kept_builds, "MOST_FILES", dict.fromkeys(kept_builds.MOST_FILES, 0))
     monkeypatch.setattr(kept_builds, "MAX_BYTES", 0)
     kept_builds.keep_small()
     assert not [path for path in store.rglob("*") if path.is_file() and path.suffix != ".TAG"]

@@ -30,7 +30,7 @@ def run(command: list[str], cwd: Path, **environment: str) -> str:
     answer = subprocess.run(
         command,
         cwd=cwd,
-        env={**os.environ, "COLUMNS": "200", **environment},
+        env={**os.environ, "COLUMNS": "200", "PYTHONPATH": str(ROOT), **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -70,13 +70,13 @@ def test_every_block_is_known() -> None:
 
 
 @pytest.mark.usefixtures("host_built")
-def test_first_command(checkout: Path) -> None:
+def test_first_command(tmp_path: Path) -> None:
     clone, line = SHELL[0].splitlines()
     # No owner and no host is known before the repository has a public address.
     assert clone == "git clone <url of this repository> softgen && cd softgen"
     install, _, command = line.partition(" && ")
     assert install == "pip install '.[cuda13]'"  # continuous integration installs the same way
-    printed = softgen(f"{command} --device cpu", checkout)
+    printed = softgen(f"{command} --device cpu", tmp_path)
     # Asked for the CPU, it need not say why there is no GPU.
     assert without_figures(TEXT[0])[1:] == without_figures(printed)[-5:]
     error = re.search(r"error +(\S+) against", printed)
@@ -97,13 +97,13 @@ def test_it_says_how_to_patch_a_model_and_when_to_take_something_else() -> None:
         assert name in other
 
 
-def test_emit_and_explain(checkout: Path) -> None:
+def test_emit_and_explain(tmp_path: Path) -> None:
     emit, explain = SHELL[2].splitlines()
-    printed = softgen(emit, checkout)
+    printed = softgen(emit, tmp_path)
     (name, _) = re.findall(r"^wrote (kernels/\S+)$", printed, re.MULTILINE)
-    assert (checkout / name).read_text().startswith(f"// {Path(name).stem}\n")
+    assert (tmp_path / name).read_text().startswith(f"// {Path(name).stem}\n")
     assert "tuned on NVIDIA H200 for 8192 rows" in printed
-    assert softgen(f"{explain} --arch sm_90", checkout).splitlines()[0] == TEXT[1].strip()
+    assert softgen(f"{explain} --arch sm_90", tmp_path).splitlines()[0] == TEXT[1].strip()
 
 
 @pytest.mark.gpu
@@ -122,8 +122,8 @@ def test_call() -> None:
 
 
 @pytest.mark.usefixtures("host_built")
-def test_verify(checkout: Path) -> None:
-    printed = softgen(SHELL[3].strip(), checkout)
+def test_verify(tmp_path: Path) -> None:
+    printed = softgen(SHELL[3].strip(), tmp_path)
     assert re.search(r"\b0 failed", printed), printed
 
 
@@ -149,12 +149,11 @@ def test_its_commands_are_of_files_and_suites_that_are_there() -> None:
         assert examples or suites
 
 
-def test_bench_asks_for_a_gpu_and_for_nothing_else(checkout: Path) -> None:
+def test_bench_asks_for_a_gpu_and_for_nothing_else() -> None:
     if unavailable_reason() is None:
         pytest.skip("there is a GPU, where the whole suite takes a minute")
-    words = ["softgen", "bench", "--suite", "losses"]
-    command = [sys.executable, "-m", *words]
-    answer = subprocess.run(command, cwd=checkout, check=False, capture_output=True, text=True)
+    command = [sys.executable, "-m", "softgen", "bench", "--suite", "losses"]
+    answer = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert answer.returncode == 3
     assert answer.stderr.startswith("error: no GPU can be used: ")
 

@@ -17,12 +17,15 @@ _DYNAMIC = re.compile(
 
 _STATIC = re.compile(r"(?<!extern )__shared__\b[^;{]*;")
 
-# Clang copies a struct by a call of memcpy or memmove, where GCC loads and stores it: the assembler
-# turns those of the kernels, and of nothing else, into calls that the emulator sees.
-_HEAD = """\
+HEADERS = """\
 #include "simt.h"
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+"""
+
+# Clang copies a struct by a call of memcpy or memmove, where GCC loads and stores it: the assembler
+# turns those of the kernels, and of nothing else, into calls that the emulator sees.
+_COPIES = """\
 asm(".set memcpy, simt_memcpy\\n.set memmove, simt_memcpy\\n.set memset, simt_memset");
 """
 
@@ -64,7 +67,7 @@ def unit_text(sources: Sequence[Source]) -> str:
         "extern const simt::Kernel simt_kernels[];\n"
         f"const simt::Kernel simt_kernels[] = {{\n{rows}}};\n"
     )
-    return _HEAD + kernels + table
+    return HEADERS + _COPIES + kernels + table
 
 
 def _readable(text: str) -> str:

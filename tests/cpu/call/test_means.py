@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from softgen.call.means import BLOCK_SIZE, losses_of
-from softgen.devices.emulator.compiler import PACKAGE, find_compiler
+from softgen.devices.emulator.compiler import PACKAGE
 from softgen.devices.gpu.compile import _nvrtc
 from softgen.source.render import COMPILE_OPTIONS
 from softgen.spec.arch import KNOWN
 from softgen.spec.dtypes import DType
 from softgen.spec.numerics import decode, encode
+from tests.helpers.kept_builds import build_library
 
 # A block whose threads are the emulator's fibers: shuffles and barriers wait for each other as on a
 # GPU. As threads of the host a launch took 0.4 s, and takes 1 ms.
@@ -142,7 +143,7 @@ def kernels(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     (folder / "means.cpp").write_text(text)
     fibers = f"-I{PACKAGE / 'host'}"
     flags = ("-std=c++17", "-O1", "-w", "-fPIC", "-shared", fibers)
-    find_compiler().call([*flags, folder / "means.cpp", "-o", folder / "means.so"])
+    build_library([*flags, folder / "means.cpp"], folder, folder / "means.so")
     return dtype, ctypes.CDLL(str(folder / "means.so"))
 
 

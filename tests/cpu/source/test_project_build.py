@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from softgen.spec.arch import arch_named
 from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify.matrix import matrix
+from tests.helpers import kept_builds, kept_nvcc
 from tests.helpers.cover import cover
 
 SEED, KERNELS = 36, 24
@@ -29,6 +31,8 @@ FUNCTIONS = (
     *("softmax", "log_softmax_lse", "logsumexp", "softmax_backward"),
     *("cross_entropy_grad", "token_log_probs", "topk_softmax_k8"),
 )
+
+KEPT_NVCC = Path(kept_nvcc.__file__)
 
 needs_nvcc = pytest.mark.skipif(
     not (shutil.which("nvcc") and shutil.which("cmake")),
@@ -84,6 +88,13 @@ def run(*command: object, cwd: Path) -> str:
     return done.stdout
 
 
+def configure(source: str, folder: Path, *flags: str) -> None:
+    """Have CMake prepare a build in `b`, whose kernels are taken from what was kept."""
+    launcher = [sys.executable, "-S", KEPT_NVCC, kept_builds.store(kept_builds.OBJECTS), folder]
+    kept = f"-DCMAKE_CUDA_COMPILER_LAUNCHER={';'.join(map(str, launcher))}"
+    run("cmake", "-S", source, "-B", "b", kept, *flags, cwd=folder)
+
+
 def test_the_sample_has_each_strategy_and_enough_kernels() -> None:
     chosen = sample()
     assert len(chosen) >= 24
@@ -111,7 +122,7 @@ def test_a_pairwise_sample_builds_installs_and_is_found(tmp_path: Path, arch: st
     flags = "-Wall -Wextra -Wshadow -Werror"
     jobs = os.cpu_count() or 1
     strict = [f"-DCMAKE_CXX_FLAGS={flags}", "-DCMAKE_CUDA_FLAGS=--Werror=all-warnings"]
-    run("cmake", "-S", "paired", "-B", "b", *strict, cwd=tmp_path)
+    configure("paired", tmp_path, *strict)
     run("cmake", "--build", "b", "-j", jobs, cwd=tmp_path)
     run("cmake", "--install", "b", "--prefix", tmp_path / "installed", cwd=tmp_path)
 
@@ -294,7 +305,7 @@ def test_two_libraries_of_one_program_have_kernels_of_their_own(
         project(tmp_path / name, given, name=name, archs=[arch])
     (tmp_path / "CMakeLists.txt").write_text(TOGETHER)
     (tmp_path / "main.cpp").write_text(BOTH)
-    run("cmake", "-S", ".", "-B", "b", f"-DBUILD_SHARED_LIBS={shared}", cwd=tmp_path)
+    configure(".", tmp_path, f"-DBUILD_SHARED_LIBS={shared}")
     run("cmake", "--build", "b", "-j", os.cpu_count() or 1, cwd=tmp_path)
     run(tmp_path / "b" / "program", cwd=tmp_path)
     for name in ("older", "newer"):
