@@ -596,7 +596,7 @@ PAGES = {
     ),
     "sample": Page(
         "Samples",
-        "A sample of each row of logits, by all filters: [choosing](../choosing.md#sampling).",
+        "A sample of each row of logits, by all filters: [sampling](../sampling.md).",
         "--suite sample --csv sample.csv",
     ),
 }

@@ -43,16 +43,17 @@ ELSEWHERE = {
 }
 # Of another page, those in this language.
 IN_PART = {("emit", "cuda"): "project/test_emit_page.py", ("scipy", "python"): "gpu/test_scipy.py"}
-SMALL = ("choosing", "serving", "start", "tokens")  # enough to run on the CPU
+SMALL = ("choosing", "sampling", "serving", "start", "tokens")  # enough to run on the CPU
 TORCH = (*SMALL, "linear_losses", "losses", "pytorch")
 CUPY = ("float8", "hooks", "losses", "start", "views")
 # What a page takes for granted.
 BEFORE = {
-    "choosing": """
+    page: """
 import softgen, torch
 logits = torch.randn(4, 256, device="cuda")
 seeds = torch.arange(4, device="cuda")
 """
+    for page in ("choosing", "sampling")
 }
 
 
