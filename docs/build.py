@@ -24,9 +24,9 @@ from softgen.bench.roster import others  # noqa: E402
 from softgen.bench.shape import Shape  # noqa: E402
 from softgen.bench.suites import GRID, SUITES, shapes_of  # noqa: E402
 from softgen.errors import SoftgenError  # noqa: E402
+from softgen.problems.functions.base import Function  # noqa: E402
+from softgen.problems.problem import Problem  # noqa: E402
 from softgen.source.render import render  # noqa: E402
-from softgen.spec.functions.base import Function  # noqa: E402
-from softgen.spec.problem import Problem  # noqa: E402
 from softgen.strategies.variants import Variant, parse_name  # noqa: E402
 
 PAGE = ("index.html", "explorer.js", "explorer.css")

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
         StrategyError,
         VerificationError,
     )
+    from softgen.problems.arch import Arch
+    from softgen.problems.dtypes import DType
+    from softgen.problems.functions.base import Function
+    from softgen.problems.problem import Problem
     from softgen.source.generate import generate
     from softgen.source.project_folder import project
-    from softgen.spec.arch import Arch
-    from softgen.spec.dtypes import DType
-    from softgen.spec.functions.base import Function
-    from softgen.spec.problem import Problem
     from softgen.strategies.own import register
 
 __all__ = [
@@ -91,10 +91,10 @@ __all__ = [
 ]
 
 _HOME = {
-    "Arch": "softgen.spec.arch",
-    "DType": "softgen.spec.dtypes",
-    "Function": "softgen.spec.functions.base",
-    "Problem": "softgen.spec.problem",
+    "Arch": "softgen.problems.arch",
+    "DType": "softgen.problems.dtypes",
+    "Function": "softgen.problems.functions.base",
+    "Problem": "softgen.problems.problem",
     "entropy": "softgen.call.tokens",
     "entropy_backward": "softgen.call.gradients",
     "cross_entropy": "softgen.call.losses",

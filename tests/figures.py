@@ -10,7 +10,7 @@ from pathlib import Path
 
 from softgen.bench.record import LIMIT, SOFTGEN, timed_calls
 from softgen.bench.roster import others
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 FIVE = ("llm", "online", "triton", "fastsoftmax", "oneflow")  # forward along plain rows

@@ -25,10 +25,10 @@ from pathlib import Path
 
 from softgen.devices.emulator import Work
 from softgen.devices.gpu.compile import compile_offline
+from softgen.problems.arch import arch_named
+from softgen.problems.layouts import Columns, Strided
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.layouts import Columns, Strided
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster

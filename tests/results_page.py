@@ -19,7 +19,7 @@ from softgen.bench.host import numpy_peers
 from softgen.bench.record import LIMIT, SOFTGEN, Record, read_csv
 from softgen.bench.roster import AGAIN, CONTIGUOUS, DEPENDENT_COPY, INVARIANT, PLAIN, others
 from softgen.bench.suites import GRID, SUITES, shapes_of
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
 from tests.figures import NOISE, Call, call, calls, five, median, spread
 from tests.sources_page import (
     BENCHMARK,

@@ -14,8 +14,8 @@ from typing import Any
 
 from softgen.bench.record import LIMIT, SOFTGEN, Record, Regime, read_csv
 from softgen.bench.suites import GRID
-from softgen.spec.arch import KNOWN, Arch
-from softgen.spec.problem import Problem, rows_bucket
+from softgen.problems.arch import KNOWN, Arch
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.variants import best_guess
 from tests.figures import DOCS

@@ -16,13 +16,13 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from softgen.problems.arch import KNOWN
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import KNOWN
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess
 from tests.helpers.kept_builds import machine_code_of
 

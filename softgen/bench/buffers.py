@@ -16,11 +16,11 @@ from softgen.devices.gpu.device import current_arch
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Player
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType, Integer
-from softgen.spec.numerics import numpy_dtype
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType, Integer
+from softgen.problems.numerics import numpy_dtype
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 from softgen.tuning.measure import Buffers, memory
 
 

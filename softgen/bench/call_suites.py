@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from softgen.bench.cases import HOOKED, VIEWS
 from softgen.bench.shape import Case, Shape
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.logsumexp import LogSumExp
-from softgen.spec.functions.ranked_log_probs import RANKED_LOG_PROBS
-from softgen.spec.functions.topk_softmax import TopkSoftmax
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.logsumexp import LogSumExp
+from softgen.problems.functions.ranked_log_probs import RANKED_LOG_PROBS
+from softgen.problems.functions.topk_softmax import TopkSoftmax
 
 F16, BF16, F32, F64 = DType.FLOAT16, DType.BFLOAT16, DType.FLOAT32, DType.FLOAT64
 

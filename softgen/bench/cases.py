@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 
 Given = dict[str, Any]
 
@@ -64,7 +64,7 @@ def _normal(*shape: int) -> Any:
 
 
 def _bias(*shape: int) -> Any:
-    from softgen.spec.numerics import numpy_dtype
+    from softgen.problems.numerics import numpy_dtype
 
     return _normal(*shape).astype(numpy_dtype(DType.BFLOAT16))
 
@@ -79,7 +79,7 @@ def _key_bias(shape: tuple[int, ...]) -> Any:
     """Return an additive mask of keys: 0 where one is shown, -inf where it is not."""
     import numpy as np
 
-    from softgen.spec.numerics import numpy_dtype
+    from softgen.problems.numerics import numpy_dtype
 
     shown = _mask(shape[0], 1, 1, shape[-1])
     return np.where(shown, 0.0, -np.inf).astype(numpy_dtype(DType.BFLOAT16))

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.bench.cases import Exact
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.exact import hooked
-from softgen.spec.operands import Extent, Measure, Operand
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.exact import hooked
+from softgen.problems.operands import Extent, Measure, Operand
+from softgen.problems.problem import Problem
 from softgen.tuning.gate import TINY
 
 # Elements at a time. In float64 they take 128 MB, and a reference makes about five such arrays.

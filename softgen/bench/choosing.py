@@ -13,10 +13,10 @@ from typing import Any
 from softgen.bench.buffers import SharedBuffers
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
 from softgen.bench.shape import SAMPLED
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.ranked_log_probs import RankedLogProbs
-from softgen.spec.functions.topk_softmax import TopkSoftmax
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.ranked_log_probs import RankedLogProbs
+from softgen.problems.functions.topk_softmax import TopkSoftmax
+from softgen.problems.problem import Problem
 from softgen.tuning.measure import Buffers, launch_over
 
 WEIGHTS, BEST = ("weights", "ids"), ("top_log_probs", "top_ids")

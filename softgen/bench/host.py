@@ -12,7 +12,7 @@ from typing import Any
 
 from softgen.bench.buffers import SharedBuffers
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 
 # Bytes of rows at a time: their intermediate results stay in a core's cache, and each of the four
 # operations is so long that threads do not wait for the interpreter between them.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.strategies.base import MOST_UNROLL, PACK_SIZES, Strategy
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant, candidates

@@ -15,7 +15,7 @@ from softgen.bench.buffers import SharedBuffers
 from softgen.bench.check import TOLERANCE
 from softgen.bench.peers import AbsentError, Entrant, Library, Peer
 from softgen.bench.torch_expressions import BY_NAME, OF_LOGITS, OF_TORCH, expression
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 
 ALLOCATES = "allocates its result"
 # Its kernels are those of max-autotune: that would capture graphs of its own, inside of ours.

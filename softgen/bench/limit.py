@@ -17,9 +17,9 @@ from softgen.bench.buffers import SharedBuffers
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import Launcher
 from softgen.devices.gpu.replay import Launch
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.source.render import environment
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
 from softgen.strategies.launch import Launch as Shape
 
 PACK_BYTES = 16

@@ -19,7 +19,7 @@ from softgen.bench.shape import Shape
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch
 from softgen.errors import CompileError, IllegalVariantError
-from softgen.spec.arch import capability_name
+from softgen.problems.arch import capability_name
 from softgen.strategies.base import PDL_NEEDS
 from softgen.strategies.variants import Variant, candidates
 from softgen.tuning.measure import launch_over

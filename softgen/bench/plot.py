@@ -16,7 +16,7 @@ from softgen.bench.suites import GRID
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError, MissingDependencyError
 from softgen.logs import printable
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
 
 WIDTH, PANEL_HEIGHT, FOOT_HEIGHT = 8.6, 3.3, 0.75  # inches; a README shows about 830 pixels
 DOTS_PER_INCH = 200

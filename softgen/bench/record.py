@@ -15,10 +15,10 @@ from typing import Any
 from softgen.bench.shape import Shape
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import MAX_COLS, MAX_ROWS, Problem
 
 LIMIT = "limit"  # the name of the fastest copy, or read, among the competitors
 SOFTGEN = "softgen"

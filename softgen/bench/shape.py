@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from softgen.bench.cases import HOOKED, VIEWS
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.layouts import layout_behind
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.layouts import layout_behind
+from softgen.problems.problem import Problem
 
 # The filters of a sample, by the names of softgen.sample's arguments.
 SAMPLED: dict[str, Any] = {"temperature": 0.8, "top_k": 50, "top_p": 0.9, "min_p": 0.02}

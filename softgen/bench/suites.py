@@ -20,10 +20,10 @@ from softgen.bench.call_suites import (
 from softgen.bench.shape import Shape
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.logsumexp import LogSumExp
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.logsumexp import LogSumExp
+from softgen.problems.functions.softmax import SOFTMAX
 
 CUSTOM = "custom"
 GRID = "grid"  # of searches, whose competitors are the labels of settings

@@ -18,7 +18,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 
 WARPS = 8
 WARPS_OF_ONE_ROW = ((4096, 16), (2048, 8), (1, 4))  # from which block size on, so many

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from softgen.errors import InvalidValueError
-from softgen.spec.layouts import ROWS, Columns, Layout
-from softgen.spec.problem import whole_number
+from softgen.problems.layouts import ROWS, Columns, Layout
+from softgen.problems.problem import whole_number
 
 
 class Reduced(NamedTuple):

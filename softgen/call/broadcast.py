@@ -8,9 +8,9 @@ from typing import Any
 
 from softgen.call.library import Library
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import MAX_PACK_BYTES, ElementType
-from softgen.spec.hooks.places import Place, place_of
-from softgen.spec.problem import natural_alignment
+from softgen.problems.dtypes import MAX_PACK_BYTES, ElementType
+from softgen.problems.hooks.places import Place, place_of
+from softgen.problems.problem import natural_alignment
 
 
 class Broadcast:

@@ -10,10 +10,10 @@ from softgen.call.options import AxisOptions, Options, call
 from softgen.call.scalars import finite
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, compute_type
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN, MOST_GROUPS, TopkSoftmax
-from softgen.spec.functions.topk_softmax_backward import TopkSoftmaxBackward
-from softgen.spec.problem import whole_number
+from softgen.problems.dtypes import DType, compute_type
+from softgen.problems.functions.topk_softmax import MOST_CHOSEN, MOST_GROUPS, TopkSoftmax
+from softgen.problems.functions.topk_softmax_backward import TopkSoftmaxBackward
+from softgen.problems.problem import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

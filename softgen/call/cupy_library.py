@@ -8,8 +8,8 @@ from typing import Any
 from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
-from softgen.spec.dtypes import DType, ElementType, Float8, Integer
-from softgen.spec.storage import numpy_dtype
+from softgen.problems.dtypes import DType, ElementType, Float8, Integer
+from softgen.problems.storage import numpy_dtype
 
 # Their names
 _INTEGERS = frozenset(each.value for each in Integer)

@@ -22,11 +22,11 @@ from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError, LaunchError
-from softgen.spec.dtypes import DType, result_type
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import ROWS
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, result_type
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import ROWS
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 from softgen.strategies.base import features_of
 from softgen.tuning.policy import batch_invariant_default, tune_mode
 
@@ -313,7 +313,7 @@ def _of_nothing(
     library: Library, problem: Problem, others: Sequence[Any], outputs: Sequence[Output]
 ) -> Any:
     """Return the results for an x without elements, without a launch: those of empty rows."""
-    from softgen.spec.numerics import of_empty_row
+    from softgen.problems.numerics import of_empty_row
 
     for operand, value in zip(problem.inputs[1:], others, strict=True):
         if operand.extent is Extent.NUMBER:

@@ -13,10 +13,10 @@ from softgen.call.options import HookOptions
 from softgen.call.scalars import above_zero, bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import FLOAT32_TINY, DType, Integer, compute_type, result_type
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
-from softgen.spec.hooks.places import MOST_ROWS
+from softgen.problems.dtypes import FLOAT32_TINY, DType, Integer, compute_type, result_type
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.dropout import kept_scale_of, threshold_of
+from softgen.problems.hooks.places import MOST_ROWS
 
 NAMES = tuple(HookOptions.__annotations__)
 

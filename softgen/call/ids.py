@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from softgen.call.library import library_of
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import Integer
-from softgen.spec.functions.token_log_probs import MOST_IDS
+from softgen.problems.dtypes import Integer
+from softgen.problems.functions.token_log_probs import MOST_IDS
 
 
 class Ids(NamedTuple):

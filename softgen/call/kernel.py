@@ -17,10 +17,10 @@ from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidTypeError, InvalidValueError, LaunchError
+from softgen.problems.layouts import MOST_OUTER, Strided
+from softgen.problems.operands import Operand
+from softgen.problems.problem import natural_alignment
 from softgen.source.render import Source
-from softgen.spec.layouts import MOST_OUTER, Strided
-from softgen.spec.operands import Operand
-from softgen.spec.problem import natural_alignment
 from softgen.strategies.variants import Variant
 
 

@@ -19,9 +19,9 @@ from softgen.errors import (
     InvalidValueError,
     LaunchError,
 )
+from softgen.problems.layouts import Strided
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.source.store import source_of
-from softgen.spec.layouts import Strided
-from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.variants import Variant
 from softgen.tuning.policy import NOMINAL_ROWS, choose, choose_invariant, debugging, others, tell
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 from softgen.call.code import Code
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8
-from softgen.spec.operands import Extent, Operand
+from softgen.problems.dtypes import MAX_PACK_BYTES, DType, ElementType, Float8
+from softgen.problems.operands import Extent, Operand
 
 ACCEPTED = (
     "a CuPy array, a PyTorch CUDA tensor, or an object with __cuda_array_interface__ or __dlpack__ "

@@ -11,8 +11,8 @@ from softgen.call.options import HookedOptions, call
 from softgen.call.scalars import finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, FloatType, Integer, compute_type
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.dtypes import DType, FloatType, Integer, compute_type
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -17,8 +17,8 @@ from softgen.devices.gpu.compile import load
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.driver import on_device
 from softgen.devices.gpu.launcher import Launcher
+from softgen.problems.dtypes import DType, FloatType
 from softgen.source.render import COMPILE_OPTIONS, template_directory
-from softgen.spec.dtypes import DType, FloatType
 from softgen.strategies.launch import Launch
 
 BLOCK_SIZE = 1024  # kBlockSize of the text

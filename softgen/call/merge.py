@@ -14,7 +14,7 @@ import numpy as np
 
 from softgen.devices.gpu.driver import on_device
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 
 _USE = "write merge((m1, d1), (m2, d2)), with pairs as `partial` returns them"
 

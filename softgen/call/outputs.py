@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from softgen.call.library import Library, library_of
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import ElementType, Float8
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import ElementType, Float8
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 
 
 class Output(NamedTuple):

@@ -8,10 +8,10 @@ from softgen.call.kernel import Kernel
 from softgen.call.kernels import INVARIANT, kernel_for
 from softgen.devices.gpu.device import require_device
 from softgen.errors import InvalidValueError
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import layout_from
-from softgen.spec.problem import Problem, whole_number
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.layouts import layout_from
+from softgen.problems.problem import Problem, whole_number
 from softgen.strategies.select import Choice
 from softgen.tuning.policy import NOMINAL_ROWS, batch_invariant_default, tune_mode
 

@@ -23,7 +23,7 @@ from softgen.call.outputs import Output
 from softgen.call.views import extent
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.launcher import STREAM, Launcher
-from softgen.spec.operands import Extent, Operand
+from softgen.problems.operands import Extent, Operand
 
 # run(x, out, axis, dtype, tune, variant, batch_invariant, rest) returns the result, or a tuple of
 # all; rest are the inputs beside x.

@@ -8,8 +8,8 @@ from softgen.call.library import Library, library_of
 from softgen.call.options import Options, call
 from softgen.call.scalars import bits, finite, is_number, whole
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType, ElementType, Integer, compute_type
-from softgen.spec.functions.sample import CAPACITIES, Sample
+from softgen.problems.dtypes import DType, ElementType, Integer, compute_type
+from softgen.problems.functions.sample import CAPACITIES, Sample
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

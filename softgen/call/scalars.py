@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.problem import whole_number
+from softgen.problems.problem import whole_number
 
 
 def is_number(value: Any) -> bool:

@@ -9,9 +9,9 @@ from softgen.call.ids import Ids, ids_of, require_columns, scale_of
 from softgen.call.library import library_of
 from softgen.call.options import HookedAxisOptions, HookedOptions, call
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import compute_type
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN
-from softgen.spec.problem import whole_number
+from softgen.problems.dtypes import compute_type
+from softgen.problems.functions.topk_softmax import MOST_CHOSEN
+from softgen.problems.problem import whole_number
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 
 from softgen.call.code import Code
 from softgen.call.eager import guard_of, is_launchable
-from softgen.spec.dtypes import DType, ElementType, Float8, Integer
+from softgen.problems.dtypes import DType, ElementType, Float8, Integer
 
 
 class TorchLibrary:

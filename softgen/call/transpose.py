@@ -8,8 +8,8 @@ from typing import Any
 from softgen.call.kernels import is_captured
 from softgen.call.library import Library
 from softgen.errors import CaptureError
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 
 
 def run_transposed(

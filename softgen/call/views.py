@@ -13,10 +13,10 @@ import numpy as np
 from softgen.call.library import Library
 from softgen.call.outputs import Output
 from softgen.errors import InvalidValueError
-from softgen.spec.layouts import ROWS, Layout
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.placement import Placement, outer_strides
-from softgen.spec.problem import Problem
+from softgen.problems.layouts import ROWS, Layout
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.placement import Placement, outer_strides
+from softgen.problems.problem import Problem
 from softgen.tuning.policy import debugging
 
 # What NumPy may try to tell whether two views share an element; a few axes take it some hundred.

@@ -16,9 +16,9 @@ from softgen.cli.records import collected
 from softgen.cli.shapes import parse_shape
 from softgen.disk import outputs
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.softmax import SOFTMAX
 
 if TYPE_CHECKING:
     from softgen.bench.race import Settings

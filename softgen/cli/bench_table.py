@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from softgen.cli import output
 from softgen.logs import printable
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 
 if TYPE_CHECKING:
     from softgen.bench.record import Record

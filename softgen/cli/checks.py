@@ -181,8 +181,8 @@ def _cupy() -> str:
 
 def _nvrtc() -> str:
     from softgen.devices.gpu.compile import compile_offline
+    from softgen.problems.arch import DEFAULT_ARCH, arch_named
     from softgen.source.generate import generate
-    from softgen.spec.arch import DEFAULT_ARCH, arch_named
 
     made = compile_offline(generate("softmax", "float16", 8), arch_named(DEFAULT_ARCH))
     from cupy_backends.cuda.libs import nvrtc

@@ -14,14 +14,14 @@ from softgen.cli.group import FAILED, failure
 from softgen.cli.problem_options import ProblemOptions, require_possible
 from softgen.errors import InvalidValueError
 from softgen.logs import printable
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.known import in_order
+from softgen.problems.layouts import Strided
+from softgen.problems.problem import DEFAULT_ROWS, Problem
 from softgen.source.project import ARCHS, BINDINGS, NAME
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.known import in_order
-from softgen.spec.layouts import Strided
-from softgen.spec.problem import DEFAULT_ROWS, Problem
 from softgen.strategies.select import Untimed, select, shipped_of, untimed
 from softgen.strategies.variants import Variant, no_setting
 

@@ -11,8 +11,8 @@ from softgen.cli import candidates, options, output
 from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.shapes import parse_shape
 from softgen.cli.show import resources
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.strategies.select import select, untimed
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def explain(
     tuning: the winner that softgen ships for it, else the best guess.
     """
     from softgen.cli import explain_text
-    from softgen.spec.roofline import data_sheet_peaks, roofline
+    from softgen.problems.roofline import data_sheet_peaks, roofline
     from softgen.tuning import explain as choices
 
     rows, cols = parse_shape(" ".join(shape), "ROWSxCOLS")

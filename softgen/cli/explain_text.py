@@ -8,10 +8,10 @@ from typing import Any
 from softgen.cli import candidates, output
 from softgen.cli.candidates import short
 from softgen.cli.show import sentence
-from softgen.spec.arch import Arch
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import rows_bucket
-from softgen.spec.roofline import Roofline
+from softgen.problems.arch import Arch
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import rows_bucket
+from softgen.problems.roofline import Roofline
 from softgen.strategies.select import describe
 from softgen.strategies.variants import Variant
 from softgen.strategies.winners import Times

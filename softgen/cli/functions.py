@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from softgen.cli import options, output
-from softgen.spec.functions import SUFFIXES, all_functions
+from softgen.problems.functions import SUFFIXES, all_functions
 
 
 def functions(json: options.JsonOption = False) -> None:

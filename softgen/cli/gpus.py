@@ -9,7 +9,7 @@ import typer
 from softgen.cli import output
 from softgen.cli.shard import Shard
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 
 ALL = "all"
 

@@ -13,8 +13,8 @@ from softgen.bench.suites import GRID
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT
 from softgen.cli.records import collected
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.functions.base import Function
 from softgen.strategies.registry import strategy_named
 
 if TYPE_CHECKING:

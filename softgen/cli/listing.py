@@ -8,8 +8,8 @@ from typing import Annotated, Any
 from softgen.cli import options, output
 from softgen.cli.numbers import whole_option
 from softgen.cli.problem_options import ProblemOptions
-from softgen.spec.arch import Arch
-from softgen.spec.problem import MAX_COLS, Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import MAX_COLS, Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import Untimed, describe, select, shipped_of, untimed
 from softgen.strategies.variants import Variant, candidates, none_legal

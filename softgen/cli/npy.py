@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType, Integer
+from softgen.problems.dtypes import DType, Integer
 
 if TYPE_CHECKING:
     import numpy as np

@@ -12,11 +12,11 @@ import typer
 from softgen.cli.numbers import whole_option
 from softgen.disk.outputs import objection
 from softgen.errors import InvalidTypeError, InvalidValueError, NoDeviceError
-from softgen.spec.arch import DEFAULT_ARCH, KNOWN, MOST_MULTIPROCESSORS
-from softgen.spec.dtypes import DType, Float8, FloatType, likely_result, result_type
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import MOST_INNER, MOST_OUTER
-from softgen.spec.problem import (
+from softgen.problems.arch import DEFAULT_ARCH, KNOWN, MOST_MULTIPROCESSORS
+from softgen.problems.dtypes import DType, Float8, FloatType, likely_result, result_type
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import MOST_INNER, MOST_OUTER
+from softgen.problems.problem import (
     DEFAULT_ROWS,
     MAX_COLS,
     MAX_ROWS,
@@ -79,7 +79,7 @@ def parse_function(text: str | Function) -> Function:
 
 
 def _functions() -> list[str]:
-    from softgen.spec.functions import all_functions
+    from softgen.problems.functions import all_functions
 
     return [each.name for each in all_functions() if not each.twin]
 

@@ -13,12 +13,12 @@ import typer
 from softgen.cli import options
 from softgen.cli.shapes import parse_shape
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.known import in_order
-from softgen.spec.layouts import Layout, Strided, layout_from
-from softgen.spec.problem import DEFAULT_ROWS, Problem, largest_power_of_two_divisor
+from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.known import in_order
+from softgen.problems.layouts import Layout, Strided, layout_from
+from softgen.problems.problem import DEFAULT_ROWS, Problem, largest_power_of_two_divisor
 from softgen.strategies.select import require_known
 from softgen.strategies.variants import Variant, is_full_name, parse_name
 

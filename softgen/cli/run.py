@@ -19,12 +19,12 @@ from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.run_report import Closeness, keep_source, measure, print_report
 from softgen.errors import InvalidValueError
 from softgen.plugins import AUTHORS
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType, ElementType, Float8, FloatType
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import AnyWidth, layout_behind
-from softgen.spec.operands import Extent, Measure
-from softgen.spec.problem import MAX_COLS, MAX_ROWS, Problem
+from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.problems.dtypes import DType, ElementType, Float8, FloatType
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import AnyWidth, layout_behind
+from softgen.problems.operands import Extent, Measure
+from softgen.problems.problem import MAX_COLS, MAX_ROWS, Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant
 
@@ -249,8 +249,8 @@ def _run(
 ) -> dict[str, Any]:
     """Compute, compare and save; return what is reported."""
     from softgen.cli.run_input import axis_before, load_hooks, save_npy
+    from softgen.problems import numerics
     from softgen.source.render import raise_added_fault
-    from softgen.spec import numerics
 
     y_type = out_dtype or x_type
     axis = axis_before(values.shape, inner) if axis is None else axis % max(1, values.ndim)
@@ -439,7 +439,7 @@ def _of_nothing(
     """Return the results for rows without elements."""
     import numpy as np
 
-    from softgen.spec.numerics import of_empty_row
+    from softgen.problems.numerics import of_empty_row
 
     problem = Problem.of(function, "float32", function.least_cols)
     return [

@@ -16,10 +16,10 @@ from softgen.cli.options import require_new_file
 from softgen.disk import outputs
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
-from softgen.spec.dtypes import DType, ElementType, FloatType, Integer, compute_type
-from softgen.spec.functions.base import Function
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, ElementType, FloatType, Integer, compute_type
+from softgen.problems.functions.base import Function
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 
 if TYPE_CHECKING:
     import numpy as np
@@ -160,7 +160,7 @@ class Files:
         self, problem: Problem, x: NDArray[Any], random: bool
     ) -> tuple[NDArray[Any], ...]:
         """Return the other inputs in storage form: from files, or those that belong to `x`."""
-        from softgen.spec.numerics import encode, other_inputs
+        from softgen.problems.numerics import encode, other_inputs
 
         if not any(self.inputs) and random:
             return other_inputs(x, problem)
@@ -321,7 +321,7 @@ def load_hooks(
 
     Raises InvalidValueError or InvalidTypeError, saying what is accepted.
     """
-    from softgen.spec.numerics import encode
+    from softgen.problems.numerics import encode
 
     computed_in = compute_type(x_type, y_type).value
     arguments = dict(_argument(text, computed_in) for text in given)
@@ -369,7 +369,7 @@ def _argument(text: str, computed_in: str) -> tuple[str, Any]:
                 )
             return name, array != 0
         if name == "lengths":
-            from softgen.spec.numerics import encode
+            from softgen.problems.numerics import encode
 
             return name, encode(array, Integer.INT64)
         return name, array.astype(computed_in) if name in NUMBERS_TOO else array

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from softgen.cli import output
 from softgen.cli.listing import spell
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType, ElementType, Float8
-from softgen.spec.operands import Extent, Measure
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType, ElementType, Float8
+from softgen.problems.operands import Extent, Measure
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def measure(
 
     `exponent_error` is that of the strategy that computed them.
     """
-    from softgen.spec.numerics import check
+    from softgen.problems.numerics import check
 
     step = max(1, CHUNK // problem.cols)
     # Hooks may ask for the number of a row, and arrays that are broadcast do.
@@ -112,7 +112,7 @@ def _relative_error(
     """Return the largest relative error of 16 or 8-bit results whose special values are right."""
     import numpy as np
 
-    from softgen.spec.numerics import decode, exact_results
+    from softgen.problems.numerics import decode, exact_results
 
     values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
     largest = 0.0

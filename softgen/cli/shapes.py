@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from softgen.errors import InvalidValueError
-from softgen.spec.problem import MAX_COLS, MAX_ROWS
+from softgen.problems.problem import MAX_COLS, MAX_ROWS
 
 Shape = tuple[int, int]
 _SHAPE = re.compile(r"\s*(\d{1,20})\s*[x,*\s]\s*(\d{1,20})\s*")

@@ -11,7 +11,7 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.listing import summary
 from softgen.cli.problem_options import ProblemOptions
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 from softgen.strategies.select import select, untimed
 from softgen.strategies.variants import Variant
 

@@ -18,8 +18,8 @@ from softgen.cli.problem_options import ProblemOptions
 from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.cli.shard import shard_of
 from softgen.cli.tuner import Tuned, tune_here, tune_on, tune_on_ray
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.softmax import SOFTMAX
 from softgen.strategies.select import describe as describe_problem
 from softgen.tuning.work_queue import Task
 

@@ -15,9 +15,9 @@ import typer
 from softgen.cli import options, output
 from softgen.cli.group import INTERRUPTED, WRONG_RESULT, failure
 from softgen.cli.numbers import whole_option
-from softgen.spec.dtypes import DType, result_type
-from softgen.spec.functions.base import Function
-from softgen.spec.problem import MAX_COLS
+from softgen.problems.dtypes import DType, result_type
+from softgen.problems.functions.base import Function
+from softgen.problems.problem import MAX_COLS
 
 if TYPE_CHECKING:
     from softgen.verify.verify import Report, Step
@@ -211,7 +211,7 @@ def grouped(failures: Sequence[str]) -> list[str]:
 
 
 def _print(report: Report) -> None:
-    from softgen.spec.numerics import unit_of
+    from softgen.problems.numerics import unit_of
 
     output.table(("strategy", "checked"), report.by_strategy.items())
     errors = (

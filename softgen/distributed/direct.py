@@ -17,10 +17,10 @@ from softgen.distributed import local, tuned
 from softgen.distributed.exchange import Collective
 from softgen.distributed.mailboxes import Mailboxes, patience_of
 from softgen.errors import CaptureError, IllegalVariantError, InvalidValueError
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem, rows_bucket
+from softgen.problems.shards import MOST_SHARDS, SHARDS
 from softgen.source.render import render
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem, rows_bucket
-from softgen.spec.shards import MOST_SHARDS, SHARDS
 from softgen.torch.dtypes import wide
 
 # A mailbox has 128 bytes a row and process: of 8 processes 64 MiB.

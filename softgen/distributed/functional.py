@@ -10,7 +10,7 @@ from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType, Float8, result_type
+from softgen.problems.dtypes import DType, Float8, result_type
 from softgen.torch.dtypes import FLOATS, HALVES, is_autocast
 
 

@@ -11,7 +11,7 @@ from softgen.distributed import operators
 from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import exchange_named, name_of
 from softgen.errors import NotSupportedError
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import dtype_of_loss

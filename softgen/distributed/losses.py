@@ -14,7 +14,7 @@ from softgen.distributed.dtensor import Sharded
 from softgen.distributed.exchange import name_of
 from softgen.distributed.functional import checked, result_dtype
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.layers import integers
 from softgen.torch.losses import numbers_of
 from softgen.torch.operators import temperature_of

@@ -1,4 +1,4 @@
-"""Mailboxes of a process group, in symmetric memory: softgen/spec/shards.py says what is in one."""
+"""Mailboxes of a process group, in symmetric memory: problems/shards.py says what is in one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from softgen.errors import ExchangeError
-from softgen.spec.shards import mailbox_bytes
+from softgen.problems.shards import mailbox_bytes
 
 # PyTorch asks for it at each rendezvous.
 NO_MULTICAST = "TORCH_SYMM_MEM_DISABLE_MULTICAST"

@@ -14,8 +14,8 @@ from softgen.call.scalars import whole
 from softgen.call.tokens import arithmetic_of
 from softgen.distributed.gathered import Gathered, offset_of
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 
 # By communicator how many processes it has.
 _sizes: WeakKeyDictionary[Any, int] = WeakKeyDictionary()

@@ -22,8 +22,8 @@ from softgen.devices.gpu.device import arch_of, environment
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.distributed.clock import Clock, Replay, tensors
 from softgen.errors import CompileError
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL, TRIGGERS
 from softgen.strategies.select import untimed
 from softgen.strategies.variants import Variant, candidates

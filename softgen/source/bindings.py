@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.layouts import ROWS
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.layouts import ROWS
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 
 if TYPE_CHECKING:
     from softgen.source.project import Group, Project

@@ -5,6 +5,12 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType, Float8
+from softgen.problems.layouts import AnyWidth, Strided
+from softgen.problems.operands import Extent
+from softgen.problems.parts import DRAW, TOP
+from softgen.problems.problem import Problem
 from softgen.source.cpp import (
     broken,
     call,
@@ -17,12 +23,6 @@ from softgen.source.cpp import (
     widened,
 )
 from softgen.source.header import alignment_rule, compile_command, flush_rule, shape_rule
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.layouts import AnyWidth, Strided
-from softgen.spec.operands import Extent
-from softgen.spec.parts import DRAW, TOP
-from softgen.spec.problem import Problem
 from softgen.strategies.choice import MANY, Choice, chunk, lanes_of_name, most_found, names
 from softgen.strategies.variants import Variant
 

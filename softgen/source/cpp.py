@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from softgen.errors import SoftgenError
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.layouts import AnyWidth
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, Float8
+from softgen.problems.layouts import AnyWidth
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import Variant
 
 LINE = 100  # columns of an emitted line at most, as in .clang-format

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.functions import all_exhibits
+from softgen.problems.functions.exhibit import Exhibit
+from softgen.problems.layouts import layout_from
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.functions import all_exhibits
-from softgen.spec.functions.exhibit import Exhibit
-from softgen.spec.layouts import layout_from
-from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.layouts import layout_from
+from softgen.problems.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.source.render import Source, render
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import layout_from
-from softgen.spec.problem import DEFAULT_ROWS, MAX_ROWS, Problem, whole_number
 from softgen.strategies.select import Choice, select, untimed
 
 

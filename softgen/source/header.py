@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from softgen.problems.dtypes import MAX_PACK_BYTES, DType, FloatType
+from softgen.problems.layouts import Strided
+from softgen.problems.operands import Extent, Measure, Operand
+from softgen.problems.problem import Problem
 from softgen.source.cpp import LINE
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType, FloatType
-from softgen.spec.layouts import Strided
-from softgen.spec.operands import Extent, Measure, Operand
-from softgen.spec.problem import Problem
 
 
 def aligned_bytes(problem: Problem, dtype: FloatType) -> int:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from softgen.errors import InvalidValueError
+from softgen.problems.layouts import Strided
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.layouts import Strided
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
 
 MANIFEST = "manifest.json"
 GENERATOR = "softgen"

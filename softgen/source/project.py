@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.layouts import ROWS, AnyWidth
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import MAX_INT32_COLS, Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.layouts import ROWS, AnyWidth
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.strategies.select import untimed
 from softgen.strategies.variants import Variant, candidates
 

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.source import manifest
 from softgen.source.emit import Report, refuse_links, write_if_different
 from softgen.source.lock import alone_in
 from softgen.source.project import ARCHS, CLASSES, NAME, Project, plan
 from softgen.source.project_text import texts
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
 SCHEMA = 1

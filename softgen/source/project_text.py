@@ -10,17 +10,17 @@ import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.hooks.arrays import Lines
+from softgen.problems.hooks.places import MOST_ROWS
+from softgen.problems.layouts import ROWS, Strided
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 from softgen.source.bindings import bound, gradients, without_gradient
 from softgen.source.cpp import LINE, broken, declaration, spell
 from softgen.source.header import shape_rule
 from softgen.source.project import CLASSES, Entry, Group, Kernel, Project, arch_number
 from softgen.source.render import environment
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.hooks.arrays import Lines
-from softgen.spec.hooks.places import MOST_ROWS
-from softgen.spec.layouts import ROWS, Strided
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from softgen import plugins
 from softgen.errors import PluginError, SoftgenError
 from softgen.plugins import AUTHORS, is_own
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 from softgen.strategies.variants import Variant
 
 if TYPE_CHECKING:

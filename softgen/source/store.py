@@ -22,7 +22,7 @@ from softgen.version import __version__
 KIND = "texts"
 
 # The rooms whose modules may decide a text; the names and errors below them do not.
-ROOMS = ("source", "spec", "strategies")
+ROOMS = ("source", "problems", "strategies")
 
 
 def source_of(variant: Variant) -> Source:

@@ -12,12 +12,12 @@ from enum import Enum
 from typing import Any, ClassVar, NoReturn
 
 from softgen.errors import IllegalVariantError
-from softgen.spec.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
-from softgen.spec.dtypes import Float8
-from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import Layout, Rows
-from softgen.spec.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
-from softgen.spec.problem import Problem
+from softgen.problems.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, Arch, capability_name
+from softgen.problems.dtypes import Float8
+from softgen.problems.hooks.base import Hook
+from softgen.problems.layouts import Layout, Rows
+from softgen.problems.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
+from softgen.problems.problem import Problem
 from softgen.strategies.launch import Launch
 
 PACK_SIZES = (1, 2, 4, 8, 16)

@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, WARP_SIZE, Arch
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import TOP
-from softgen.spec.problem import Problem
-from softgen.spec.shards import Shards
+from softgen.problems.arch import KIB, WARP_SIZE, Arch
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.parts import TOP
+from softgen.problems.problem import Problem
+from softgen.problems.shards import Shards
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch, blocks_in_registers

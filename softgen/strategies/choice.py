@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE
-from softgen.spec.parts import TOP
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE
+from softgen.problems.parts import TOP
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.sliced import Sliced
 

@@ -13,12 +13,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import MAX_SUM_BELOW, SUM, TOP
-from softgen.spec.problem import Problem
-from softgen.spec.shards import Shards
+from softgen.problems.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.parts import MAX_SUM_BELOW, SUM, TOP
+from softgen.problems.problem import Problem
+from softgen.problems.shards import Shards
 from softgen.strategies import registers
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.choice import board_bytes, exchange_bytes, rank_bytes

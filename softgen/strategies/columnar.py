@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, WARP_SIZE, Arch
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, WARP_SIZE, Arch
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.launch import Launch

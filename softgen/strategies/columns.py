@@ -12,10 +12,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType
-from softgen.spec.parts import MAX_SUM
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, Arch
+from softgen.problems.dtypes import MAX_PACK_BYTES, DType
+from softgen.problems.parts import MAX_SUM
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.columnar import (

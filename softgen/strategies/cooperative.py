@@ -17,10 +17,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, LINE_BYTES, MIB, MOST_REGISTERS, WARP_SIZE, Arch
+from softgen.problems.dtypes import MAX_PACK_BYTES, DType
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic

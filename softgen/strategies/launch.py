@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import FREE_SHARED, KIB, MAX_GRID, PORTABLE_CLUSTER, WARP_SIZE, Arch
-from softgen.spec.problem import MAX_ROWS
+from softgen.problems.arch import FREE_SHARED, KIB, MAX_GRID, PORTABLE_CLUSTER, WARP_SIZE, Arch
+from softgen.problems.problem import MAX_ROWS
 
 # Blocks of an SM, from the CUDA C++ programming guide, "Technical specifications per compute
 # capability"; 16 where it is not known here.

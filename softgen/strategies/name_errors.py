@@ -7,10 +7,10 @@ import re
 from softgen.errors import InvalidValueError
 from softgen.names import likely, unknown
 from softgen.plugins import require_sound
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.functions import all_functions, function_named, unknown_function
-from softgen.spec.hooks.known import all_hooks
-from softgen.spec.layouts import LABEL
+from softgen.problems.dtypes import DType, Float8
+from softgen.problems.functions import all_functions, function_named, unknown_function
+from softgen.problems.hooks.known import all_hooks
+from softgen.problems.layouts import LABEL
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import parse_label
 

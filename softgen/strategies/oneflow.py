@@ -7,10 +7,10 @@ Source: oneflow/core/cuda/softmax.cuh of Oneflow-Inc/oneflow at commit
 from __future__ import annotations
 
 from softgen.errors import IllegalVariantError
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.operands import Measure
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.operands import Measure
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.oneflowblock import OneflowBlock, computes
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp

@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import AnyWidth, Rows, Strided
-from softgen.spec.operands import Measure
-from softgen.spec.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import AnyWidth, Rows, Strided
+from softgen.problems.operands import Measure
+from softgen.problems.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.choice import board_bytes

@@ -12,13 +12,13 @@ from typing import Any
 from softgen import plugins
 from softgen.errors import InvalidTypeError, InvalidValueError, PluginError
 from softgen.plugins import Added
-from softgen.spec.dtypes import DType, compute_type
-from softgen.spec.functions import function_named
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.hooks.known import all_hooks
-from softgen.spec.layouts import LABEL
-from softgen.spec.operands import Extent, Operand
+from softgen.problems.dtypes import DType, compute_type
+from softgen.problems.functions import function_named
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.hooks.known import all_hooks
+from softgen.problems.layouts import LABEL
+from softgen.problems.operands import Extent, Operand
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import NAMED

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from softgen.spec.arch import MOST_REGISTERS, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import MOST_REGISTERS, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.strategies.base import MOST_UNROLL, Strategy
 
 ByType = dict[DType, int]  # by the type of the arithmetic

@@ -11,7 +11,7 @@ from pathlib import Path
 from softgen import plugins
 from softgen.errors import InvalidValueError
 from softgen.names import unknown
-from softgen.spec.layouts import Columns, Layout
+from softgen.problems.layouts import Columns, Layout
 from softgen.strategies.base import Strategy
 
 PACKAGE = "softgen.strategies"

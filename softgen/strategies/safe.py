@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.layouts import AnyWidth, Columns, Rows, Strided
-from softgen.spec.parts import DRAW, TOP
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE, Arch
+from softgen.problems.layouts import AnyWidth, Columns, Rows, Strided
+from softgen.problems.parts import DRAW, TOP
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.choice import board_bytes, rank_bytes
 from softgen.strategies.launch import Launch

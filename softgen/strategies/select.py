@@ -10,8 +10,8 @@ from pathlib import Path
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.plugins import require_sound
-from softgen.spec.arch import Arch
-from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
+from softgen.problems.arch import Arch
+from softgen.problems.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step

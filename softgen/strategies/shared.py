@@ -13,11 +13,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import KIB, MAX_GRID, WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import DRAW
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, MAX_GRID, WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.parts import DRAW
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from softgen.spec.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
-from softgen.spec.problem import Problem
-from softgen.spec.shards import MOST_SHARDS
+from softgen.problems.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
+from softgen.problems.problem import Problem
+from softgen.problems.shards import MOST_SHARDS
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, features_of, knob
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, blocks_in_registers

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from softgen.spec.arch import KIB, Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, Arch
+from softgen.problems.dtypes import MAX_PACK_BYTES
+from softgen.problems.problem import Problem
 from softgen.strategies.bands import band_packs
 from softgen.strategies.base import Strategy
 from softgen.strategies.columnar import inputs_of

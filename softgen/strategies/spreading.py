@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES, DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE, Arch
+from softgen.problems.dtypes import MAX_PACK_BYTES, DType
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.bands import band_packs
 from softgen.strategies.base import MOST_UNROLL, knob

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import MOST_UNROLL, Feature, Strategy, knob
 from softgen.strategies.columnar import (

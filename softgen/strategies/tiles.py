@@ -13,10 +13,10 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from softgen.spec.arch import KIB, WARP_SIZE, Arch
-from softgen.spec.dtypes import MAX_PACK_BYTES
-from softgen.spec.layouts import Columns, Rows
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, WARP_SIZE, Arch
+from softgen.problems.dtypes import MAX_PACK_BYTES
+from softgen.problems.layouts import Columns, Rows
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, asks_place, knob
 from softgen.strategies.columnar import inputs_of, sums_in_place

@@ -12,11 +12,11 @@ from typing import cast
 
 from softgen.errors import IllegalVariantError, InvalidValueError, SoftgenError, StrategyError
 from softgen.plugins import fault, is_own
-from softgen.spec.arch import KNOWN, Arch, capability_name
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.functions import all_functions, function_named
-from softgen.spec.layouts import LABEL, AnyWidth, Columns, Layout
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KNOWN, Arch, capability_name
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.functions import all_functions, function_named
+from softgen.problems.layouts import LABEL, AnyWidth, Columns, Layout
+from softgen.problems.problem import Problem
 from softgen.strategies.base import (
     PDL_NEEDS,
     TRIGGERS,
@@ -56,7 +56,7 @@ class Variant:
             bytes_of = shape.static_shared_bytes + WIDTH_BYTES
             shape = dataclasses.replace(shape, static_shared_bytes=bytes_of)
         if any(hook.by_row for hook in self.problem.modifiers):
-            from softgen.spec.hooks.places import MOST_ROWS  # which calls without hooks spare
+            from softgen.problems.hooks.places import MOST_ROWS  # which calls without hooks spare
 
             shape = dataclasses.replace(shape, most_rows=MOST_ROWS)
         return shape
@@ -285,7 +285,9 @@ def parse_name(name: str) -> Variant:
     Raises InvalidValueError if no variant has that name. Legality is not checked.
     """
     example = "`softgen list` prints names, for example softmax_f32_1000_online_p4_u2_b128"
-    from softgen.spec.hooks.known import all_hooks  # 5 ms, and a call finds its kernel by no name
+    from softgen.problems.hooks.known import (
+        all_hooks,  # 5 ms, and a call finds its kernel by no name
+    )
 
     match = _name_pattern(tuple(hook.name for hook in all_hooks())).fullmatch(name)
     if match and function_named(match["function"]) is not None:

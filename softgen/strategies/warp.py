@@ -12,11 +12,11 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows, Strided
-from softgen.spec.parts import DRAW, TOP
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows, Strided
+from softgen.problems.parts import DRAW, TOP
+from softgen.problems.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.choice import Choice, list_of
 from softgen.strategies.launch import Launch

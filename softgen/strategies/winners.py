@@ -19,10 +19,10 @@ from typing import Any
 
 from softgen import logs
 from softgen.errors import SoftgenError
-from softgen.spec.arch import MIB, Arch
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import LABEL
-from softgen.spec.problem import Problem, rows_bucket
+from softgen.problems.arch import MIB, Arch
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import LABEL
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.strategies.base import Strategy
 from softgen.strategies.variants import Variant, parse_label
 

@@ -28,7 +28,7 @@ from softgen.call.options import HookedAxisOptions, call
 from softgen.call.scalars import above_zero, finite
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
-from softgen.spec.hooks.dropout import kept_scale_of, threshold_of
+from softgen.problems.hooks.dropout import kept_scale_of, threshold_of
 from softgen.torch.dtensor import there
 from softgen.torch.dtypes import wide
 from softgen.torch.operators import LogSoftmaxBackward, SoftmaxBackward

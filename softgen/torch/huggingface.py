@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtypes import HALVES
 from softgen.torch.linear import linear_cross_entropy
 

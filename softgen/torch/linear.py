@@ -20,8 +20,8 @@ from softgen.call.eager import is_eager
 from softgen.call.library import library_of
 from softgen.call.scalars import above_zero, whole
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import Head, require_mode
 from softgen.torch.dtensor import there
 from softgen.torch.dtypes import dtype_of_loss, wide

@@ -13,8 +13,8 @@ from softgen.call.dispatch import calls_of
 from softgen.call.library import library_of
 from softgen.call.scalars import finite, whole
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from softgen.spec.dtypes import DType, compute_type
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.dtypes import DType, compute_type
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.dtensor import is_dtensor
 from softgen.torch.dtypes import FLOATS, dtype_of_loss, wide
 from softgen.torch.hooked import asked, by_operations, hooked

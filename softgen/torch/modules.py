@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from softgen.call.losses import require_reduction
-from softgen.spec.functions.cross_entropy import IGNORE_INDEX
+from softgen.problems.functions.cross_entropy import IGNORE_INDEX
 from softgen.torch.chunks import require_mode
 from softgen.torch.linear import linear_cross_entropy
 

@@ -18,7 +18,7 @@ from softgen import logs
 from softgen.disk import folders, outputs, owned
 from softgen.disk.files import read_regular, write_whole
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 from softgen.tuning.entry import SCHEMA, Entry, Key, entry_from_json
 
 KIND = "tuned"

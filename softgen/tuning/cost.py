@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
-from softgen.spec.arch import KIB, MOST_REGISTERS, Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KIB, MOST_REGISTERS, Arch
+from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Strategy
 from softgen.strategies.launch import Launch, blocks_per_multiprocessor

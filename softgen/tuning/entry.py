@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from softgen.errors import InvalidValueError, SoftgenError
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.source.render import render
 from softgen.source.store import source_of
-from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant
 

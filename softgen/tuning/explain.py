@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from softgen.devices.gpu.device import arch_of, environment, require_device
 from softgen.errors import SoftgenError
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem, rows_bucket
-from softgen.spec.roofline import Peaks, data_sheet_peaks
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem, rows_bucket
+from softgen.problems.roofline import Peaks, data_sheet_peaks
 from softgen.strategies.base import Strategy
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.tuning import cache

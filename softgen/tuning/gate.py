@@ -13,10 +13,10 @@ from softgen.devices.gpu import cupy_cache
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of, require_device
 from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.problems.dtypes import DType, ElementType, Float8
+from softgen.problems.operands import Measure, Operand
+from softgen.problems.problem import Problem
 from softgen.source.render import environment, render
-from softgen.spec.dtypes import DType, ElementType, Float8
-from softgen.spec.operands import Measure, Operand
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 from softgen.tuning.measure import Buffers, memory
 

@@ -16,12 +16,12 @@ from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.devices.gpu.replay import Launch, Player, Replay
 from softgen.errors import InvalidValueError, NoRoomError
-from softgen.spec.arch import GIB
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import encode, hook_examples, numpy_dtype
-from softgen.spec.operands import Extent, Measure, Operand
-from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem, natural_alignment
+from softgen.problems.arch import GIB
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import encode, hook_examples, numpy_dtype
+from softgen.problems.operands import Extent, Measure, Operand
+from softgen.problems.placement import Placement
+from softgen.problems.problem import Problem, natural_alignment
 
 COLD_BYTES = 300_000_000  # of inputs, and as many of outputs, until a pair comes again
 LEAST_PAIRS = 4

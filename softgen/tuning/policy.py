@@ -13,8 +13,8 @@ from typing import NamedTuple
 from softgen import logs
 from softgen.devices.gpu.device import arch_of, environment
 from softgen.errors import InvalidValueError, NoRoomError
-from softgen.spec.arch import Arch
-from softgen.spec.problem import DEFAULT_ROWS, Problem, rows_bucket
+from softgen.problems.arch import Arch
+from softgen.problems.problem import DEFAULT_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.variants import Variant, best_guess, candidates
 from softgen.switches import is_on

@@ -14,8 +14,8 @@ from softgen.devices.gpu.device import arch_of, environment, require_device
 from softgen.devices.gpu.driver import primary_context
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, VerificationError
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.problem import Problem
 from softgen.strategies.base import TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.variants import Variant
 from softgen.tuning import cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from softgen.spec.problem import Problem
+from softgen.problems.problem import Problem
 
 MOST_TRIES = 2  # of a shape whose worker ends: what ends two of them would end a third
 

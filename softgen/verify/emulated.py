@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from softgen.devices.emulator import SECONDS, Job, Program, Results, Work, build
 from softgen.errors import CompileError, EmulationError
+from softgen.problems.layouts import Columns
+from softgen.problems.numerics import varied_inputs
 from softgen.source.render import Source
-from softgen.spec.layouts import Columns
-from softgen.spec.numerics import varied_inputs
 from softgen.strategies.variants import Variant
 from softgen.verify import sharded
 from softgen.verify.inputs import inputs_of, offsets_of, rows_of

@@ -14,13 +14,13 @@ from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, SoftgenError, VerificationError
+from softgen.problems.layouts import AnyWidth
+from softgen.problems.numerics import Storage, from_memory, in_memory, storage_dtype, varied_inputs
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.placement import Placement
+from softgen.problems.problem import Problem
+from softgen.problems.shards import ALARM_OFFSET, mailbox_bytes
 from softgen.source.render import Source
-from softgen.spec.layouts import AnyWidth
-from softgen.spec.numerics import Storage, from_memory, in_memory, storage_dtype, varied_inputs
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem
-from softgen.spec.shards import ALARM_OFFSET, mailbox_bytes
 from softgen.verify.inputs import inputs_of, offsets_of
 from softgen.verify.placements import placement_of
 from softgen.verify.verdict import Verdict, judged

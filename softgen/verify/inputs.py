@@ -6,9 +6,9 @@ import functools
 
 import numpy as np
 
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import Storage, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import Storage, other_inputs
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.placements import rows_for
 from softgen.verify.problems import ANY_WIDTH

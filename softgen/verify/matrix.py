@@ -7,11 +7,11 @@ from itertools import islice
 from typing import NamedTuple
 
 from softgen.errors import IllegalVariantError, InvalidValueError
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select

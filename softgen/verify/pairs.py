@@ -11,13 +11,13 @@ from functools import cached_property
 from itertools import combinations, product
 
 from softgen.errors import SoftgenError
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import ROWS, AnyWidth, Columns, Layout, Strided
-from softgen.spec.problem import Problem
-from softgen.spec.shards import SHARDS
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.layouts import ROWS, AnyWidth, Columns, Layout, Strided
+from softgen.problems.problem import Problem
+from softgen.problems.shards import SHARDS
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant

@@ -6,11 +6,11 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice, product
 
-from softgen.spec.arch import DEFAULT_ARCH, Arch, arch_named
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.layouts import AnyWidth, Columns, Layout
+from softgen.problems.arch import DEFAULT_ARCH, Arch, arch_named
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.layouts import AnyWidth, Columns, Layout
 from softgen.strategies.variants import Variant, candidates
 from softgen.verify.pairs import (
     Kind,

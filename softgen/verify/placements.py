@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-from softgen.spec.layouts import Strided
-from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem
+from softgen.problems.layouts import Strided
+from softgen.problems.placement import Placement
+from softgen.problems.problem import Problem
 
 
 def rows_for(problem: Problem, rows: int) -> int:

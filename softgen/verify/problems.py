@@ -6,12 +6,12 @@ import functools
 from collections.abc import Sequence
 from random import Random
 
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.functions import all_functions
-from softgen.spec.hooks.known import all_hooks
-from softgen.spec.layouts import AnyWidth, Columns, Strided
-from softgen.spec.problem import MAX_INT32_COLS, Problem
-from softgen.spec.shards import SHARDS
+from softgen.problems.dtypes import DType, Float8
+from softgen.problems.functions import all_functions
+from softgen.problems.hooks.known import all_hooks
+from softgen.problems.layouts import AnyWidth, Columns, Strided
+from softgen.problems.problem import MAX_INT32_COLS, Problem
+from softgen.problems.shards import SHARDS
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 

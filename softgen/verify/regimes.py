@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from softgen.spec.arch import WARP_SIZE
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import Float64, Storage, encode
-from softgen.spec.problem import Problem
+from softgen.problems.arch import WARP_SIZE
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import Float64, Storage, encode
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 
 _FINFO_MAX = {

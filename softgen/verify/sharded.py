@@ -9,10 +9,10 @@ import numpy as np
 
 from softgen.devices.emulator import Job, Results
 from softgen.devices.emulator.shard import Shard
+from softgen.problems.numerics import Accuracy, Storage, check, decode, other_inputs, varied_inputs
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.numerics import Accuracy, Storage, check, decode, other_inputs, varied_inputs
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
 
 DEVICES = 3
 LAUNCHES = 5  # over two buffers of mailboxes, so that each is used again

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softgen.devices.emulator import Results, Work
-from softgen.spec.numerics import Accuracy, Storage, check
+from softgen.problems.numerics import Accuracy, Storage, check
 from softgen.strategies.variants import Variant
 from softgen.verify.inputs import rows_of
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from softgen.devices.emulator.processes import Crew
 from softgen.errors import InvalidValueError, PluginError
 from softgen.plugins import AUTHORS, told
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 from softgen.source.render import Source, raise_added_fault, render
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
 from softgen.strategies.variants import Variant
 from softgen.verify.emulated import on_emulator
 from softgen.verify.inputs import launched_problem

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates

@@ -10,7 +10,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
 from tests.differential.cases import Kernel, kernel
 from tests.differential.emulated import Emulator
 from tests.differential.run import Report, Runner, differential, public_calls

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
+from softgen.problems.arch import Arch
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.functions import all_functions
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.layouts import Columns, Rows, Strided
+from softgen.problems.operands import Operand
+from softgen.problems.problem import Problem, natural_alignment
+from softgen.problems.shards import Shards
 from softgen.source.render import Source, render
-from softgen.spec.arch import Arch
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.functions import all_functions
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Columns, Rows, Strided
-from softgen.spec.operands import Operand
-from softgen.spec.problem import Problem, natural_alignment
-from softgen.spec.shards import Shards
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates

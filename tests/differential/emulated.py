@@ -10,7 +10,7 @@ import numpy as np
 from softgen.devices.emulator import Job, Program, Results, build
 from softgen.devices.emulator.shard import Shard
 from softgen.errors import CompileError, EmulationError
-from softgen.spec.operands import Extent
+from softgen.problems.operands import Extent
 from softgen.verify.placements import placement_of
 from tests.differential.cases import Case, Kernel
 from tests.differential.storage import Stored

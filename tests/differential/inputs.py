@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from softgen.spec.dtypes import FLOAT32_TINY
+from softgen.problems.dtypes import FLOAT32_TINY
 from tests.differential.functions import INF, NAN, Row, stem_of
 from tests.differential.regimes import Random, drawn
 from tests.differential.rows import Entered

@@ -11,9 +11,9 @@ from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import require_device
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, SoftgenError
-from softgen.spec.operands import Extent
-from softgen.spec.shards import mailbox_bytes
-from softgen.spec.storage import storage_dtype
+from softgen.problems.operands import Extent
+from softgen.problems.shards import mailbox_bytes
+from softgen.problems.storage import storage_dtype
 from softgen.verify.gpu import run_on_storage
 from tests.differential.cases import Case, Kernel
 from tests.differential.emulated import Outcome, joined

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 from tests.differential.cases import Case, Kernel, case, kernels, labels, to_cover
 from tests.differential.emulated import Emulator, Outcome
 from tests.differential.reference import objections

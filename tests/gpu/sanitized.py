@@ -9,8 +9,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 
-from softgen.spec.layouts import layout_behind
-from softgen.spec.problem import Problem
+from softgen.problems.layouts import layout_behind
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import Variant
 
 # Widths at which each strategy is at home; those of `split` and `cooperative` cut rows often.
@@ -47,8 +47,8 @@ MISTAKES = {
 
 def chosen(name: str, blocks: int = 16) -> tuple[Variant, str]:
     """Return a variant with clusters of at most `blocks`, and the text to compile for it."""
+    from softgen.problems.arch import arch_named
     from softgen.source.render import render
-    from softgen.spec.arch import arch_named
     from softgen.strategies.variants import candidates
 
     strategy, good, bad = MISTAKES.get(name, (name, "", ""))

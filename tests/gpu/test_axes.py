@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, encode
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import check, encode
+from softgen.problems.problem import Problem
 
 pytestmark = pytest.mark.gpu
 
@@ -38,7 +38,7 @@ def given(library: str, shape: tuple[int, ...], dtype: DType) -> tuple[Any, Any]
         return torch.from_numpy(stored).cuda().view(getattr(torch, dtype.value)), stored
     import cupy
 
-    from softgen.spec.storage import numpy_dtype
+    from softgen.problems.storage import numpy_dtype
 
     return cupy.asarray(stored).view(numpy_dtype(dtype)), stored
 

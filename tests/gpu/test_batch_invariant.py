@@ -8,9 +8,9 @@ import pytest
 
 import softgen
 from softgen.devices.gpu.device import arch_of
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.problem import Problem
 from softgen.tuning import tune as tuner
 from softgen.tuning.policy import choose_invariant
 from tests.helpers.device_reference import device_normal, error_over_bound

@@ -28,8 +28,8 @@ from softgen.bench.roster import (
 )
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 from softgen.tuning.measure import COLD_BYTES
 from tests.cpu.bench.test_bench import BENCHED
 from tests.helpers.cli_helpers import document, ok

@@ -9,12 +9,12 @@ import pytest
 from softgen.devices.gpu.compile import compile_many
 from softgen.devices.gpu.device import arch_of
 from softgen.errors import CompileError
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import candidates
 from tests.helpers.device_reference import SMALLEST_NORMAL, device_normal, in_float64
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.sample import CAPACITIES, Sample
+from softgen.problems.numerics import Storage, check, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.sample import CAPACITIES, Sample
-from softgen.spec.numerics import Storage, check, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.gpu import compiled
 from tests.cpu.verify import test_ranked_log_probs as ranked

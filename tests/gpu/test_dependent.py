@@ -15,8 +15,8 @@ from softgen.devices.gpu import dependent
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import current_arch, require_device
 from softgen.devices.gpu.launcher import COOPERATIVE, DEPENDENT, STREAM
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL, PDL_NEEDS, TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.registry import strategy_named
 from softgen.strategies.variants import Variant, best_guess

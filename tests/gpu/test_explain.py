@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softgen.devices.gpu.device import arch_of
-from softgen.spec.problem import Problem
+from softgen.problems.problem import Problem
 from softgen.tuning.cost import worth_timing
 from softgen.tuning.explain import peaks_of
 from tests.helpers.cli_helpers import document, ok

@@ -11,8 +11,8 @@ import pytest
 
 import softgen
 from softgen.devices.gpu.device import arch_of
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.softmax import SOFTMAX
 from softgen.strategies.registry import strategy_named
 from tests.helpers.device_reference import device_normal, error_over_bound
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from softgen.devices.gpu.device import count, environment
-from softgen.spec.problem import Problem
+from softgen.problems.problem import Problem
 from softgen.tuning import cache
 from softgen.tuning.fleet import Began, Failed, Finished, Fleet, Stepped
 from softgen.tuning.process import Process

@@ -9,9 +9,9 @@ import pytest
 
 import softgen
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import Float8
-from softgen.spec.numerics import check, decode, encode
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import Float8
+from softgen.problems.numerics import check, decode, encode
+from softgen.problems.problem import Problem
 
 pytestmark = pytest.mark.gpu
 cupy = pytest.importorskip("cupy")

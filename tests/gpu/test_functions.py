@@ -9,9 +9,9 @@ import pytest
 
 import softgen
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, decode, encode, numpy_dtype, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import check, decode, encode, numpy_dtype, other_inputs
+from softgen.problems.problem import Problem
 from softgen.verify.regimes import REGIMES
 from tests.helpers.device_reference import on_host
 

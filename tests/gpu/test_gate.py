@@ -8,9 +8,9 @@ import pytest
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.tuning.gate import Gate

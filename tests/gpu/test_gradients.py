@@ -7,9 +7,9 @@ import pytest
 
 import softgen
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, encode, numpy_dtype, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import check, encode, numpy_dtype, other_inputs
+from softgen.problems.problem import Problem
 from tests.helpers.device_reference import on_host
 
 pytestmark = pytest.mark.gpu

@@ -8,7 +8,7 @@ import pytest
 
 import softgen
 from softgen.errors import NotSupportedError
-from softgen.spec.hooks.dropout import bits_of, kept_scale_of, threshold_of
+from softgen.problems.hooks.dropout import bits_of, kept_scale_of, threshold_of
 
 torch = pytest.importorskip("torch")
 

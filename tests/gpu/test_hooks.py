@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import softgen
-from softgen.spec.hooks.dropout import bits_of
+from softgen.problems.hooks.dropout import bits_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.gpu

@@ -8,11 +8,11 @@ import pytest
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates
 from softgen.verify.ways import exchanges, layouts

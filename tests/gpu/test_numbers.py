@@ -7,10 +7,10 @@ import pytest
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import current_arch
+from softgen.problems.layouts import Rows
+from softgen.problems.numerics import check, encode
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.layouts import Rows
-from softgen.spec.numerics import check, encode
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, Lesson
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import best_guess, candidates

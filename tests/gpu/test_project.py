@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softgen.problems.numerics import check, encode, other_inputs, storage_dtype
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.source.project import Project, plan
 from softgen.source.project_folder import write
 from softgen.source.project_text import texts
-from softgen.spec.numerics import check, encode, other_inputs, storage_dtype
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
 from tests.helpers.recorded_runtime import Library, entries
 
 pytestmark = [

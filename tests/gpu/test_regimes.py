@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 from softgen.strategies.registry import all_strategies
 from softgen.verify.verify import Report, verify
 from tests.mutation import subjects

@@ -15,9 +15,9 @@ from softgen.call.dispatch import FunctionCalls, calls_of
 from softgen.call.kernel import KernelCalls
 from softgen.call.runner import Calls
 from softgen.errors import NotSupportedError
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import numpy_dtype
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.numerics import numpy_dtype
 from tests.gpu.test_softmax import as_torch
 from tests.helpers.device_reference import device_normal, error_over_bound
 

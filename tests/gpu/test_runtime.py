@@ -14,9 +14,9 @@ import pytest
 import softgen
 from softgen.call.kernel import Kernel
 from softgen.devices.gpu.device import arch_of, environment
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache, policy
 from softgen.tuning import tune as tuner

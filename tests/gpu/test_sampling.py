@@ -10,7 +10,7 @@ import pytest
 cupy = pytest.importorskip("cupy")
 
 import softgen  # noqa: E402
-from softgen.spec.functions.sample import Sample  # noqa: E402
+from softgen.problems.functions.sample import Sample  # noqa: E402
 from tests.cpu.verify.test_sample import chi_squared  # noqa: E402
 
 pytestmark = pytest.mark.gpu

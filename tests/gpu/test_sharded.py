@@ -10,10 +10,10 @@ import pytest
 
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.kernel import LoadedKernel
+from softgen.problems.numerics import Storage, encode
+from softgen.problems.shards import mailbox_bytes
+from softgen.problems.storage import storage_dtype
 from softgen.source.render import render
-from softgen.spec.numerics import Storage, encode
-from softgen.spec.shards import mailbox_bytes
-from softgen.spec.storage import storage_dtype
 from softgen.strategies.variants import parse_name
 from softgen.verify.sharded import accuracy_of, agree
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import numpy_dtype, reference
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.numerics import numpy_dtype, reference
 from softgen.strategies.lessons.oneflowblock import EXPONENT_ERROR
 from tests.helpers.device_reference import device_normal, error_over_bound, in_float64
 from tests.helpers.single import BOTH

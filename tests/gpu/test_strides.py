@@ -11,10 +11,10 @@ import pytest
 
 import softgen
 from softgen.call.dispatch import FunctionCalls, calls_of
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import Strided
-from softgen.spec.numerics import numpy_dtype
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import Strided
+from softgen.problems.numerics import numpy_dtype
 from softgen.verify.matrix import matrix
 from softgen.verify.verify import verify
 from tests.gpu.test_softmax import as_torch

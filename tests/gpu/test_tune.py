@@ -14,9 +14,9 @@ import softgen
 from softgen.call.kernels import _kernels
 from softgen.devices.gpu.compile import compile_source
 from softgen.devices.gpu.device import arch_of, environment
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.variants import Variant, candidates
 from softgen.tuning import cache, table

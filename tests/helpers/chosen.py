@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.numerics import Storage, check
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.numerics import Storage, check
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for

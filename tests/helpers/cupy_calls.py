@@ -21,8 +21,8 @@ from softgen.call.cupy_library import CupyLibrary
 from softgen.call.dispatch import FunctionCalls
 from softgen.call.kernel import KernelCalls
 from softgen.call.runner import Calls
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess
 from tests.helpers.driver import POISON, FakeDriver, FakeKernel

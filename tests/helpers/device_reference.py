@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import numpy_dtype
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.numerics import numpy_dtype
 
 CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
 
@@ -63,7 +63,7 @@ def error_over_bound(
 ) -> float:
     """Return the worst error over the documented bound: at most 1 is right. NaN patterns count.
 
-    `exponent_error` is Strategy.exponent_error of what computed it; see softgen/spec/numerics.py.
+    `exponent_error` is Strategy.exponent_error of what computed it; see problems/numerics.py.
     """
     import cupy
 
@@ -100,6 +100,6 @@ def _bound(wanted: Any, algorithm: Function, out: DType) -> Any:
     if algorithm == LOG_SOFTMAX:
         return relative * size + relative
     tiny = 1e-30 if out is DType.FLOAT32 else 1e-300  # below it only the magnitude counts
-    if out is DType.FLOAT64:  # see softgen/spec/numerics.py
+    if out is DType.FLOAT64:  # see softgen/problems/numerics.py
         relative = relative * (1 + cupy.abs(cupy.log(cupy.maximum(size, tiny))) / 90)
     return cupy.where(size > tiny, relative * size, tiny)

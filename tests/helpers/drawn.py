@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from softgen.spec.arch import KNOWN, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import MAX_COLS, MAX_INT32_COLS, Problem
+from softgen.problems.arch import KNOWN, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import MAX_COLS, MAX_INT32_COLS, Problem
 from tests.helpers.single import BOTH
 
 # Edges of warps, packs, registers, blocks, 32-bit indices and of what is accepted.

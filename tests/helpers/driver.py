@@ -17,13 +17,13 @@ import pytest
 
 from softgen.devices.gpu import launcher
 from softgen.devices.gpu.launcher import Launcher
-from softgen.spec.dtypes import DType, Float8
-from softgen.spec.exact import exact_results
-from softgen.spec.layouts import Strided
-from softgen.spec.numerics import encode
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
-from softgen.spec.storage import numpy_dtype
+from softgen.problems.dtypes import DType, Float8
+from softgen.problems.exact import exact_results
+from softgen.problems.layouts import Strided
+from softgen.problems.numerics import encode
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
+from softgen.problems.storage import numpy_dtype
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
 

@@ -7,11 +7,11 @@ import dataclasses
 import numpy as np
 
 from softgen.devices.emulator import run
+from softgen.problems import numerics
+from softgen.problems.arch import arch_named
+from softgen.problems.numerics import Storage
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec import numerics
-from softgen.spec.arch import arch_named
-from softgen.spec.numerics import Storage
-from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import softgen
 from softgen.errors import VerificationError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache, process, tune
 from softgen.tuning.cluster import Tuner, gpu_name

@@ -26,8 +26,8 @@ from softgen.devices.emulator.compiler import PACKAGE, Compiler, find_compiler
 from softgen.devices.gpu.compile import Compiled, compile_offline
 from softgen.disk import owned
 from softgen.disk.files import read_regular, write_whole
+from softgen.problems.arch import Arch
 from softgen.source.render import Source
-from softgen.spec.arch import Arch
 
 CODE, BY_TEST, HEADERS = "code", "by_test", "headers"
 OBJECTS = "objects"  # of nvcc, and libraries

@@ -18,13 +18,13 @@ import numpy.typing as npt
 
 from softgen.devices.emulator import Program, build
 from softgen.errors import EmulationError
+from softgen.problems.layouts import AnyWidth
+from softgen.problems.numerics import from_memory, in_memory, storage_dtype
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.problem import Problem
 from softgen.source.project import Entry, Group, Project
 from softgen.source.project_text import texts
 from softgen.source.render import Source
-from softgen.spec.layouts import AnyWidth
-from softgen.spec.numerics import from_memory, in_memory, storage_dtype
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.problem import Problem
 from tests.helpers.kept_builds import build_library
 
 STUB = Path(__file__).parent / "cuda_stub"
@@ -116,7 +116,7 @@ class Library:
 
     def dtype(self, dtype: Any) -> int:
         """Return the enumerator of a dtype."""
-        from softgen.spec.dtypes import DType, Float8
+        from softgen.problems.dtypes import DType, Float8
 
         return [*DType, *Float8].index(dtype)
 

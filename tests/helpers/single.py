@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from softgen.spec import numerics
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.numerics import Accuracy, Float64, Storage
-from softgen.spec.problem import Problem
+from softgen.problems import numerics
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.numerics import Accuracy, Float64, Storage
+from softgen.problems.problem import Problem
 
 BOTH = (SOFTMAX, LOG_SOFTMAX)
 

@@ -19,8 +19,8 @@ import pytest
 from softgen.call import dispatch, means
 from softgen.call import library as call_library
 from softgen.call.runner import Calls
-from softgen.spec.dtypes import DType, ElementType, FloatType
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType, ElementType, FloatType
+from softgen.problems.problem import Problem
 from tests.helpers.driver import STREAM, FakeDriver, FakeKernel
 
 

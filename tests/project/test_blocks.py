@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from softgen.cli import group
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.variants import Variant
 from tests.helpers.cli_helpers import ROOT, ok, refused

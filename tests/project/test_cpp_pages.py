@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from softgen.problems.problem import MAX_INT32_COLS, Problem
 from softgen.source.project import ARCHS, CLASSES, plan
 from softgen.source.project_text import texts
-from softgen.spec.problem import MAX_INT32_COLS, Problem
 from tests.helpers.cli_helpers import cli, ok
 from tests.helpers.recorded_runtime import library
 

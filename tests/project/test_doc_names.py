@@ -72,4 +72,4 @@ def test_templates_of_a_page_are_there(page: str) -> None:
 def test_a_name_that_moved_is_noticed() -> None:
     assert _is_there("softgen.strategies.lessons.ladder.LADDER")
     assert not _is_there("softgen.ladder.LADDER")
-    assert not _is_there("softgen.spec.hooks.HOOKS")
+    assert not _is_there("softgen.problems.hooks.HOOKS")

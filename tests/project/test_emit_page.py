@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from softgen.problems.dtypes import DType
 from softgen.source.render import Source
-from softgen.spec.dtypes import DType
 from softgen.strategies.variants import parse_name
 
 ROOT = Path(__file__).resolve().parents[2]

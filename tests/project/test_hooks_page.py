@@ -12,10 +12,10 @@ import pytest
 
 import softgen
 from softgen.errors import InvalidValueError
-from softgen.spec.functions import all_functions
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Columns, Rows
-from softgen.spec.problem import Problem
+from softgen.problems.functions import all_functions
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.layouts import Columns, Rows
+from softgen.problems.problem import Problem
 from softgen.strategies.registry import all_strategies
 from tests.helpers.plugin import EXAMPLE
 

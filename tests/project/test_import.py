@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import softgen
-from softgen.spec.layouts import Columns
+from softgen.problems.layouts import Columns
 from softgen.strategies.registry import COLUMNAR, all_strategies
 
 HEAVY = ("cupy", "numpy", "jinja2", "typer", "rich", "torch")
@@ -95,8 +95,8 @@ import sys
 import softgen
 softgen.softmax
 from softgen.source.store import source_of
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.tuning import cache
 from softgen.tuning.entry import Key
 problem = Problem.of("softmax", "float32", 1024)
@@ -113,7 +113,7 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
         )
     loaded = set(ran.stdout.split())
     folder = Path(softgen.__file__).parent
-    for room in ("spec/functions", "spec/hooks", "strategies", "strategies/lessons"):
+    for room in ("problems/functions", "problems/hooks", "strategies", "strategies/lessons"):
         package = f"softgen.{room.replace('/', '.')}"
         own = {name.removeprefix(f"{package}.") for name in loaded if name.startswith(package)}
         modules = {path.stem for path in (folder / room).glob("*.py")} & own
@@ -122,14 +122,14 @@ def test_a_cached_first_call_loads_its_own_function_and_strategy_only(own_cache:
             *("block", "choice", "sliced", "launch", "registers", "registry"),
             *("variants", "winners"),
         }, room
-    spared = {"jinja2", "logging", "softgen.spec.numerics", "softgen.tuning.tune"}
+    spared = {"jinja2", "logging", "softgen.problems.numerics", "softgen.tuning.tune"}
     assert loaded & spared == set()
 
 
 GUESS = """
 import sys
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import best_guess
 best_guess(Problem.of("softmax", "float32", 1024), 64, arch_named("sm_90"))
 print(*sys.modules)

@@ -10,7 +10,7 @@ import pytest
 
 from softgen.devices.emulator import build, program
 from softgen.devices.gpu.compile import compile_offline
-from softgen.spec.arch import arch_named
+from softgen.problems.arch import arch_named
 from tests.helpers import kept_builds
 from tests.helpers.emulator_helpers import broken, run_rows, source_of
 

@@ -88,7 +88,7 @@ softmax_backward_f32_300_safe_b64
 VERIFY = """
 import sys
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
+from softgen.problems.arch import arch_named
 from softgen.strategies.variants import parse_name
 from softgen.verify.emulated import on_emulator
 
@@ -103,7 +103,7 @@ for source, verdicts in zip(sources, on_emulator(sources), strict=True):
 
 def test_functions_whose_parts_are_sums(checkout: Path) -> None:
     """Every regime, out of place and with the result in place of the first input, to the bit."""
-    shutil.copy(OWN.with_suffix(".py"), checkout / "softgen/spec/functions")
+    shutil.copy(OWN.with_suffix(".py"), checkout / "softgen/problems/functions")
     shutil.copy(OWN.with_suffix(".cuh.j2"), checkout / "templates/functions")
     names = KERNELS.split()
     lines = python(checkout, "-c", VERIFY, *names).splitlines()

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from softgen.spec import numerics
-from softgen.spec.problem import Problem
+from softgen.problems import numerics
+from softgen.problems.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -13,8 +13,8 @@ import pytest
 import softgen
 from softgen import plugins
 from softgen.errors import InvalidTypeError, InvalidValueError, PluginError
+from softgen.problems.functions.logsumexp import LogSumExp
 from softgen.source.store import source_of
-from softgen.spec.functions.logsumexp import LogSumExp
 from softgen.strategies.registry import added_strategies
 from softgen.strategies.variants import Variant, parse_name
 from tests.helpers.plugin import EXAMPLE, NAMES, ROOT, install, python
@@ -117,7 +117,11 @@ def test_the_commands_of_the_page_of_hooks(site: Path) -> None:
 
 BROKEN_HOOK = [
     ("placed = False", "placed = property(lambda self: 1 / 0)", "ZeroDivisionError"),
-    ('name = "ceiling"', 'name = "scale"', "is called 'scale', and so is softgen.spec.hooks.scale"),
+    (
+        'name = "ceiling"',
+        'name = "scale"',
+        "is called 'scale', and so is softgen.problems.hooks.scale",
+    ),
     ('name = "ceiling"', 'name = "fixed"', "is called 'fixed', which has a meaning"),
     ('name = "ceiling"', 'name = "my_ceiling"', "'my_ceiling' is no name of a hook"),
     ("return (0.5,)", "return (0.5, 1)", "must return a value for each of its operands"),
@@ -195,7 +199,7 @@ def test_what_a_program_registers_is_found_by_its_name(tmp_path: Path) -> None:
     assert source_of(parse_name("mine_f32_8_safe_b128")).text
     softgen.register(Mine(), templates=tmp_path)  # a cell of a notebook that runs again
     assert list(plugins.added("function")) == ["mine"]
-    with pytest.raises(PluginError, match=r"Same is called 'logsumexp', and so is softgen\.spec"):
+    with pytest.raises(PluginError, match=r"called 'logsumexp', and so is softgen\.problems"):
         softgen.register(Same(), templates=tmp_path)
     with pytest.raises(InvalidTypeError, match=r"register\(\) takes functions and hooks"):
         softgen.register(Mine, templates=tmp_path)  # type: ignore[arg-type]

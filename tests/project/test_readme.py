@@ -13,7 +13,7 @@ import pytest
 from softgen.bench.record import LIMIT, SOFTGEN, Finding, Machine, Status, records_of, to_csv
 from softgen.bench.suites import SUITES, shapes_of
 from softgen.devices.gpu.device import unavailable_reason
-from softgen.spec.functions import all_functions
+from softgen.problems.functions import all_functions
 from tests import figures, readme_picture
 from tests.helpers.cli_helpers import copy_package
 from tests.helpers.plugin import install

@@ -8,8 +8,8 @@ import pytest
 
 from softgen.bench.record import Finding, Machine, Status, records_of, to_csv
 from softgen.bench.shape import Case, Shape
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 from tests.helpers.cli_helpers import ROOT
 from tests.results_page import PAGES, files, of_axes, of_calls, results
 

@@ -13,7 +13,7 @@ from softgen.bench.roster import peers_for
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of
 from softgen.cli import group
-from softgen.spec.arch import arch_named
+from softgen.problems.arch import arch_named
 from tests.helpers.cli_helpers import ROOT, refused
 from tests.sources_page import BENCHMARK, PAGES, SECTIONS, rendered
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from softgen import register
-from softgen.spec.dtypes import DType
-from softgen.spec.hooks.base import Hook
-from softgen.spec.operands import Extent, Operand
+from softgen.problems.dtypes import DType
+from softgen.problems.hooks.base import Hook
+from softgen.problems.operands import Extent, Operand
 
 
 @dataclass(frozen=True)

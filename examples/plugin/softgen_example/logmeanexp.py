@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from softgen import register
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function, element, row_result
-from softgen.spec.functions.softmax import log_sum_exp
-from softgen.spec.operands import Measure, Operand
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.functions.base import Function, element, row_result
+from softgen.problems.functions.softmax import log_sum_exp
+from softgen.problems.operands import Measure, Operand
 
 
 @dataclass(frozen=True)

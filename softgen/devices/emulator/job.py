@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from softgen.devices.emulator.shard import Shard
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import MOST_OUTER, AnyWidth, Strided
+from softgen.problems.numerics import from_memory, in_memory, storage_dtype
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.placement import Placement
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import MOST_OUTER, AnyWidth, Strided
-from softgen.spec.numerics import from_memory, in_memory, storage_dtype
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem
 
 Storage = npt.NDArray[Any]
 

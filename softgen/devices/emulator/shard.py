@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from softgen.errors import InvalidValueError
-from softgen.spec.layouts import FIRST
-from softgen.spec.problem import Problem
-from softgen.spec.shards import mailbox_bytes
-from softgen.spec.storage import storage_dtype
+from softgen.problems.layouts import FIRST
+from softgen.problems.problem import Problem
+from softgen.problems.shards import mailbox_bytes
+from softgen.problems.storage import storage_dtype
 
 PATIENCE = 20_000
 

@@ -15,9 +15,9 @@ from softgen.devices.gpu.device import INSTALL_CUPY, arch_of, require_cupy, requ
 from softgen.devices.gpu.driver import on_device, primary_context, resident_clusters
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, MissingDependencyError
+from softgen.problems.arch import Arch
 from softgen.source.compile_errors import origins
 from softgen.source.render import Source
-from softgen.spec.arch import Arch
 from softgen.strategies.launch import Launch
 
 # Leaves out what no kernel here asks for, such as textures: 5 to 14 ms less a compile, and the same

@@ -11,7 +11,7 @@ from typing import Any
 
 from softgen.devices.gpu import cupy_cache
 from softgen.errors import MissingDependencyError, NoDeviceError
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 from softgen.strategies.registry import added_strategies
 
 INSTALL_CUPY = (

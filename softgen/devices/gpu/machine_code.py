@@ -11,7 +11,7 @@ import contextlib
 from typing import Protocol
 
 from softgen.disk import checked
-from softgen.spec.arch import Arch
+from softgen.problems.arch import Arch
 
 KIND = "code"
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from softgen.errors import InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.recurrence import Recurrence
 from softgen.strategies.lessons.serial import Serial

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import MAX_GRID, WARP_SIZE, Arch
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import MAX_GRID, WARP_SIZE, Arch
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Lesson, Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.lessons.oneflowblock import (

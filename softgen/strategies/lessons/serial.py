@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Lesson, Strategy, knob
 from softgen.strategies.launch import Launch
 

@@ -53,13 +53,13 @@ from softgen.bench.shape import Shape
 from softgen.bench.suites import CUSTOM, DRAWN_BYTES, SUITES, draw, shapes_of
 from softgen.bench.torch_expressions import BY_NAME, OF_LOGITS
 from softgen.errors import CompileError, InvalidValueError
-from softgen.spec import numerics
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType, Integer
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
+from softgen.problems import numerics
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType, Integer
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning.measure import Buffers
 from tests.helpers.cli_helpers import refused

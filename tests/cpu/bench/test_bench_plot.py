@@ -13,7 +13,7 @@ from softgen.bench.record import Finding, Machine, Record, Regime, Status, recor
 from softgen.bench.shape import Shape
 from softgen.bench.suites import shapes_of
 from softgen.errors import InvalidValueError, MissingDependencyError
-from softgen.spec.functions.base import Function
+from softgen.problems.functions.base import Function
 
 HERE = Machine("a GPU", "580.1", "softgen 1")
 PEERS = ("limit", "softgen", "torch", "a-step")

@@ -24,12 +24,12 @@ from softgen.bench.suites import SUITES, shapes_of
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.exact import exact_results
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.exact import exact_results
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.problem import Problem
 from softgen.tuning.measure import Buffers
 from tests.cpu.bench.test_bench import HERE, HostPlayer, host_buffers
 from tests.helpers.cli_helpers import ok

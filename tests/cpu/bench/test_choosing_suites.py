@@ -21,8 +21,8 @@ from softgen.bench.record import Finding, Status
 from softgen.bench.roster import all_peers, named_peers, others, peers_for
 from softgen.bench.shape import SAMPLED, Case, Shape
 from softgen.bench.suites import SUITES, shapes_of
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 from tests.cpu.bench.test_bench import computing, on_the_host, the_only_finding
 
 __all__ = ["on_the_host"]  # a fixture

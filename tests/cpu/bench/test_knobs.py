@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from softgen.bench.knobs import around, every_variant
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.strategies.lessons.ladder import LADDER, step
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import candidates

@@ -19,9 +19,9 @@ from softgen.bench.suites import shapes_of
 from softgen.bench.torch_graphs import host_samples
 from softgen.cli.bench_table import own, ratios, remarks
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.strategies.lessons.ladder import LADDER
 
 SHAPE = Shape("custom", DType.FLOAT32, 128, 1024)

@@ -21,9 +21,9 @@ from softgen.call.cupy_library import CupyLibrary
 from softgen.call.library import library_of, usable_alignment
 from softgen.call.outputs import resolve_output
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.numerics import numpy_dtype
-from softgen.spec.problem import Problem, natural_alignment
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.numerics import numpy_dtype
+from softgen.problems.problem import Problem, natural_alignment
 from tests.helpers.cupy_calls import CupyArray, World, cupy_array
 from tests.helpers.drawn import widths
 

@@ -9,7 +9,7 @@ import pytest
 
 from softgen.call.axes import axes_of, is_of_ints, reduced, with_axes_kept
 from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError
-from softgen.spec.layouts import ROWS, Columns
+from softgen.problems.layouts import ROWS, Columns
 from tests.helpers.cupy_calls import World, drawn, zeros
 
 

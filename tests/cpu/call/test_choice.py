@@ -10,9 +10,9 @@ import pytest
 
 from softgen.call import kernels as chosen
 from softgen.errors import CompileError, InvalidValueError, LaunchError
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess, candidates
 from softgen.strategies.winners import winner, winner_for_any_rows
 from softgen.tuning import policy

@@ -9,8 +9,8 @@ import pytest
 
 from softgen.call.choosing import topk_softmax, topk_softmax_backward
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.functions.topk_softmax import TopkSoftmax
-from softgen.spec.functions.topk_softmax_backward import TopkSoftmaxBackward
+from softgen.problems.functions.topk_softmax import TopkSoftmax
+from softgen.problems.functions.topk_softmax_backward import TopkSoftmaxBackward
 from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 5, 16

@@ -16,10 +16,10 @@ from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.devices.emulator import run_each
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.dropout import bits_of
+from softgen.problems.numerics import check
 from softgen.source.generate import generate
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.dropout import bits_of
-from softgen.spec.numerics import check
 from tests.helpers.cupy_calls import CupyArray, World, zeros
 
 SOFTMAX = Function.of("softmax")

@@ -12,8 +12,8 @@ import pytest
 import softgen
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
-from softgen.spec.operands import Extent, Operand
+from softgen.problems.dtypes import DType
+from softgen.problems.operands import Extent, Operand
 from softgen.strategies.launch import Launch
 from tests.helpers.driver import COOPERATIVE, PROGRAMMATIC, WORKSPACE, FakeDriver, FakeError, Seen
 

@@ -12,10 +12,10 @@ import pytest
 from softgen.call.means import BLOCK_SIZE, losses_of
 from softgen.devices.emulator.compiler import PACKAGE
 from softgen.devices.gpu.compile import _nvrtc
+from softgen.problems.arch import KNOWN
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import decode, encode
 from softgen.source.render import COMPILE_OPTIONS
-from softgen.spec.arch import KNOWN
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import decode, encode
 from tests.helpers.kept_builds import build_library
 
 # A block whose threads are the emulator's fibers: shuffles and barriers wait for each other as on a

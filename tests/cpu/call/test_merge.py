@@ -27,12 +27,12 @@ import softgen
 from softgen.call.merge import largest_by_bits
 from softgen.devices import emulator
 from softgen.errors import InvalidTypeError, InvalidValueError
+from softgen.problems import numerics
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.partial import pair
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec import numerics
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.partial import pair
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 
 Array = npt.NDArray[Any]

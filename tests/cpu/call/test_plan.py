@@ -11,11 +11,11 @@ import softgen
 from softgen.call.kernel import Kernel
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import InvalidTypeError
+from softgen.problems.arch import arch_named
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 
 

@@ -20,12 +20,12 @@ from softgen.call import dispatch, runner
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.kernel import Kernel
 from softgen.errors import CaptureError, InvalidTypeError, InvalidValueError
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.dtypes import DType, Float8, FloatType
-from softgen.spec.exact import exact_results
-from softgen.spec.numerics import encode, numpy_dtype
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.dtypes import DType, Float8, FloatType
+from softgen.problems.exact import exact_results
+from softgen.problems.numerics import encode, numpy_dtype
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import best_guess
 from tests.helpers.cupy_calls import CupyArray, GuardedLibrary, World, cupy_array, drawn, on_cupy
 from tests.helpers.driver import CONTEXT, COOPERATIVE, POISON, WORKSPACE, FakeError, FakeKernel

@@ -9,7 +9,7 @@ import pytest
 
 from softgen.call.sampling import sample
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.hooks.draw import noise
+from softgen.problems.hooks.draw import noise
 from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 5, 16

@@ -9,7 +9,7 @@ import pytest
 
 from softgen.call import gradients, tokens
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 from tests.helpers.cupy_calls import World, cupy_array, drawn
 
 ROWS, COLS = 5, 12

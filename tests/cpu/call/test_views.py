@@ -14,9 +14,9 @@ from softgen.call.cupy_library import CupyLibrary
 from softgen.call.kernel import Kernel
 from softgen.call.views import share_memory
 from softgen.errors import InvalidValueError
+from softgen.problems.layouts import ROWS, Strided
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.layouts import ROWS, Strided
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess
 from softgen.tuning import cache, policy

@@ -11,7 +11,7 @@ import pytest
 
 import softgen
 from softgen.cli import group
-from softgen.spec.functions import all_functions
+from softgen.problems.functions import all_functions
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused, subprocess_cli
 
 COMMANDS = (

@@ -27,8 +27,8 @@ from softgen.bench.suites import shapes_of
 from softgen.cli import group, output
 from softgen.cli.bench_table import ratios, remarks
 from softgen.devices.gpu.device import unavailable_reason
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")

@@ -11,13 +11,13 @@ import pytest
 
 from softgen.cli import group, output
 from softgen.errors import MissingDependencyError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions import all_functions
+from softgen.problems.problem import Problem
 from softgen.source.emit import write
 from softgen.source.gallery import gallery
 from softgen.source.generate import generate
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_functions
-from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import untimed

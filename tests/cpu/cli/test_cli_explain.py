@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from softgen.errors import MissingDependencyError
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.problem import Problem
-from softgen.spec.roofline import Peaks
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.problem import Problem
+from softgen.problems.roofline import Peaks
 from softgen.strategies.variants import candidates, parse_name
 from softgen.strategies.winners import path_of
 from softgen.tuning import cache

@@ -13,7 +13,7 @@ import pytest
 
 from softgen.cli import group
 from softgen.devices.gpu import device
-from softgen.spec.arch import Arch, arch_named
+from softgen.problems.arch import Arch, arch_named
 from softgen.tuning import cache, fleet, process
 from tests.helpers import fake_tuner
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
@@ -188,7 +188,7 @@ def test_a_process_that_does_not_end_is_left_with_its_gpu(monkeypatch: pytest.Mo
 
 PROGRAM = """
 from softgen.devices.gpu import device
-from softgen.spec.arch import arch_named
+from softgen.problems.arch import arch_named
 from softgen.tuning import fleet, process
 
 device.unavailable_reason = lambda: None

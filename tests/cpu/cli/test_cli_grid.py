@@ -17,9 +17,9 @@ from softgen.bench.record import Finding, Machine, Record, Status, read_csv, rec
 from softgen.bench.shape import Shape
 from softgen.cli import group
 from softgen.errors import CompileError
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from tests.helpers.cli_helpers import cli, document, ok, refused
 
 HERE = Machine("a GPU", "580.1", "softgen 1")

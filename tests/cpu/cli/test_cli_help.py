@@ -15,7 +15,7 @@ import typer.main
 
 from softgen.cli import app
 from softgen.cli.group import PANELS
-from softgen.spec.dtypes import DType, Float8, result_type
+from softgen.problems.dtypes import DType, Float8, result_type
 from tests.helpers.cli_helpers import ROOT, cli, document, ok, refused
 
 MOST = 12  # options and arguments in sight

@@ -20,7 +20,7 @@ from softgen.bench import grid
 from softgen.bench.record import Finding, Status, records_of, to_csv
 from softgen.bench.shape import Shape
 from softgen.cli import group
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 from softgen.tuning import cache
 from tests.cpu.cli.test_cli_bench import HERE, fake_run
 from tests.cpu.cli.test_cli_grid import fake_search

@@ -25,10 +25,10 @@ from softgen.bench.shape import Shape
 from softgen.cli import app, group
 from softgen.cli import cache as cache_commands
 from softgen.errors import MissingDependencyError
+from softgen.problems import numerics
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec import numerics
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from softgen.tuning import cache as cache_module

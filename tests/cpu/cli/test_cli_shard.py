@@ -10,8 +10,8 @@ from softgen.cli import group
 from softgen.cli.shard import LAUNCHERS, Shard, shard_of
 from softgen.devices.gpu import device
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.tuning import process
 from softgen.tuning.work_queue import Task
 from tests.helpers import fake_tuner

@@ -14,7 +14,7 @@ from typer.testing import Result
 from softgen.bench.record import Finding, Machine, Record, Status, records_of, to_csv
 from softgen.bench.shape import Shape
 from softgen.cli.bench_table import show
-from softgen.spec.dtypes import DType
+from softgen.problems.dtypes import DType
 from softgen.tuning import cache
 from tests.cpu.tuning.test_cache import ENTRY, GOOD, put
 from tests.helpers.cli_helpers import cli, ok, subprocess_cli

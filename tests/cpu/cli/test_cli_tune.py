@@ -13,8 +13,8 @@ from softgen.bench.suites import SUITES
 from softgen.cli import group
 from softgen.cli.shapes import parse_shape, read_shapes
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import candidates
 from tests.helpers.cli_helpers import cli, document, ok, refused
 from tests.helpers.fake_tuner import INTERRUPTING_COLS, fake_tune

@@ -27,10 +27,10 @@ import pytest
 from softgen.devices.gpu import compile as compiling
 from softgen.devices.gpu.compile import Compiled, compile_offline, toolkit_headers
 from softgen.errors import CompileError, MissingDependencyError
+from softgen.problems.arch import KNOWN, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import KNOWN, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe

@@ -18,12 +18,12 @@ from softgen.errors import (
     InvalidValueError,
     MissingDependencyError,
 )
+from softgen.problems import numerics
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.log_softmax import LOG_SOFTMAX
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec import numerics
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.log_softmax import LOG_SOFTMAX
-from softgen.spec.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant
 from tests.helpers.cli_helpers import cli, document, refused

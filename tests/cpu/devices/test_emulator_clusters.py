@@ -7,8 +7,8 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.problem import Problem
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.variants import Variant
 from tests.helpers.emulator_helpers import broken, input_of, run_rows

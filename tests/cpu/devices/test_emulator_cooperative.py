@@ -7,9 +7,9 @@ import pytest
 
 from softgen.devices.emulator import build, run
 from softgen.errors import EmulationError
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.variants import Variant
 from tests.helpers.emulator_helpers import broken, input_of, run_rows

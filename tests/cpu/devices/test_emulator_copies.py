@@ -12,9 +12,9 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant

@@ -9,9 +9,9 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError, IllegalVariantError
+from softgen.problems.arch import KNOWN, arch_named
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import KNOWN, arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.base import NO_PDL, TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name

@@ -10,9 +10,9 @@ import pytest
 from softgen.devices.emulator import Job, Program, build, run
 from softgen.devices.emulator.shard import Shard
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.numerics import Storage
+from softgen.problems.shards import mailbox_bytes
 from softgen.source.render import Source, render
-from softgen.spec.numerics import Storage
-from softgen.spec.shards import mailbox_bytes
 from softgen.strategies.variants import parse_name
 from softgen.verify.sharded import accuracy_of, agree
 from tests.helpers.emulator_helpers import broken

@@ -9,8 +9,8 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.problem import Problem
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant
 from tests.helpers.emulator_helpers import (

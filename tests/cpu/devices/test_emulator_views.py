@@ -9,11 +9,11 @@ import pytest
 
 from softgen.devices.emulator import Job, build, run_each
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.layouts import Strided
+from softgen.problems.numerics import check
+from softgen.problems.placement import Placement
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.layouts import Strided
-from softgen.spec.numerics import check
-from softgen.spec.placement import Placement
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe

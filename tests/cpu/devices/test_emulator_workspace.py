@@ -9,10 +9,10 @@ import pytest
 
 from softgen.devices.emulator import Job, build, run
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import encode
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import encode
-from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, parse_name

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from softgen.devices.gpu.compile import Compiled
+from softgen.problems.arch import DEFAULT_ARCH, KNOWN, arch_named
+from softgen.problems.problem import Problem
 from softgen.source.gallery import gallery
 from softgen.source.render import Source, render
-from softgen.spec.arch import DEFAULT_ARCH, KNOWN, arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess, candidates
 from tests.helpers.chosen import best_guesses
 from tests.helpers.kept_builds import machine_code_of

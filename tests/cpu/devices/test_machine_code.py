@@ -14,9 +14,9 @@ from softgen.call.means import losses_of
 from softgen.devices.gpu import compile as compiling
 from softgen.disk import folders, owned
 from softgen.errors import CompileError
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.dtypes import DType
 from softgen.source.render import Source, render
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.dtypes import DType
 from softgen.strategies.variants import parse_name
 
 HALF = render(parse_name("softmax_f16_512_warp_p8_c16_g32_r1_b128"))

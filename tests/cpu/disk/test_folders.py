@@ -9,8 +9,8 @@ import pytest
 
 from softgen.cli.run_report import keep_source
 from softgen.disk import folders, owned
+from softgen.problems.arch import arch_named
 from softgen.source.generate import generate
-from softgen.spec.arch import arch_named
 from softgen.strategies.safe import Safe
 from softgen.tuning import cache
 from tests.cpu.tuning.test_cache import ENTRY, H200

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from softgen.disk import folders, owned
+from softgen.problems.arch import arch_named
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.problem import Problem
 from softgen.source import store
-from softgen.spec.arch import arch_named
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess
 from softgen.tuning.entry import Key
 

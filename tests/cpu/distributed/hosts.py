@@ -15,11 +15,11 @@ import torch
 from softgen.devices.emulator import Job, build
 from softgen.devices.emulator.shard import Shard
 from softgen.distributed import direct, local, operators, tuned
+from softgen.problems.arch import arch_named
+from softgen.problems.layouts import FIRST
+from softgen.problems.operands import Extent, Operand
+from softgen.problems.storage import storage_dtype
 from softgen.source.render import Source
-from softgen.spec.arch import arch_named
-from softgen.spec.layouts import FIRST
-from softgen.spec.operands import Extent, Operand
-from softgen.spec.storage import storage_dtype
 from softgen.strategies.select import untimed
 from tests.cpu.distributed.kernels import NAMES, Kernels
 

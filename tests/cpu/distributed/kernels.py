@@ -12,12 +12,12 @@ import torch
 from softgen.devices import emulator
 from softgen.devices.emulator import program as of_emulator
 from softgen.distributed import local
+from softgen.problems import numerics
+from softgen.problems.arch import arch_named
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
+from softgen.problems.storage import storage_dtype
 from softgen.source.render import render
-from softgen.spec import numerics
-from softgen.spec.arch import arch_named
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
-from softgen.spec.storage import storage_dtype
 from softgen.strategies.select import select
 from softgen.torch.dtypes import wide
 

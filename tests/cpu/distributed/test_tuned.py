@@ -14,9 +14,9 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 from softgen.distributed import direct, tuned
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
-from softgen.spec.shards import SHARDS
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
+from softgen.problems.shards import SHARDS
 from softgen.strategies.variants import candidates
 from softgen.tuning import cache
 from tests.cpu.distributed.hosts import ROWS, here, shards_of

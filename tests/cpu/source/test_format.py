@@ -7,11 +7,11 @@ import subprocess
 import sysconfig
 from pathlib import Path
 
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.single import BOTH

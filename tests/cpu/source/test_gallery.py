@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from softgen.problems.dtypes import DType
+from softgen.problems.functions import all_exhibits, all_functions
 from softgen.source.drift import check
 from softgen.source.gallery import gallery
-from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_exhibits, all_functions
 from softgen.strategies.registry import all_strategies
 
 ROOT = Path(__file__).resolve().parents[3]

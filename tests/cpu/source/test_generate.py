@@ -9,8 +9,8 @@ import pytest
 
 import softgen
 from softgen.errors import InvalidTypeError, InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.launch import Launch
 from softgen.strategies.online import Online
 from softgen.strategies.variants import candidates

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softgen.problems.problem import Problem
 from softgen.source.project import Project, plan
 from softgen.source.project_text import texts
-from softgen.spec.problem import Problem
 from tests.helpers.cli_helpers import ROOT
 from tests.helpers.recorded_runtime import library
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.source import project_folder
 from softgen.source.emit import write_if_different
 from softgen.source.project import Project, plan
 from softgen.source.project_folder import project, write
 from softgen.source.project_text import texts
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify.matrix import matrix
 from tests.helpers import kept_builds, kept_nvcc

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType, Integer
+from softgen.problems.numerics import check, encode, other_inputs, storage_dtype
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.source.project import Entry, Group, plan
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType, Integer
-from softgen.spec.numerics import check, encode, other_inputs, storage_dtype
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, best_guess, parse_name
 from tests.helpers.recorded_runtime import (
     COOPERATIVE,

@@ -17,13 +17,13 @@ from hypothesis import given, settings
 
 from softgen.call.library import usable_alignment
 from softgen.errors import SoftgenError
+from softgen.problems.arch import KNOWN, MAX_GRID, Arch, arch_named
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.problem import MAX_INT32_COLS, Problem, natural_alignment
 from softgen.source import render as rendering
 from softgen.source.cpp import constant_lines, spell
 from softgen.source.header import aligned_bytes, alignment_rule, flush_rule
 from softgen.source.render import COMPILE_OPTIONS, environment, render
-from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.problem import MAX_INT32_COLS, Problem, natural_alignment
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import build
+from softgen.problems.arch import arch_named
+from softgen.problems.layouts import AnyWidth, layout_of
+from softgen.problems.numerics import check, encode, other_inputs
+from softgen.problems.problem import MAX_INT32_COLS, Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.layouts import AnyWidth, layout_of
-from softgen.spec.numerics import check, encode, other_inputs
-from softgen.spec.problem import MAX_INT32_COLS, Problem
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import cli, ok

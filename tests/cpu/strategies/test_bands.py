@@ -7,9 +7,9 @@ import re
 import pytest
 
 from softgen.errors import IllegalVariantError
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
 from softgen.strategies.bands import Bands, band_packs
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name

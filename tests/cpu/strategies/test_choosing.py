@@ -9,10 +9,10 @@ import pytest
 
 from softgen.devices.emulator import Job, build, run_each
 from softgen.errors import EmulationError
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.numerics import check, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.numerics import check, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.choice import Choice
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, parse_name

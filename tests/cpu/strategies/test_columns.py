@@ -15,10 +15,10 @@ from softgen.errors import (
     InvalidTypeError,
     InvalidValueError,
 )
+from softgen.problems.layouts import ROWS, Columns, layout_behind, layout_of
+from softgen.problems.numerics import check, encode, hook_examples
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.layouts import ROWS, Columns, layout_behind, layout_of
-from softgen.spec.numerics import check, encode, hook_examples
-from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.columns import ColumnsInRegisters
 from softgen.strategies.select import select

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import run_each
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.layouts import Columns
+from softgen.problems.numerics import check, encode
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.layouts import Columns
-from softgen.spec.numerics import check, encode
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select

@@ -15,14 +15,14 @@ from softgen.errors import (
     InvalidTypeError,
     InvalidValueError,
 )
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.hooks.known import SCALE
+from softgen.problems.layouts import Rows
+from softgen.problems.numerics import check, encode
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.hooks.known import SCALE
-from softgen.spec.layouts import Rows
-from softgen.spec.numerics import check, encode
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature, features_of
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name

@@ -7,10 +7,10 @@ import pytest
 
 from softgen.devices.emulator import Program, build
 from softgen.errors import EmulationError
+from softgen.problems import numerics
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec import numerics
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster

@@ -9,11 +9,11 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import Float8
+from softgen.problems.numerics import check, decode, encode, hook_examples
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import Float8
-from softgen.spec.numerics import check, decode, encode, hook_examples
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess, parse_name
 from tests.helpers.emulator_helpers import broken
 

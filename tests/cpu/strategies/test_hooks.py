@@ -13,13 +13,13 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.hooks.arrays import Lines
+from softgen.problems.hooks.known import HOOKS, hook_named
+from softgen.problems.numerics import Storage, check, decode, encode, hook_examples
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.hooks.arrays import Lines
-from softgen.spec.hooks.known import HOOKS, hook_named
-from softgen.spec.numerics import Storage, check, decode, encode, hook_examples
-from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.winners import fitting, winner

@@ -7,11 +7,11 @@ import re
 import pytest
 
 from softgen.errors import IllegalVariantError
+from softgen.problems.arch import KNOWN, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import ROWS, Columns, Strided
+from softgen.problems.problem import INDEX_MARGIN, MAX_INT32_COLS, Problem
 from softgen.source.render import render
-from softgen.spec.arch import KNOWN, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import ROWS, Columns, Strided
-from softgen.spec.problem import INDEX_MARGIN, MAX_INT32_COLS, Problem
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.spread import Spread

@@ -9,11 +9,11 @@ import pytest
 
 from softgen.devices.emulator import Job, build, run
 from softgen.errors import EmulationError, IllegalVariantError, InvalidValueError
+from softgen.problems.arch import KNOWN, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import encode
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import KNOWN, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import encode
-from softgen.spec.problem import Problem
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
 from softgen.strategies.lessons.recurrence import Recurrence
 from softgen.strategies.lessons.serial import Serial

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from softgen.spec.numerics import Storage, decode, encode, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.numerics import Storage, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from tests.helpers.chosen import chosen, objections, row_count
 
 SCALE = 65536.0

@@ -9,11 +9,11 @@ import numpy as np
 from softgen.call.merge import merge
 from softgen.devices.emulator import Job, Results, build
 from softgen.errors import EmulationError
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import Storage, check, decode, encode, other_inputs
+from softgen.problems.operands import Limit
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import Storage, check, decode, encode, other_inputs
-from softgen.spec.operands import Limit
-from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.online import Online

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import build
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.serial import Serial
 from softgen.strategies.online import Online

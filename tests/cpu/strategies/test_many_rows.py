@@ -8,9 +8,9 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
 from softgen.strategies.bands import Bands
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp

@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 
 from softgen.errors import IllegalVariantError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.launch import Launch, blocks_per_multiprocessor

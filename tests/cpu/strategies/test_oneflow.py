@@ -14,12 +14,12 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError, IllegalVariantError
+from softgen.problems.arch import KNOWN, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions import all_functions
+from softgen.problems.numerics import encode
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import KNOWN, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions import all_functions
-from softgen.spec.numerics import encode
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.oneflowblock import OneflowBlock
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp

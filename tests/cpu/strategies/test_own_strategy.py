@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from softgen.errors import PluginError, StrategyError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.cli_helpers import break_line, copy_package
@@ -155,7 +155,10 @@ def line_of_register(path: Path) -> int:
     [
         ("warp", "is called 'warp', and so is softgen.strategies.warp.Warp; give it another name"),
         ("safe", "is called 'safe', and so is softgen.strategies.safe.Safe; give it another name"),
-        ("causal", "is called 'causal', and so is softgen.spec.hooks.ends.Causal; give it another"),
+        (
+            "causal",
+            "is called 'causal', and so is softgen.problems.hooks.ends.Causal; give it another",
+        ),
         ("oneflow", "is called 'oneflow', which has a meaning; give it another name"),
         ("fixed", "is called 'fixed', which has a meaning; give it another name"),
     ],

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from softgen.errors import IllegalVariantError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced

@@ -8,10 +8,10 @@ import pytest
 
 from softgen.devices.gpu.launcher import Launcher
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.hooks.places import MOST_ROWS
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.hooks.places import MOST_ROWS
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.chosen import best_guesses
 

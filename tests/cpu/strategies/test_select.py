@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 
 from softgen.errors import IllegalVariantError, InvalidTypeError, InvalidValueError
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies.oneflow import oneflow_dispatch
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe

@@ -9,9 +9,9 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError, IllegalVariantError
+from softgen.problems.arch import KNOWN, Arch, arch_named
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import KNOWN, Arch, arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.variants import Variant, candidates, parse_name
 from tests.helpers.emulator_helpers import broken, input_of, run_rows

@@ -11,8 +11,8 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import EmulationError
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced

@@ -9,10 +9,10 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.numerics import check, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.numerics import check, decode, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 
 H200 = arch_named("sm_90")

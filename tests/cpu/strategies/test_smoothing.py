@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import Job, build
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import check, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, decode, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select

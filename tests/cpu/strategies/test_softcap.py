@@ -9,11 +9,11 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.numerics import check, encode
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.numerics import check, encode
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 
 ARCH = arch_named("sm_90")
@@ -60,7 +60,7 @@ def test_what_is_not_finite_and_caps_of_any_size(cap: float) -> None:
 
 def test_the_slack_of_a_row_is_that_of_two_elements() -> None:
     """A result goes by the difference of two, each of which may be off."""
-    from softgen.spec.exact import slack
+    from softgen.problems.exact import slack
 
     x = np.array([[1.0, -300.0, -np.inf]])
     of = {

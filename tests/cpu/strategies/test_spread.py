@@ -7,10 +7,10 @@ import re
 import pytest
 
 from softgen.errors import IllegalVariantError
+from softgen.problems.arch import arch_named
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, best_guess, candidates, parse_name

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.problems.arch import KNOWN, MAX_GRID, Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.source.render import strategy_template
-from softgen.spec.arch import KNOWN, MAX_GRID, Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
 from softgen.strategies.base import TRIGGERS, TRIGGERS_FIRST, WAITS, Strategy
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named
@@ -330,8 +330,8 @@ TWICE = '''
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from softgen.spec.arch import Arch
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.launch import Launch
 
@@ -364,8 +364,8 @@ class Twice(Strategy):
 
 USE_TWICE = """
 import softgen
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.source.render import render
 from softgen.strategies.variants import best_guess, candidates, parse_name
 

@@ -10,10 +10,10 @@ import pytest
 
 import softgen
 from softgen.errors import IllegalVariantError, InvalidValueError
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.layouts import ROWS, Strided
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.layouts import ROWS, Strided
-from softgen.spec.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.base import Lesson
 from softgen.strategies.registry import all_strategies

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.spec.arch import arch_named
-from softgen.spec.numerics import Storage, decode, encode, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.arch import arch_named
+from softgen.problems.numerics import Storage, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.strategies.select import select
 from tests.helpers.chosen import chosen, objections, row_count
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import KNOWN, arch_named
-from softgen.spec.problem import Problem, rows_bucket
+from softgen.problems.arch import KNOWN, arch_named
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe

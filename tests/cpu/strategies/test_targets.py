@@ -11,13 +11,13 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import Integer
+from softgen.problems.functions.cross_entropy import hard_targets
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.numerics import check, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import Integer
-from softgen.spec.functions.cross_entropy import hard_targets
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.numerics import check, decode, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant
 

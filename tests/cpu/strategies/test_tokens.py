@@ -9,13 +9,13 @@ import pytest
 
 from softgen.devices.emulator import run_each
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.exact import hooked
+from softgen.problems.functions.base import Function
+from softgen.problems.numerics import check, decode, encode, hook_examples
+from softgen.problems.operands import Extent
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.exact import hooked
-from softgen.spec.functions.base import Function
-from softgen.spec.numerics import check, decode, encode, hook_examples
-from softgen.spec.operands import Extent
-from softgen.spec.problem import Problem
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates, parse_name

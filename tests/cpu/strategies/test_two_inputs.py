@@ -7,12 +7,12 @@ import pytest
 
 from softgen.devices.emulator import run
 from softgen.errors import IllegalVariantError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Strided
+from softgen.problems.numerics import Storage, encode
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Strided
-from softgen.spec.numerics import Storage, encode
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster

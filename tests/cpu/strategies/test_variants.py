@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 
 from softgen.errors import InvalidValueError
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.problem import Problem
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.online import Online
 from softgen.strategies.registry import all_strategies, strategy_named

@@ -24,7 +24,7 @@ from softgen.errors import (  # noqa: E402
     InvalidValueError,
     NotSupportedError,
 )
-from softgen.spec.dtypes import DType, Integer  # noqa: E402
+from softgen.problems.dtypes import DType, Integer  # noqa: E402
 from tests.helpers.torch_calls import World  # noqa: E402
 from tests.helpers.torch_kinds import Mode, Sub  # noqa: E402
 

@@ -24,9 +24,9 @@ from hypothesis import strategies as st
 
 from softgen.disk import folders, owned
 from softgen.errors import InvalidValueError
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem, rows_bucket
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem, rows_bucket
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant

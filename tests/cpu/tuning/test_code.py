@@ -22,7 +22,7 @@ ONLINE = "finish_f32_1000_online_p4_u2_b128"
 NAMES = {BLOCK, DROPOUT, LOGSUMEXP, ONLINE}
 
 HEAD = f"""
-from softgen.spec.arch import arch_named
+from softgen.problems.arch import arch_named
 from softgen.strategies.variants import parse_name
 from softgen.tuning import cache
 from softgen.tuning.entry import Entry, Key
@@ -74,11 +74,11 @@ HARMLESS = [
     ("templates/kernel.cu.j2", "arithmetic in", "computed in"),
     ("templates/functions/logsumexp.cuh.j2", "// The row's result.", "// Reworded.\n\n// It."),
     ("templates/hooks/dropout.cuh.j2", "/*#", "/*# Another remark."),
-    ("softgen/spec/hooks/dropout.py", "class Dropout", "# A remark.\nclass Dropout"),
-    ("softgen/spec/hooks/known.py", "HOOKS: tuple", "# A remark.\nHOOKS: tuple"),
+    ("softgen/problems/hooks/dropout.py", "class Dropout", "# A remark.\nclass Dropout"),
+    ("softgen/problems/hooks/known.py", "HOOKS: tuple", "# A remark.\nHOOKS: tuple"),
     ("softgen/source/context.py", "def context", "# A remark.\n\n\ndef context"),
     (
-        "softgen/spec/functions/softmax.py",
+        "softgen/problems/functions/softmax.py",
         EXHIBITS,
         f'{EXHIBITS}    Exhibit("a new one", SOFTMAX, "float32", 8, 1000),\n',
     ),

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from softgen.bench.suites import SUITES
-from softgen.spec.arch import KNOWN, arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.arch import KNOWN, arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.block import Block
 from softgen.strategies.online import Online

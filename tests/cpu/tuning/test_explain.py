@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.problem import Problem
-from softgen.spec.roofline import Peaks
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.problem import Problem
+from softgen.problems.roofline import Peaks
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.tuning import explain as explaining

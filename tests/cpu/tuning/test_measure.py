@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from softgen.errors import InvalidValueError, NoRoomError
-from softgen.spec.layouts import Columns
-from softgen.spec.problem import Problem
+from softgen.problems.layouts import Columns
+from softgen.problems.problem import Problem
 from softgen.tuning.measure import COLD_BYTES, MOST_BYTES, MOST_PAIRS, Rotation
 
 FREE = 140 << 30  # bytes of a GPU with nothing else on it

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from softgen.errors import InvalidValueError, NoRoomError, VerificationError
-from softgen.spec.arch import Arch, arch_named
-from softgen.spec.problem import Problem
+from softgen.problems.arch import Arch, arch_named
+from softgen.problems.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess

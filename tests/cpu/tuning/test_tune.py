@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from softgen.problems.arch import arch_named
+from softgen.problems.problem import Problem
 from softgen.source.render import Source
-from softgen.spec.arch import arch_named
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import best_guess
 from softgen.tuning import cache
 from softgen.tuning import tune as tuner

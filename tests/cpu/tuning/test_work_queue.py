@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from softgen.spec.problem import Problem
+from softgen.problems.problem import Problem
 from softgen.tuning.work_queue import MOST_TRIES, Task, WorkQueue
 
 SMALL, MIDDLE, LARGE = (

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.operands import Operand
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.operands import Operand
 from tests import differential as package
 from tests.differential import hooks
 from tests.differential.__main__ import SEED

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from softgen.errors import VerificationError
-from softgen.spec.arch import DEFAULT_ARCH, arch_named
-from softgen.spec.numerics import check, encode, other_inputs
-from softgen.spec.problem import Problem
+from softgen.problems.arch import DEFAULT_ARCH, arch_named
+from softgen.problems.numerics import check, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.strategies.variants import Variant, best_guess
 from softgen.verify import gpu
 from softgen.verify.gpu import run_on_storage

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from softgen.spec.arch import arch_named
-from softgen.spec.functions import all_functions
-from softgen.spec.functions.base import Function
-from softgen.spec.hooks.base import Hook
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Columns
+from softgen.problems.arch import arch_named
+from softgen.problems.functions import all_functions
+from softgen.problems.functions.base import Function
+from softgen.problems.hooks.base import Hook
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.layouts import Columns
 from softgen.strategies.bands import Bands
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.spread import Spread

@@ -13,14 +13,14 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType, Integer
+from softgen.problems.functions.ranked_log_probs import RankedLogProbs
+from softgen.problems.functions.token_log_probs import MOST_IDS
+from softgen.problems.functions.topk_softmax import MOST_CHOSEN
+from softgen.problems.numerics import Storage, check, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType, Integer
-from softgen.spec.functions.ranked_log_probs import RankedLogProbs
-from softgen.spec.functions.token_log_probs import MOST_IDS
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN
-from softgen.spec.numerics import Storage, check, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates
 from tests.helpers.emulator_helpers import broken

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import build
+from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows
+from softgen.problems.numerics import Float64, decode, encode
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.dtypes import DType
-from softgen.spec.layouts import Rows
-from softgen.spec.numerics import Float64, decode, encode
-from softgen.spec.problem import Problem
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.tiles import Tiles

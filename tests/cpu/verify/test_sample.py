@@ -15,13 +15,13 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.exact import hooked
+from softgen.problems.functions.sample import CAPACITIES, Sample
+from softgen.problems.numerics import Storage, check, decode, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.exact import hooked
-from softgen.spec.functions.sample import CAPACITIES, Sample
-from softgen.spec.numerics import Storage, check, decode, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe

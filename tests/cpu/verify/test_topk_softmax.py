@@ -13,12 +13,12 @@ import pytest
 
 from softgen.devices.emulator import Job, build
 from softgen.errors import EmulationError
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
+from softgen.problems.numerics import Storage, check, encode, other_inputs
+from softgen.problems.problem import Problem
 from softgen.source.render import render
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.topk_softmax import MOST_CHOSEN, TopkSoftmax
-from softgen.spec.numerics import Storage, check, encode, other_inputs
-from softgen.spec.problem import Problem
 from softgen.strategies.variants import Variant, candidates
 
 WIDTHS = (64, 96, 128, 160, 256, 288, 384)

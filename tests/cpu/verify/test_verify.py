@@ -14,17 +14,17 @@ import pytest
 
 from softgen.devices.emulator import Job, Results
 from softgen.errors import EmulationError, InvalidValueError
+from softgen.problems import numerics
+from softgen.problems.arch import arch_named
+from softgen.problems.dtypes import DType
+from softgen.problems.functions.base import Function
+from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.functions.token_log_probs import OfIds
+from softgen.problems.hooks.known import HOOKS
+from softgen.problems.layouts import Strided
+from softgen.problems.numerics import Storage, decode, encode
 from softgen.source import render as render_module
 from softgen.source.render import Source, render
-from softgen.spec import numerics
-from softgen.spec.arch import arch_named
-from softgen.spec.dtypes import DType
-from softgen.spec.functions.base import Function
-from softgen.spec.functions.softmax import SOFTMAX
-from softgen.spec.functions.token_log_probs import OfIds
-from softgen.spec.hooks.known import HOOKS
-from softgen.spec.layouts import Strided
-from softgen.spec.numerics import Storage, decode, encode
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, parse_name
 from softgen.verify import emulated

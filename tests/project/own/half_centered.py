@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from softgen.spec.dtypes import DType, FloatType
-from softgen.spec.functions.base import Function, element, element_result, row_result
-from softgen.spec.operands import Measure, Operand
-from softgen.spec.parts import SUM, Part
+from softgen.problems.dtypes import DType, FloatType
+from softgen.problems.functions.base import Function, element, element_result, row_result
+from softgen.problems.operands import Measure, Operand
+from softgen.problems.parts import SUM, Part
 
 
 @dataclass(frozen=True)
