@@ -42,8 +42,8 @@ PAGE = f"""# Spills
 *Noted 2026-11-23.* **Decided:** settings that spill registers are not legal.
 
 A best guess that spills registers may be slower than one with fewer blocks on an SM: at bfloat16 to
-float32, 4096 x 151937, by 5% on an H200. So settings that spill are not legal. Which do, NVRTC says
-without a GPU, and this page is what it said:
+float32, 4096 x 151937, by 5% on an H200. So settings that spill are not legal. NVRTC
+compiles without a GPU, and says which settings spill. This page has its answers:
 
 <!-- not run: it compiles for ten minutes -->
 ```sh

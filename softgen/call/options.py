@@ -63,7 +63,7 @@ class HookOptions(TypedDict, total=False):
         mask: an array of booleans, broadcast over x.
         lengths: an array of int32 or int64, broadcast over the rows.
         causal: whether a row ends behind its position.
-        causal_offset: columns that position 0 sees beside one; by default columns - queries.
+        causal_offset: position p sees columns 0 to p + causal_offset; by default columns - queries.
         sink: an array of floats, broadcast over the rows, as (heads, 1) over (batch, head, query).
         empty_rows: "nan", or "zero" for 0 in rows of nothing but -inf.
         out_scale: a finite number, or an array of the type of the arithmetic, broadcast over the

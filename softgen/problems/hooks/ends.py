@@ -80,7 +80,7 @@ class Causal(End):
         """Return the number of queries, and the offset."""
         return (
             number("queries", "above 0: rows until a position comes again", divides=True),
-            number("causal_offset", "columns that position 0 sees beside one; negative for none"),
+            number("causal_offset", "any: position p sees columns 0 to p + causal_offset"),
         )
 
     def example(self, rows: int, cols: int) -> tuple[Any, ...]:
