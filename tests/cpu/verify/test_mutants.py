@@ -1,4 +1,4 @@
-"""Breaks that verification once did not see, each in one place of a kernel."""
+"""Breaks that verification has to see, each in one place of a kernel."""
 
 from __future__ import annotations
 
