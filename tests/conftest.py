@@ -7,6 +7,7 @@ import itertools
 import os
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,6 +58,13 @@ def alone_on_the_gpu(
             sys.modules["cupy"].get_default_memory_pool().free_all_blocks()
         if "torch" in sys.modules:
             sys.modules["torch"].cuda.empty_cache()
+
+
+@pytest.fixture(autouse=True)
+def same_numbers(request: pytest.FixtureRequest) -> None:
+    """Let a test draw the same tensors in every run, whichever tests ran before it."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(zlib.crc32(request.node.nodeid.encode()))
 
 
 @pytest.fixture(autouse=True)
