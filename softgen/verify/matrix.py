@@ -88,7 +88,7 @@ def matrix(
     groups = [_Group(variants, 1) for variants in named]
     if kinds:
         groups += _guesses(kinds, kept, arch, all_variants)
-        others = () if cols else (*pairwise()[0], *own_ways(arch))
+        others = () if cols else (*pairwise(), *own_ways(arch))
         mine = (each for each in others if kept.has(each.problem))
         groups += [_Group([each], 1) for each in mine if type(each.strategy) in kinds]
     if not groups:
