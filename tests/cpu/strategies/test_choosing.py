@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from softgen.problems.numerics import check, encode, other_inputs
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.choice import Choice
+from softgen.strategies.safe import Safe
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.warp import Warp
@@ -191,6 +193,23 @@ def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
 def test_who_has_what_of_a_choice(k: int, dtype: str, lanes: int, choice: Choice) -> None:
     problem = Problem.of(f"topk_softmax_k{k}", dtype, 64)
     assert Choice.of(problem, Warp.covering(problem, 2, lanes)) == choice
+
+
+@pytest.mark.parametrize("sigmoid", ["", "_sigmoid"])
+@pytest.mark.parametrize("scale", [-2.5, 0.0])
+def test_a_gradient_of_weights_by_a_scale_of_0_and_below(scale: float, sigmoid: str) -> None:
+    """By 0 all weights are 0, and so is what they have of x."""
+    problem = Problem.of(f"topk_softmax_backward_k8{sigmoid}_norm", "float32", 33)
+    source = render(Variant(problem, Safe(64)))
+    x = np.random.default_rng(8).standard_normal((9, 33)).astype(np.float32)
+    weights, ids, upstream, of_weights = other_inputs(x, problem)
+    rest: tuple[Any, ...] = (weights * (scale / of_weights), ids, upstream, np.float32(scale))
+    found = run_each(source, x, others=rest)
+    if scale:
+        accuracy = check(found, (x, *rest), problem)
+        assert accuracy.ok, accuracy.message
+    else:
+        assert not found[0].any()  # nor is any NaN
 
 
 def test_zeros_of_both_signs_in_packs() -> None:
