@@ -134,6 +134,11 @@ class FakeDriver:
     def give_back(self, *lent: Any) -> None:
         self.given_back.append(lent)
 
+    def forget(self) -> None:
+        """Forget which launches there were."""
+        for noted in (self.launches, self.names, self.given_back):
+            noted.clear()
+
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         """Let launches go here; return what stands for `require_device()` of CuPy."""
         monkeypatch.setattr(launcher, "launch_of", self.launch_of)

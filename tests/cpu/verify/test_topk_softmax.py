@@ -102,7 +102,7 @@ def main(cases: int) -> None:
     for first in range(0, cases, BATCH):
         wrong += wrong_of(range(first, min(cases, first + BATCH)))[0]
         print(f"{min(cases, first + BATCH)} of {cases} cases, {len(wrong)} wrong", flush=True)
-    sys.exit("\n".join(wrong))
+    sys.exit("\n".join(wrong) or 0)
 
 
 if __name__ == "__main__":
