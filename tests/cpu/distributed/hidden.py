@@ -17,8 +17,8 @@ import softgen.torch
 from softgen.distributed import exchange
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from tests.cpu.distributed.bodies import close, same_bits
-from tests.cpu.distributed.kernels import Kernels
-from tests.helpers.torch_calls import on_cpu
+from tests.cpu.distributed.world import process_on_cpu
+from tests.helpers.emulated_kernel import emulate
 
 # How many classes each process has: uneven, none, and more than a tile of products.
 SHARDS: dict[int, list[tuple[int, ...]]] = {
@@ -76,7 +76,7 @@ def factors(loss: Any) -> Any:
 
 def all_of_it(rank: int, size: int) -> None:
     """All checks of this file but those of compiled calls and of the kernels' texts."""
-    Kernels().install()
+    process_on_cpu()
     for widths in SHARDS[size]:
         as_one_process(rank, widths, dist.new_group())
     counted(rank, size)
@@ -158,7 +158,7 @@ def counted(rank: int, size: int) -> None:
 
 def taken(rank: int, size: int) -> None:
     """What softgen.torch takes beside: against float64, and against one process."""
-    on_cpu(pytest.MonkeyPatch())
+    process_on_cpu()
     for widths, dtype in itertools.product(SHARDS[size], BOUNDS):
         here, layer = slice(sum(widths[:rank]), sum(widths[: rank + 1])), Layer(sum(widths), dtype)
         bias, weights = layer.beside()
@@ -379,7 +379,7 @@ def refused() -> None:
 
 def emulated(rank: int, size: int, programs: Path) -> None:
     """The texts of the kernels on the emulator."""
-    Kernels(programs).install()
+    emulate(process_on_cpu(), programs)
     layer = Layer(12)
     loss, dx, dweight = layer.right("mean", 0.25, 1e-3)
     x, weight = layer.x.requires_grad_(), layer.weight.chunk(size)[rank].requires_grad_()
