@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import importlib
@@ -9,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -380,9 +381,9 @@ def everyone(x: Any) -> list[Any]:
     return every
 
 
-def counted(rank: int, size: int) -> None:
-    """What each function sends: one all-gather forward, and an all-reduce back at most."""
-    process_on_cpu()
+@contextlib.contextmanager
+def sending() -> Iterator[list[tuple[str, int]]]:
+    """Yield a list that gets what is sent from now on: by what, and how many bytes."""
     sent: list[tuple[str, int]] = []
     gather, reduce = exchange.all_gather, dist.all_reduce
 
@@ -394,7 +395,20 @@ def counted(rank: int, size: int) -> None:
         sent.append(("reduce", given.numel() * given.element_size()))
         return reduce(given, **options)
 
-    exchange.all_gather, dist.all_reduce = counted_gather, counted_reduce
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "all_gather", counted_gather)
+        patch.setattr(dist, "all_reduce", counted_reduce)
+        yield sent
+
+
+def counted(rank: int, size: int) -> None:
+    """What each function sends: one all-gather forward, and an all-reduce back at most."""
+    process_on_cpu()
+    with sending() as sent:
+        counts(rank, size, sent)
+
+
+def counts(rank: int, size: int, sent: list[tuple[str, int]]) -> None:
     full = rows_of(size, torch.float32)[0]
     x = mine(full, rank, size).requires_grad_()
     ids = torch.tensor([0, 4, 1])
