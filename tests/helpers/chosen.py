@@ -22,13 +22,19 @@ def best_guesses() -> list[Variant]:
     return matrix(all_variants=False)
 
 
+@functools.cache
+def best_guesses_of(function: str) -> list[Variant]:
+    """Return those of a function, with each hook too: for softmax that takes 10 s."""
+    return matrix(False, None, None, [function])
+
+
 def chosen(function: str, hook: str = "") -> list[Variant]:
     """Return a variant of every two of a strategy, a type, a layout and a way to hold packs.
 
     With `hook`, if given. Rows of several devices are left out, and columns of more than 400 rows.
     """
     found: dict[bool, dict[object, Variant]] = {False: {}, True: {}}
-    for variant in matrix(False, None, None, [function]):
+    for variant in best_guesses_of(function):
         problem, strategy = variant.problem, variant.strategy
         if problem.sharded or problem.function.twin or row_count(problem) > 400:
             continue
