@@ -12,9 +12,11 @@ from hypothesis import strategies as st
 
 from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.problems.dtypes import DType
+from softgen.problems.functions import all_functions
 from softgen.problems.functions.base import Function
 from softgen.problems.functions.log_softmax import LOG_SOFTMAX
 from softgen.problems.functions.softmax import SOFTMAX
+from softgen.problems.hooks.known import HOOKS
 from softgen.problems.problem import MAX_COLS, MAX_INT32_COLS, Problem, natural_alignment
 from tests.helpers.drawn import alignments, problems, widths
 
@@ -201,3 +203,14 @@ def test_problems_are_values() -> None:
 def test_the_text_of_a_dtype_is_its_name() -> None:
     """Or Typer 0.27 takes the parsed value of --dtype for an unknown one, and gives None."""
     assert [str(dtype) for dtype in DType] == ["float16", "bfloat16", "float32", "float64"]
+
+
+def test_every_function_and_hook_says_what_it_computes() -> None:
+    """As headers of emitted files and `softgen functions` have it."""
+    functions = all_functions()
+    hooks = [*HOOKS, *(hook for function in functions for hook in function.modifiers)]
+    said = [each.formula for each in functions] + [each.formula for each in hooks]
+    for formula in said:
+        assert isinstance(formula, str)
+        assert formula
+        assert "None" not in formula

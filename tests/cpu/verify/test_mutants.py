@@ -15,6 +15,7 @@ from tests.helpers.emulator_helpers import broken
 DROPOUT = "softmax_f32_33_dropout_safe_b256_pdl1"
 LOSS = "cross_entropy_f32_33_safe_b256_pdl1"
 GRADIENT = "cross_entropy_grad_rows_f32_33_safe_b256_pdl1"
+BACKWARD = "cross_entropy_backward_f32_33_safe_b256_pdl1"
 GIVEN = "token_log_probs_backward_f32_33_safe_b256_pdl1"
 HIDDEN = "token_log_probs_f32_33_mask_safe_b256_pdl1"
 SHARDED = "softmax_f32_100_sharded_block_p4_c4_g64_b128_m1_pdl1"
@@ -23,12 +24,14 @@ RELAYED = "softmax_f32_20000_in40_spread_p4_w8_b512_c5_k66_n2_m1_pdl2"
 WALKED = "softmax_f32_20000_in40_spread_p2_w20_b512_c1_k132_n2_m2_u4_pdl2"
 
 NAN = "__int_as_float(0x7fc00000)"
+TIMES = "up * (1 + z_loss * hooks.base * 2) + (hooks.base - hooks.base)"
 NOT_STORED = "< 0; ++i) {\n      to"
 
 # The kernel, what stands there, and what stands there instead.
 MUTANTS = {
     "dropout keeps some at p = 1": (DROPOUT, "threshold < 65536", "true"),
     "p above 1 at z_loss 0": (GRADIENT, "z_loss == 0 &&", "z_loss != 0 &&"),
+    "an infinite lse at z_loss 0": (BACKWARD, TIMES, "z_loss == 0 ? up : up"),
     "upstream is that of the first row": (GRADIENT, "number / every % count", "0"),
     "upstream comes again after two rows": (GRADIENT, "every % count", "every % 2"),
     "-100 is ignored, whatever is said": (LOSS, "id == ignore_index", "id == -100"),
