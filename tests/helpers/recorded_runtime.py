@@ -19,7 +19,7 @@ import numpy.typing as npt
 from softgen.devices.emulator import Program, build
 from softgen.errors import EmulationError
 from softgen.problems.layouts import AnyWidth
-from softgen.problems.numerics import from_memory, in_memory, storage_dtype
+from softgen.problems.numerics import check, from_memory, in_memory, storage_dtype
 from softgen.problems.operands import Extent, Operand
 from softgen.problems.problem import Problem
 from softgen.source.project import Entry, Group, Project
@@ -307,3 +307,18 @@ def symbol_address(handle: ctypes.CDLL, symbol: str) -> int:
 def entries(made: Project) -> list[tuple[Group, Entry]]:
     """Return the typed functions of a project."""
     return [(g, e) for g in made.groups for e in g.entries if not e.any_width]
+
+
+def require_right(problem: Problem, values: list[Any], rows: int) -> None:
+    """Compare the results among the operands of a launch, on the host, with float64."""
+    results: list[Any] = []
+    inputs: list[Any] = []
+    for operand, value in zip(problem.operands, values, strict=True):
+        if operand in problem.layout_numbers:
+            continue
+        array = np.asarray(value, storage_dtype(operand.dtype))
+        if operand.extent is Extent.ELEMENT:
+            array = problem.layout.from_memory(array, rows, problem.cols)
+        (results if operand.result else inputs).append(array)
+    found = check(results, inputs, problem)
+    assert found.ok, f"{problem.label}: {found.message}"

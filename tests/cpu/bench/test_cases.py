@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 import softgen
-from softgen.bench import buffers as buffers_module
-from softgen.bench import check, limit
+from softgen.bench import check
 from softgen.bench.buffers import SharedBuffers
 from softgen.bench.cases import HOOKED, VIEWS, Exact
 from softgen.bench.peers import Entrant, Peer
@@ -24,16 +23,16 @@ from softgen.bench.suites import SUITES, shapes_of
 from softgen.call.cupy_library import CupyLibrary
 from softgen.call.hooks import chosen
 from softgen.errors import InvalidValueError
-from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.exact import exact_results
 from softgen.problems.functions.base import Function
 from softgen.problems.functions.softmax import SOFTMAX
 from softgen.problems.problem import Problem
-from softgen.tuning.measure import Buffers
-from tests.cpu.bench.test_bench import HERE, HostPlayer, host_buffers
+from tests.cpu.bench.test_bench import HERE, on_the_host
 from tests.helpers.cli_helpers import ok
 from tests.helpers.cupy_calls import CupyArray, on_cupy
+
+__all__ = ["on_the_host"]  # a fixture
 
 F32 = DType.FLOAT32
 SCORES = (2, 3, 8, 16)
@@ -44,19 +43,8 @@ def of(case: Case, dtype: DType = F32, function: str = "softmax") -> Shape:
 
 
 @pytest.fixture
-def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SharedBuffers]:
-    """Return what makes buffers of the host's memory."""
-    pytest.importorskip("cupy")
-
-    class Player(HostPlayer):
-        def __init__(self) -> None:
-            super().__init__()
-            self.cupy.asarray = np.asarray
-
-    monkeypatch.setattr(buffers_module, "Player", Player)
-    monkeypatch.setattr(buffers_module, "current_arch", lambda: arch_named("sm_90"))
-    monkeypatch.setattr(Buffers, "allocate", host_buffers)
-    monkeypatch.setattr(limit, "launch_of", lambda sweep, buffers: lambda i: None)
+def make(on_the_host: object) -> Callable[..., SharedBuffers]:
+    """Return what makes buffers of a case in the host's memory."""
     return lambda case, dtype=F32, function="softmax": SharedBuffers(of(case, dtype, function))
 
 

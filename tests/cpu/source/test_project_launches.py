@@ -14,7 +14,7 @@ import pytest
 
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType, Integer
-from softgen.problems.numerics import check, encode, other_inputs, storage_dtype
+from softgen.problems.numerics import encode, other_inputs, storage_dtype
 from softgen.problems.operands import Extent
 from softgen.problems.problem import Problem
 from softgen.source.project import Entry, Group, plan
@@ -26,6 +26,7 @@ from tests.helpers.recorded_runtime import (
     Library,
     entries,
     library,
+    require_right,
 )
 
 PROBLEMS = (
@@ -98,21 +99,6 @@ def placed(value: Any, offset: int = 0) -> Any:
     made = raw[start : start + size].view(value.dtype).reshape(value.shape)
     made[...] = value
     return made
-
-
-def require_right(problem: Problem, values: list[Any], rows: int) -> None:
-    """Compare the results among `values` with float64."""
-    results: list[Any] = []
-    inputs: list[Any] = []
-    for operand, value in zip(problem.operands, values, strict=True):
-        if operand in problem.layout_numbers:
-            continue
-        array = np.asarray(value, storage_dtype(operand.dtype))
-        if operand.extent is Extent.ELEMENT:
-            array = problem.layout.from_memory(array, rows, problem.cols)
-        (results if operand.result else inputs).append(array)
-    found = check(results, inputs, problem)
-    assert found.ok, f"{problem.label}: {found.message}"
 
 
 def typed(made: Library, label: str) -> tuple[Group, Entry]:

@@ -12,14 +12,12 @@ from softgen.errors import IllegalVariantError
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.problem import Problem
-from softgen.source.render import Source, render
+from softgen.source.render import render
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify import verify as verify_module
-from softgen.verify.verify import Report, verify
-from tests.helpers.emulator_helpers import broken, run_rows
+from tests.helpers.emulator_helpers import objections, require_seen, run_rows
 from tests.helpers.single import BOTH
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
@@ -39,12 +37,7 @@ def setting(kind: type[Sliced], problem: Problem) -> Sliced:
     return Cluster(pack, 16, 32, 2, 1, False, packed=True)
 
 
-def verified(variants: list[Variant], monkeypatch: pytest.MonkeyPatch) -> Report:
-    monkeypatch.setattr(verify_module, "matrix", lambda *arguments: variants)
-    return verify()
-
-
-def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_elements_pass_every_regime() -> None:
     problems = [
         Problem.of(list(BOTH)[(number + turn) % 2], dtype, cols, out_dtype=out)
         for number, cols in enumerate(WIDTHS)
@@ -61,9 +54,8 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
     ]
     for variant in variants:
         variant.check(H200)
-    report = verified(variants, monkeypatch)
-    assert report.failures == []
-    assert report.checked == len(variants) == 24
+    assert objections([render(variant) for variant in variants]) == []
+    assert len(variants) == 24
 
 
 @pytest.mark.parametrize(
@@ -77,16 +69,10 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
     ],
 )
 @pytest.mark.parametrize("kind", [Block, Cluster])
-def test_a_wrong_step_is_told(
-    kind: type[Sliced], correct: str, wrong: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_step_is_told(kind: type[Sliced], correct: str, wrong: str) -> None:
     problem = Problem.of("softmax", "bfloat16", 512)
-
-    def mutant(variant: Variant) -> Source:
-        return broken(render(variant), correct, wrong)
-
-    monkeypatch.setattr(verify_module, "render", mutant)
-    assert verified([Variant(problem, setting(kind, problem))], monkeypatch).failed == 1
+    source = render(Variant(problem, setting(kind, problem)))
+    require_seen([(source, correct, wrong, ".")])
 
 
 @pytest.mark.parametrize(
@@ -99,14 +85,10 @@ def test_a_wrong_step_is_told(
     ],
     ids=["far scale", "far offset", "all far", "no offset"],
 )
-def test_what_one_fma_needs(correct: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_one_fma_needs(correct: str, wrong: str) -> None:
     problem = Problem.of("softmax", "bfloat16", 461, fixed_order=True)
-
-    def mutant(variant: Variant) -> Source:
-        return broken(render(variant), correct, wrong)
-
-    monkeypatch.setattr(verify_module, "render", mutant)
-    assert verified([Variant(problem, setting(Cluster, problem))], monkeypatch).failed == 1
+    source = render(Variant(problem, setting(Cluster, problem)))
+    require_seen([(source, correct, wrong, ".")])
 
 
 def test_packed_and_widened_elements_agree_to_a_step() -> None:

@@ -17,6 +17,7 @@ from softgen.source.render import Source, render
 from softgen.strategies.variants import parse_name
 from softgen.verify.emulated import on_emulator
 from softgen.verify.verify import verify_source
+from tests.helpers.emulator_helpers import objections
 
 FILES = {
     "warp": "softmax_f32_100_warp_p4_c8_g16_r1_pad_b128_pdl3",
@@ -167,13 +168,7 @@ def test_each_planted_mistake_is_named(tmp_path: Path) -> None:
 def test_harmless_edits_pass(tmp_path: Path) -> None:
     assert {edit.file for edit in HARMLESS} == {*FILES}
     sources = [edited(edit, tmp_path, i) for i, edit in enumerate(HARMLESS)]
-    said = [
-        (source.name, verdict.objection)
-        for source, verdicts in zip(sources, on_emulator(sources), strict=True)
-        for verdict in verdicts
-        if verdict.objection
-    ]
-    assert said == []
+    assert objections(sources) == []
 
 
 def emitted(folder: Path, *changes: tuple[str, str], file: str = "safe") -> Path:
