@@ -122,7 +122,7 @@ def table(texts: Mapping[tuple[str, str], tuple[Case, int]]) -> str:
 
 
 def main() -> None:
-    """Compile the best guesses of all cases and write the page."""
+    """Compile the best guesses of all cases and write the page; exit with 1 if one spills."""
     texts = {(case.arch, case.guess.name): case for case in reversed(cases())}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         spills = pool.map(spilled, texts.values(), chunksize=16)
@@ -130,6 +130,9 @@ def main() -> None:
             key: (case, spill) for (key, case), spill in zip(texts.items(), spills, strict=True)
         }
     Path(sys.argv[1]).write_text(table(found))
+    spilling = sum(spill > 0 for _, spill in found.values())
+    print(f"{len(found)} texts of {len(cases())} requests, {spilling} spill")
+    sys.exit(spilling > 0)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from softgen.verify import verify as verify_module
 from softgen.verify.verify import Report, verify
 from tests.helpers.emulator_helpers import broken, run_rows
 from tests.helpers.single import BOTH
+from tests.helpers.whole import WHOLE, part
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
@@ -53,17 +54,17 @@ def test_packed_elements_pass_every_regime(monkeypatch: pytest.MonkeyPatch) -> N
         )
     ]
     problems += [dataclasses.replace(p, fixed_order=True) for p in problems if p.alignment == 1]
-    kinds = (Block, Cluster)  # which take turns, but where rows start anywhere
+    kinds: list[type[Sliced]] = [Block, Cluster]  # which take turns, but where rows start anywhere
     variants = [
         Variant(problem, setting(kind, problem))
         for number, problem in enumerate(problems)
-        for kind in (kinds if problem.alignment == 1 else kinds[number // 2 % 2 :][:1])
+        for kind in (kinds if problem.alignment == 1 else part(kinds, 2, number // 2 % 2))
     ]
     for variant in variants:
         variant.check(H200)
     report = verified(variants, monkeypatch)
     assert report.failures == []
-    assert report.checked == len(variants) == 24
+    assert report.checked == len(variants) == (32 if WHOLE else 24)
 
 
 @pytest.mark.parametrize(
