@@ -99,8 +99,10 @@ def table(texts: Mapping[tuple[str, str], tuple[Case, int]]) -> str:
     the bytes that it spills.
     """
     counts: dict[str, dict[str, int]] = {}
-    for (arch, _), (case, _) in sorted(texts.items(), key=lambda item: item[1]):
-        pair = f"{case.dtype.value} to {case.out_dtype.value}"
+    pairs = (
+        (arch, f"{c.dtype.value} to {c.out_dtype.value}") for (arch, _), (c, _) in texts.items()
+    )
+    for arch, pair in sorted(pairs, key=lambda found: found[1].split(" to ")):
         row = counts.setdefault(pair, dict.fromkeys(KNOWN, 0))
         row[arch] += 1
     spilling = sorted(

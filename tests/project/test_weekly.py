@@ -7,6 +7,7 @@ import re
 import pytest
 
 from softgen.errors import InvalidValueError
+from softgen.switches import is_on
 from tests import whole
 from tests.helpers.cli_helpers import ROOT
 
@@ -48,4 +49,4 @@ def test_parts_are_whole_where_the_environment_says_so(monkeypatch: pytest.Monke
     assert [*helper.part(range(7), 3, 1)] == [*range(7)]
     monkeypatch.setenv("SOFTGEN_TEST_WHOLE", "yes")
     with pytest.raises(InvalidValueError, match="SOFTGEN_TEST_WHOLE must be 0 or 1"):
-        helper.is_on("SOFTGEN_TEST_WHOLE")
+        is_on("SOFTGEN_TEST_WHOLE")
