@@ -99,8 +99,10 @@ def table(texts: Mapping[tuple[str, str], tuple[Case, int]]) -> str:
     the bytes that it spills.
     """
     counts: dict[str, dict[str, int]] = {}
-    for (arch, _), (case, _) in sorted(texts.items(), key=lambda item: item[1]):
-        pair = f"{case.dtype.value} to {case.out_dtype.value}"
+    pairs = (
+        (arch, f"{c.dtype.value} to {c.out_dtype.value}") for (arch, _), (c, _) in texts.items()
+    )
+    for arch, pair in sorted(pairs, key=lambda found: found[1].split(" to ")):
         row = counts.setdefault(pair, dict.fromkeys(KNOWN, 0))
         row[arch] += 1
     spilling = sorted(
@@ -122,7 +124,7 @@ def table(texts: Mapping[tuple[str, str], tuple[Case, int]]) -> str:
 
 
 def main() -> None:
-    """Compile the best guesses of all cases and write the page."""
+    """Compile the best guesses of all cases and write the page; exit with 1 if one spills."""
     texts = {(case.arch, case.guess.name): case for case in reversed(cases())}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         spills = pool.map(spilled, texts.values(), chunksize=16)
@@ -130,6 +132,9 @@ def main() -> None:
             key: (case, spill) for (key, case), spill in zip(texts.items(), spills, strict=True)
         }
     Path(sys.argv[1]).write_text(table(found))
+    spilling = sum(spill > 0 for _, spill in found.values())
+    print(f"{len(found)} texts of {len(cases())} requests, {spilling} spill")
+    sys.exit(spilling > 0)
 
 
 if __name__ == "__main__":

@@ -151,8 +151,8 @@ def kernel(seed: int, number: int, arch: Arch) -> Kernel:
     if name.startswith(_OF_IDS) and random.random() < 0.4:
         name = f"{name}_k{int(random.choice([2, 3, 4, 16]))}"
     kinds = all_strategies()
-    # Each takes its turn to be the first choice of a function.
-    turn = number // len(names) + number
+    # Each takes its turn to be the first choice of a function, however many functions there are.
+    turn = number // len(names) + number % len(names)
     others = [kinds[i] for i in random.permutation(len(kinds))]
     others.sort(key=lambda kind: kind.name in _TAKE_ALL)
     order = [kinds[turn % len(kinds)], *others]

@@ -38,6 +38,7 @@ from softgen.strategies.variants import Variant, best_guess, candidates
 from tests import spill_grid
 from tests.helpers.kept_builds import machine_code_of
 from tests.helpers.single import BOTH
+from tests.helpers.whole import WHOLE, part
 
 H200 = arch_named("sm_90")
 THOUSAND = Problem.of("softmax", "float32", 1000)
@@ -96,13 +97,17 @@ def test_every_candidate_for_1000_columns(arch: str, dtype: DType) -> None:
     """Compile each candidate for the H200 and for others in turn, softmax and log_softmax in turn.
 
     Every architecture meets the greediest setting of each strategy, which spills first, with two of
-    the four types, and an 18th of the rest. The turns shift by one from one to the next.
+    the four types, and an 18th of the rest. The turns shift by one from one to the next. Where
+    tests run whole, all of both functions are compiled for every architecture.
     """
     known, start = KNOWN[arch], list(KNOWN).index(arch)
     shift = start + list(DType).index(dtype)
     by_algorithm: list[list[Variant]] = [
         list(candidates(Problem.of(algorithm, dtype, 1000), 4096, known)) for algorithm in BOTH
     ]
+    if WHOLE:
+        assert complaints([*itertools.chain(*by_algorithm)], known) == []
+        return
     pairs = enumerate(zip(*by_algorithm, strict=True), start)
     turns = {pair[number % len(pair)]: number for number, pair in pairs}
     greediest = {v.strategy.name: v for v in sorted(turns, key=most_held)}
@@ -122,8 +127,9 @@ def test_first_choices_for_other_widths(cols: int) -> None:
     function = list(BOTH)[cols % 2]
     chosen: list[Variant] = []
     for index, kind in enumerate(all_strategies()):
-        problem = Problem.of(function, types[(number + index) % len(types)], cols)
-        chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 1)
+        for dtype in part(types, len(types), (number + index) % len(types)):
+            problem = Problem.of(function, dtype, cols)
+            chosen += itertools.islice(candidates(problem, 4096, H200, kind.name), 1)
     assert len(chosen) >= 5
     assert complaints(chosen, H200) == []
 
@@ -152,7 +158,7 @@ def test_every_way_to_load_a_row_into_shared_memory(arch: str, dtype: DType) -> 
     found = list(candidates(Problem.of("softmax", dtype, 6000), 4096, known, "shared"))
     ways = {variant.strategy.knobs["copy"]: variant for variant in reversed(found)}
     assert len(ways) == min(known.compute_capability[0] - 6, 3)
-    assert complaints(found if known is H200 else ways.values(), known) == []
+    assert complaints(found if known is H200 or WHOLE else ways.values(), known) == []
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -161,7 +167,7 @@ def test_chunks_in_registers_do_not_spill(dtype: DType) -> None:
     problems = [Problem.of(algorithm, dtype, 2**26 // dtype.itemsize) for algorithm in BOTH]
     by_algorithm = [list(candidates(problem, 4, H200, "cooperative")) for problem in problems]
     turns = [pair[number // 2 % 2] for number, pair in enumerate(zip(*by_algorithm, strict=True))]
-    chosen = turns[[*DType].index(dtype) % 2 :: 2]
+    chosen = part(turns, 2, [*DType].index(dtype) % 2)
     assert len(chosen) >= 2
     assert chosen[0].strategy.knobs["held"] > 0
     spills = {v.name: machine_code_of(render(v), H200).spill_bytes for v in chosen}

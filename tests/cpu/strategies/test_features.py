@@ -28,6 +28,7 @@ from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 from tests.helpers.cli_helpers import ok, refused
 from tests.helpers.emulator_helpers import objections, require_seen
+from tests.helpers.whole import part
 
 pytestmark = pytest.mark.usefixtures("host_built")
 
@@ -72,7 +73,7 @@ def test_scaled_elements_pass_every_regime() -> None:
             (0, "cooperative_p{0}_c{0}_b128_k2_n2_s2_f1_l1_h1"),
         )
     ):
-        for dtype in types[number % 2 :: 2]:
+        for dtype in part(types, 2, number % 2):
             pack = dtype.max_pack
             stem = f"softmax_{dtype.short}_{width or 256 * pack}_scale_"
             variants.append(parse_name(stem + setting.format(pack)))

@@ -20,6 +20,7 @@ from softgen.strategies.warp import Warp
 from tests.helpers.emulator_helpers import ARCH, broken
 from tests.helpers.kept_builds import machine_code_of
 from tests.helpers.single import check
+from tests.helpers.whole import part
 
 # Each place of a pack of 16 bytes, twice, and rows at both ends of the array.
 ROWS = 17
@@ -177,7 +178,7 @@ def test_the_choice_spills_nowhere(dtype: DType) -> None:
     """The exchange takes registers, and min_blocks leaves few. Functions take turns, and widths."""
     start = [*DType].index(dtype)
     every = (77, 1001, 2047, 4097, 8191, 12671, 50257, 151937, 1000001)
-    for number, cols in [*enumerate(every, start)][start % 2 :: 2]:
+    for number, cols in part([*enumerate(every, start)], 2, start % 2):
         problem = problem_of(dtype.value, cols, function=("softmax", "log_softmax")[number % 2])
         source = render(best_guess(problem, 4096, ARCH))
         assert machine_code_of(source, ARCH).local_bytes == 0, source.name

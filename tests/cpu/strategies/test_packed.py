@@ -19,6 +19,7 @@ from softgen.strategies.sliced import Sliced
 from softgen.strategies.variants import Variant, candidates, parse_name
 from tests.helpers.emulator_helpers import objections, require_seen, run_rows
 from tests.helpers.single import BOTH
+from tests.helpers.whole import WHOLE, part
 
 H200, A100, T4 = (arch_named(name) for name in ("sm_90", "sm_80", "sm_75"))
 HALVES = (DType.FLOAT16, DType.BFLOAT16)
@@ -46,16 +47,16 @@ def test_packed_elements_pass_every_regime() -> None:
         )
     ]
     problems += [dataclasses.replace(p, fixed_order=True) for p in problems if p.alignment == 1]
-    kinds = (Block, Cluster)  # which take turns, but where rows start anywhere
+    kinds: list[type[Sliced]] = [Block, Cluster]  # which take turns, but where rows start anywhere
     variants = [
         Variant(problem, setting(kind, problem))
         for number, problem in enumerate(problems)
-        for kind in (kinds if problem.alignment == 1 else kinds[number // 2 % 2 :][:1])
+        for kind in (kinds if problem.alignment == 1 else part(kinds, 2, number // 2 % 2))
     ]
     for variant in variants:
         variant.check(H200)
     assert objections([render(variant) for variant in variants]) == []
-    assert len(variants) == 24
+    assert len(variants) == (32 if WHOLE else 24)
 
 
 @pytest.mark.parametrize(

@@ -307,7 +307,7 @@ def main(draws: int) -> None:
             f"chi-squared {statistic:.1f}, bound {bound:.1f}",
             flush=True,
         )
-    sys.exit(wrong > 0)
+    sys.exit(int(wrong > 0))
 
 
 if __name__ == "__main__":

@@ -85,6 +85,13 @@ def test_drawn_cases(first: int) -> None:
         assert {bool(getattr(function, option)) for function in functions} == {False, True}
 
 
+def test_few_groups_of_many_lanes_each() -> None:
+    """2 groups of 16 lanes and 4 of 8: lanes without a group to compare with counted one again."""
+    wrong, variants = wrong_of((49, 61, 157, 165, 209))
+    assert not wrong
+    assert {getattr(variant.problem.function, "groups", 0) for variant in variants} == {2, 4}
+
+
 def main(cases: int) -> None:
     """Print what is wrong in so many cases."""
     wrong = []
