@@ -24,8 +24,8 @@ class Options(TypedDict, total=False):
     Attributes:
         tune: "on" times the candidates at the first call for a shape for which no winner is stored
             or comes with softgen, stores the winner on disk and is fast ever after; "cached" uses
-            such a winner, else the best guess; "off" the best guess; "force" times again. By
-            default SOFTGEN_TUNE, else "on".
+            such a winner, else that of a similar shape or device, else the best guess; "off" the
+            best guess; "force" times again. By default SOFTGEN_TUNE, else "on".
         variant: skip the choice: a strategy's name ("warp") for its best guess, untuned, "oneflow",
             a step of the ladder ("naive"), a setting ("online_p4_u2_b128"), a variant's name, a
             Strategy or a Variant.

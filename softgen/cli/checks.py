@@ -74,6 +74,7 @@ def _probes() -> Iterator[_Probe]:
     yield "CuPy cache", False, cupy_cache.HOW_TO_MEND, _cupy_cache
     yield "NVRTC", False, INSTALL_CUDA, _nvrtc
     yield "GPU", False, "use a machine with an NVIDIA GPU and its driver", _gpu
+    yield "tuned winners", False, f"pip install --force-reinstall . {CLONE}", _tuned_winners
     yield "ml_dtypes", False, "pip install ml-dtypes", functools.partial(_version, "ml_dtypes")
     yield "torch", False, f"pip install '.[torch]' {CLONE}", functools.partial(_version, "torch")
     yield "plugins", False, "mend the package, or uninstall it", _plugins
@@ -199,6 +200,22 @@ def _gpu() -> str:
         raise LookupError(reason)
     found = describe()
     return f"{found['device']} ({found['arch']}), driver {found['driver']}"
+
+
+def _tuned_winners() -> str:
+    """Return whose table of winners a call reads here; without a GPU, whose there are."""
+    from softgen.devices.gpu.device import available, current_arch
+    from softgen.strategies import winners
+
+    here = current_arch() if available() else None
+    nearest = winners.nearest(here) if here else None
+    tables = [nearest] if nearest else winners.with_tables()
+    if not tables:
+        raise LookupError(f"no table in {winners.DIRECTORY}")
+    found = f"the table of {'; of '.join(map(winners.named, tables))}"
+    if here in (None, nearest):
+        return found
+    return f"first guesses from {found}: {here.device} has none"
 
 
 def _plugins() -> str:

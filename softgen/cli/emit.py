@@ -103,9 +103,9 @@ def emit(
 
     Without options it writes the gallery. With --shape or --cols it adds one kernel to the folder:
     the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200 for sm_90), if
-    there is one, else the best guess; a message says which. With --all --cols it writes every
-    candidate of every strategy for that width, for all dtypes and all functions unless --dtype,
-    --function or --variant narrow it.
+    there is one, else that of a similar shape or device, else the best guess; a message says which.
+    With --all --cols it writes every candidate of every strategy for that width, for all dtypes and
+    all functions unless --dtype, --function or --variant narrow it.
 
     The gallery and --all are whole sets: a file that an earlier run of the same set wrote, and that
     is no longer produced, is deleted unless it was edited. Nothing else is touched.

@@ -41,7 +41,8 @@ def explain(
     The first line compares the time with that of the first guess and that of a copy. Times are
     those that `softgen tune`, or a first call, stored in the cache for the GPU here. With --arch or
     --sms, and without a GPU, there are none. Then it tells what a call takes on that device without
-    tuning: the winner that softgen ships for it, else the best guess.
+    tuning: the winner that softgen ships for it, else what the table of the nearest device has for
+    a similar shape, else the best guess.
     """
     from softgen.cli import explain_text
     from softgen.problems.roofline import data_sheet_peaks, roofline
@@ -119,7 +120,7 @@ def _choose(
         return Choice(entry.winner, origin, entry)
     found = untimed(problem, rows, arch, batch_invariant)
     shipped = winners.times_of(found.variant, rows, arch.device) if found.rows else None
-    return Choice(found.variant, found.origin, None, found.tuned_on, shipped)
+    return Choice(found.variant, found.origin, None, found.tuned_on, shipped, found.near)
 
 
 def _strategy(found: Row) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from softgen.problems.problem import rows_bucket
 from softgen.problems.roofline import Roofline
 from softgen.strategies.select import describe
 from softgen.strategies.variants import Variant
-from softgen.strategies.winners import Times
+from softgen.strategies.winners import Near, Times
 from softgen.tuning import cost
 from softgen.tuning.entry import Entry
 from softgen.tuning.explain import Explanation
@@ -34,6 +34,7 @@ class Choice:
         entry: the tuned choice in the cache; None where nothing was timed here.
         tuned_on: the device whose shipped table it is from; empty for none.
         shipped: what it took on that device.
+        near: what the table has it for, if that is another device or another shape.
     """
 
     variant: Variant
@@ -41,6 +42,7 @@ class Choice:
     entry: Entry | None = None
     tuned_on: str = ""
     shipped: Times | None = None
+    near: Near | None = None
 
     @property
     def microseconds(self) -> float | None:
@@ -58,7 +60,11 @@ def why(choice: Choice, found: Explanation) -> str:
     if choice.tuned_on:
         guess = found.guess
         other = "" if guess == choice.variant else f" (the best guess is {guess.strategy.label})"
-        return f"the fastest when {choice.tuned_on} was tuned{other}"
+        won = f"the fastest when {choice.tuned_on} was tuned"
+        if choice.near is not None:
+            shape = f"{choice.near.rows} x {choice.near.cols}"
+            return f"nothing was timed here, and it was {won} for {shape}{other}"
+        return f"{won}{other}"
     return (
         "it is the first guess of the strategy that is expected to be the fastest: nothing was "
         "timed here, and no winner is shipped; `expected` does not decide among settings of one "

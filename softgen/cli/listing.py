@@ -34,9 +34,10 @@ def list_variants(given: ListOptions, json: options.JsonOption = False) -> None:
     """List the candidate variants of a problem and their parameters.
 
     The first is the winner that softgen ships for --rows on the device of --arch (an NVIDIA H200
-    for sm_90), if there is one. The best guess comes next. If --variant names a strategy, only its
-    candidates are listed: the winner, if it is one of them, then the strategy's best guess, which
-    is what its name chooses in other commands.
+    for sm_90), or for a similar shape or device, if there is one. The best guess comes next.
+    If --variant names a strategy, only its candidates are listed: the winner that is shipped for
+    --rows and the device, if it is one of them, then the strategy's best guess, which is what its
+    name chooses in other commands.
     """
     given = given.sized()
     if given.cols is None and given.named is None:

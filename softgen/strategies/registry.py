@@ -73,7 +73,7 @@ def strategy_named(name: str) -> type[Strategy]:
     Raises InvalidValueError that lists the known ones, PluginError for one of a package that is
     left out.
     """
-    found: type[Strategy] | None = _shipped_named(name) or plugins.added("strategy").get(name)
+    found: type[Strategy] | None = shipped_named(name) or plugins.added("strategy").get(name)
     if found is None:
         plugins.require_sound(name)
         raise InvalidValueError(unknown("strategy", name, [kind.name for kind in all_strategies()]))
@@ -81,7 +81,7 @@ def strategy_named(name: str) -> type[Strategy]:
 
 
 @functools.cache
-def _shipped_named(name: str) -> type[Strategy] | None:
+def shipped_named(name: str) -> type[Strategy] | None:
     """Return the strategy of softgen's own called `name`, which is in a module of its name.
 
     Its own module is all that is imported: all of them take 10 ms.

@@ -11,7 +11,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.names import unknown
 from softgen.plugins import require_sound
 from softgen.problems.arch import Arch
-from softgen.problems.problem import DEFAULT_ROWS, Problem, rows_bucket
+from softgen.problems.problem import DEFAULT_ROWS, MAX_ROWS, Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.base import Strategy
 from softgen.strategies.lessons.ladder import ARTICLES, LADDER, step
@@ -70,15 +70,19 @@ class Untimed:
         variant: what was chosen.
         tuned_on: the device whose shipped table it is from; empty for a best guess.
         rows: how many rows it is for; None for any number.
+        near: what the table has it for, if that is another device or another shape.
     """
 
     variant: Variant
     tuned_on: str
     rows: int | None
+    near: winners.Near | None = None
 
     @property
     def origin(self) -> str:
         """Where the choice is from, in the words of the command line."""
+        if self.near is not None:
+            return self.near.origin
         rows = "any number of rows" if self.rows is None else f"{self.rows} rows"
         return f"tuned on {self.tuned_on} for {rows}" if self.tuned_on else f"best guess for {rows}"
 
@@ -86,17 +90,22 @@ class Untimed:
 def untimed(problem: Problem, rows: int, arch: Arch, batch_invariant: bool = False) -> Untimed:
     """Return what a call on the device of `arch` runs where it tunes nothing and has no cache.
 
-    It is the winner that softgen ships for that device, else the best guess. With `batch_invariant`
-    the rows do not count.
+    It is the winner that softgen ships for that device, else what the nearest table has for a
+    similar shape, else the best guess. With `batch_invariant` the rows do not count.
     """
+    sized = None if batch_invariant else rows
+    bucket = rows_bucket(max(1, rows))
     if batch_invariant:
-        winner, bucket = winners.winner_for_any_rows(problem, arch), DEFAULT_ROWS
+        winner = winners.winner_for_any_rows(problem, arch)
     else:
-        bucket = rows_bucket(max(1, rows))
         winner = winners.winner(problem, bucket, arch)
-    tuned_on = arch.device if winner is not None else ""
-    chosen = winner or best_guess(problem, bucket, arch)
-    return Untimed(chosen, tuned_on, None if batch_invariant else rows)
+    if winner is not None:
+        return Untimed(winner, arch.device, sized)
+    near = winners.near(problem, MAX_ROWS if batch_invariant else bucket, arch)
+    if near is not None:
+        return Untimed(near.variant, near.device.device, sized, near)
+    guess = best_guess(problem, DEFAULT_ROWS if batch_invariant else bucket, arch)
+    return Untimed(guess, "", sized)
 
 
 def shipped_of(
@@ -107,7 +116,8 @@ def shipped_of(
     The name alone chooses the strategy's best guess: the winner is asked for by its own name.
     """
     found = untimed(problem, rows, arch, batch_invariant)
-    return found if found.tuned_on and found.variant.strategy.name == strategy else None
+    shipped = found.tuned_on and found.near is None
+    return found if shipped and found.variant.strategy.name == strategy else None
 
 
 def describe(problem: Problem) -> str:

@@ -92,15 +92,16 @@ def choose(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
         problem: the request.
         rows: number of rows.
         device: the current device's number.
-        mode: "on" tunes once where no choice is stored or shipped, and takes the best guess where
-            memory is too short to tune; "cached" takes the stored or shipped choice or the best
-            guess, "off" the best guess, "force" tunes again. For rows of views, or with hooks, it
+        mode: "on" tunes once where no choice is stored or shipped, and takes the first guess where
+            memory is too short to tune; "cached" takes the stored or shipped choice or the first
+            guess, "off" the best guess, "force" tunes again. The first guess is what the nearest
+            table has for a similar shape, else the best guess. For rows of views, or with hooks, it
             is the choice for contiguous rows without; for views "on" tunes nothing, and with hooks
             "force" tunes those.
     """
     arch = arch_of(device)
     if mode == "off":
-        return _guess(problem, rows, arch)
+        return _best_guess(problem, rows, arch)
     if problem.bare != problem and not (mode == "force" and problem.hooks):
         return _as_bare(problem, rows, device, mode)
     key = Key.of(problem, rows, environment(device))
@@ -151,6 +152,11 @@ def _as_bare(problem: Problem, rows: int, device: int, mode: str) -> Chosen:
 
 
 def _guess(problem: Problem, rows: int, arch: Arch) -> Chosen:
+    near = winners.near(problem, rows, arch)
+    return Chosen(near.variant, near.origin) if near else _best_guess(problem, rows, arch)
+
+
+def _best_guess(problem: Problem, rows: int, arch: Arch) -> Chosen:
     return Chosen(best_guess(problem, rows_bucket(rows), arch), "best guess")
 
 
@@ -158,13 +164,15 @@ def choose_invariant(problem: Problem, device: int) -> Chosen:
     """Return the variant for any number of rows, which nothing but the model of the device moves.
 
     What a tuning finds may differ from one GPU of a model to the next, so none is used: it is the
-    winner that comes with softgen, else the best guess for many rows.
+    winner that comes with softgen, else the first guess for many rows.
     """
     from softgen.strategies.select import (
         untimed,  # every strategy: a first call loads its own alone
     )
 
     found = untimed(problem, NOMINAL_ROWS, arch_of(device), batch_invariant=True)
+    if found.near is not None:
+        return Chosen(found.variant, found.origin)
     origin = "shipped" if found.tuned_on else "best guess"
     return Chosen(found.variant, f"{origin} for any number of rows")
 

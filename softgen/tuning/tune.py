@@ -14,8 +14,10 @@ from softgen.devices.gpu.device import arch_of, environment, require_device
 from softgen.devices.gpu.driver import primary_context
 from softgen.devices.gpu.kernel import LoadedKernel
 from softgen.errors import CompileError, VerificationError
+from softgen.problems.arch import Arch
 from softgen.problems.problem import Problem
 from softgen.source.render import render
+from softgen.strategies import winners
 from softgen.strategies.base import TRIGGERS, TRIGGERS_FIRST, WAITS
 from softgen.strategies.variants import Variant
 from softgen.tuning import cache
@@ -73,7 +75,7 @@ def tune(
     Args:
         problem: the request.
         rows: number of rows; where memory is short, fewer are timed.
-        budget: seconds to spend, about; at least the best guess is timed. No limit by default.
+        budget: seconds to spend, about; at least the first guess is timed. No limit by default.
         progress: called after each candidate.
 
     Raises NoDeviceError without a GPU, and VerificationError if no candidate agrees with the safe
@@ -97,7 +99,7 @@ def _tune(
 
     arch = arch_of(device)
     buffers = Buffers.allocate(problem, rows)
-    found = worth_timing(problem, rows, arch)
+    found = _worth_timing(problem, rows, arch)
     screen = _Screen(problem, buffers, len(found), progress)
     for kernel in _compiled(found, screen.failures):
         screen.look_at(kernel)
@@ -118,6 +120,12 @@ def _tune(
     entry = Entry(key, winner.variant, timings, failures, rows=rows)
     cache.store(entry)
     return entry
+
+
+def _worth_timing(problem: Problem, rows: int, arch: Arch) -> list[Variant]:
+    """Return the candidates, first what the nearest table has for a similar shape."""
+    found, near = worth_timing(problem, rows, arch), winners.near(problem, rows, arch)
+    return [near.variant, *(v for v in found if v != near.variant)] if near else found
 
 
 def _compiled(found: list[Variant], failures: dict[str, str]) -> Iterator[LoadedKernel]:
@@ -205,7 +213,7 @@ def _finals(screen: _Screen, deadline: float) -> tuple[LoadedKernel, tuple[Timin
 
 
 def _finalists(timings: dict[str, Timing]) -> list[str]:
-    """Return the fastest of the screening, and the best guess, in the order of the candidates."""
+    """Return the fastest of the screening, and the first guess, in the order of the candidates."""
     order = sorted(timings.values(), key=lambda timing: timing.microseconds)
     limit = order[0].microseconds * (1 + SCREENING_NOISE)
     near = [t for t in order[:MOST_FINALISTS] if t.microseconds <= limit]

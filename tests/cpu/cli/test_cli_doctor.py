@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import tempfile
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 
 from softgen.cli import checks as doctor
 from softgen.cli import group
+from softgen.problems.arch import arch_named
 from tests.helpers.cli_helpers import cli, document, ok
 
 REQUIRED = {
@@ -97,6 +99,27 @@ def test_nothing_that_a_probe_throws_escapes(monkeypatch: pytest.MonkeyPatch) ->
 
 def finding(name: str) -> doctor.Finding:
     return next(found for found in doctor.examine() if found.name == name)
+
+
+@pytest.mark.parametrize(
+    ("device", "told"),
+    [
+        (None, "the table of NVIDIA H200, 132 SMs"),
+        ("NVIDIA H200", "the table of NVIDIA H200, 132 SMs"),
+        (
+            "NVIDIA H100 PCIe",
+            "first guesses from the table of NVIDIA H200, 132 SMs: NVIDIA H100 PCIe has none",
+        ),
+    ],
+)
+def test_it_says_whose_winners_a_call_takes(
+    device: str | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arch = dataclasses.replace(arch_named("sm_90"), device=device or "")
+    monkeypatch.setattr("softgen.devices.gpu.device.available", lambda: device is not None)
+    monkeypatch.setattr("softgen.devices.gpu.device.current_arch", lambda: arch)
+    monkeypatch.setattr(doctor, "_emulator", lambda: "computes")
+    assert finding("tuned winners").detail == told
 
 
 def test_a_read_only_home_is_told_with_what_to_set(

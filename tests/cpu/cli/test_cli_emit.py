@@ -399,10 +399,10 @@ WIDE = ("--cols", 2097152, "--dtype", "float32")
 
 
 def test_a_cooperative_kernel_says_how_many_sms_it_needs() -> None:
-    for options, sms in (((), 132), (("--sms", 78), 78)):
+    for options, sms, held in (((), 132, 4), (("--sms", 78), 78, 8)):
         report = document(ok("emit", *WIDE, *options, "--out", f"for{sms}", "--json"))
         (file,) = (name for name in report["written"] if name.endswith(".cu"))
-        assert f"_cooperative_p4_c8_b640_k{sms}_n1_" in file
+        assert f"_cooperative_p4_c{held}_b640_k{sms}_n1_" in file
         head = Path(f"for{sms}", file).read_text().partition("#include")[0]
         assert f"a multiple of {sms} blocks, at most rows * {sms}, all resident;" in head
         assert f"\n//   SMs:     at least {sms} at once (softgen emit --sms" in head
@@ -643,13 +643,21 @@ def test_a_strategys_name_is_its_best_guess_and_tells_of_the_shipped_winner() ->
     } == {""}
 
 
-@pytest.mark.parametrize("options", [("--arch", "sm_80"), ("--sms", 78), ("--rows", 64)])
-def test_elsewhere_it_is_the_best_guess(options: tuple[object, ...]) -> None:
+@pytest.mark.parametrize("options", [("--arch", "sm_80"), ("--sms", 78), ("--rows", 4096)])
+def test_elsewhere_it_is_from_the_nearest_table(options: tuple[object, ...]) -> None:
     words = ("show", *BF16, *options)
     shown = document(ok(*words, "--json"))
+    name = TUNED.replace("_pdl2", "") if "sm_80" in options else TUNED
+    assert (shown["name"], shown["tuned_on"]) == (name, "NVIDIA H200")
+    said = f"{name}: from the table of NVIDIA H200, 132 SMs, tuned for 8192 x 4096\n"
+    assert said in ok(*words).stderr
+
+
+def test_far_from_the_table_it_is_the_best_guess() -> None:
+    words = ("show", *BF16, "--rows", 64)
+    shown = document(ok(*words, "--json"))
     assert (shown["name"] == TUNED, shown["tuned_on"]) == (False, "")
-    rows = 64 if "--rows" in options else 8192
-    assert f"{shown['name']}: best guess for {rows} rows\n" in ok(*words).stderr
+    assert f"{shown['name']}: best guess for 64 rows\n" in ok(*words).stderr
 
 
 def test_the_choice_of_batch_invariant_is_for_any_rows() -> None:

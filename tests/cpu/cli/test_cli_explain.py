@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from softgen.errors import MissingDependencyError
-from softgen.problems.arch import Arch, arch_named
+from softgen.problems.arch import KNOWN, Arch, arch_named
 from softgen.problems.problem import Problem
 from softgen.problems.roofline import Peaks
-from softgen.strategies.variants import candidates, parse_name
-from softgen.strategies.winners import path_of
+from softgen.strategies.variants import best_guess, candidates, parse_name
+from softgen.strategies.winners import path_of, winner
 from softgen.tuning import cache
 from softgen.tuning.cost import worth_timing
 from softgen.tuning.entry import Entry, Key, Timing
@@ -131,6 +131,23 @@ def test_a_shipped_winner_that_is_no_candidate_is_in_the_table() -> None:
     printed = document(ok("explain", *words, "--json"))
     (marked,) = (each for each in printed["candidates"] if each["winner"])
     assert marked["variant"] == printed["variant"] == f"softmax_bf16_4096_{chosen}"
+
+
+def test_a_guess_from_a_table_says_whose_and_for_what() -> None:
+    told = lines("8192x4096", "--dtype", "bfloat16", "--arch", "sm_100")
+    problem = Problem.of("softmax", "bfloat16", 4096)
+    shipped = winner(problem, 8192, H200)
+    assert shipped is not None
+    assert told["chosen"] == (
+        f"{shipped.strategy.label}: from the table of NVIDIA H200, 132 SMs, tuned for 8192 x 4096"
+    )
+    guess = best_guess(problem, 8192, KNOWN["sm_100"])
+    assert told["why"] == (
+        "nothing was timed here, and it was the fastest when NVIDIA H200 was tuned for 8192 x 4096 "
+        f"(the best guess is {guess.strategy.label})"
+    )
+    assert told["answer"].startswith("not measured: times are of the GPU here; ")
+    assert lines("2000x12672")["why"].startswith("nothing was timed here, and it was the fastest")
 
 
 def test_a_best_guess_says_why_nothing_was_measured() -> None:

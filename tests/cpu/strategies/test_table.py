@@ -11,17 +11,24 @@ from typing import Any
 import pytest
 
 from softgen.errors import InvalidValueError
-from softgen.problems.arch import KNOWN, arch_named
+from softgen.problems.arch import KNOWN, Arch, arch_named
 from softgen.problems.problem import Problem, rows_bucket
 from softgen.strategies import winners
 from softgen.strategies.online import Online
 from softgen.strategies.safe import Safe
+from softgen.strategies.select import untimed
 from softgen.strategies.variants import Variant, parse_name
 from softgen.tuning import table
 from softgen.tuning.entry import Entry, Key, Timing
 from tests import shipped_times
 
 H200 = arch_named("sm_90")
+H100 = replace(H200, device="NVIDIA H100 80GB HBM3")
+OTHERS = (
+    H100,
+    replace(H200, multiprocessors=114, device="NVIDIA H100 PCIe"),
+    *(arch_named(name) for name in ("sm_80", "sm_100", "sm_120")),
+)
 THOUSAND = Problem.of("softmax", "float32", 1000)
 ENVIRONMENT: dict[str, str | int] = {"device": "NVIDIA H200", "nvrtc": "13.0", "sources": "0123"}
 SHIPPED = sorted(winners.DIRECTORY.glob("*.json"))
@@ -149,6 +156,132 @@ def test_a_winner_must_be_legal_on_the_device(
     assert winners.winner(problem, 8, H200) == variant
     assert winners.winner(problem, 8, replace(H200, registers_per_multiprocessor=32768)) is None
     assert caplog.records == []
+
+
+# First guesses from the nearest table
+
+
+def shipped() -> list[tuple[Variant, int]]:
+    """Return the winners of the H200's table, and their buckets of rows."""
+    return [(parse_name(name), rows) for name, rows, _ in winners._winners(H200.device)]
+
+
+@pytest.mark.parametrize("arch", OTHERS, ids=lambda arch: arch.device)
+def test_a_device_without_a_table_takes_what_is_legal_there(arch: Arch) -> None:
+    """And again the same, for the shapes of the table, for others near them and far from them."""
+    taken = 0
+    for variant, rows in shipped():
+        own = variant.problem
+        others = (replace(own, cols=own.cols + 8, alignment=1), replace(own, cols=own.cols * 3))
+        for problem in (own, *others):
+            near = winners.near(problem, rows, arch)
+            assert winners.near(problem, rows, arch) == near
+            if near is not None:
+                near.variant.check(arch)
+                taken += 1
+    assert taken > len(shipped()) / 3
+
+
+def test_one_with_as_many_sms_of_the_same_kind_takes_the_table_as_it_is() -> None:
+    for variant, rows in shipped():
+        near = winners.near(variant.problem, rows, H100)
+        assert near == winners.Near(variant, H200, rows, variant.problem.cols)
+        assert near.origin == (
+            f"from the table of NVIDIA H200, 132 SMs, tuned for {rows} x {variant.problem.cols}"
+        )
+
+
+def test_a_grid_sized_for_other_sms_is_no_guess() -> None:
+    sized = [(v, rows) for v, rows in shipped() if v.launch.multiprocessors]
+    assert len(sized) > 10
+    for arch in OTHERS[1:]:
+        for variant, rows in sized:
+            near = winners.near(variant.problem, rows, arch)
+            assert near is None or not near.variant.launch.multiprocessors
+
+
+def test_an_older_device_waits_for_no_launch(folder: Path) -> None:
+    waiting = Variant(THOUSAND, Safe(512, pdl=1))
+    ship(folder, Entry(Key.of(THOUSAND, 4096, ENVIRONMENT), waiting, ()))
+    for name, pdl in (("sm_80", 0), ("sm_100", 1)):
+        near = winners.near(THOUSAND, 4096, arch_named(name))
+        assert near is not None
+        assert near.variant.strategy == Safe(512, pdl=pdl)
+
+
+def test_the_nearest_device_is_the_one_whose_sms_are_alike(folder: Path) -> None:
+    t4, a100, b200, h20 = (
+        *(arch_named(name) for name in ("sm_75", "sm_80", "sm_100")),
+        H200.with_multiprocessors(78),
+    )
+    assert winners.nearest(H100) is None
+    ship(folder, entry())
+    text = (folder / "nvidia_h200.json").read_text()
+    assert [winners.nearest(each) for each in (H200, H100, t4)] == [H200] * 3
+    (folder / "nvidia_a100.json").write_text(text)
+    assert [winners.nearest(each) for each in (H200, H100, b200, h20)] == [H200] * 4
+    assert [winners.nearest(each) for each in (a100, t4, arch_named("sm_86"))] == [a100] * 3
+
+
+@pytest.mark.parametrize(
+    ("rows", "cols", "found"),
+    [
+        (4096, 1000, True),
+        (1024, 1000, True),
+        (512, 1000, False),  # eight times fewer
+        (16384, 1000, True),
+        (32768, 1000, False),
+        (4096, 1092, True),
+        (4096, 912, True),
+        (4096, 1200, False),
+        (4096, 1001, False),  # its rows do not start on packs
+    ],
+)
+def test_a_shape_that_no_table_has_takes_the_setting_of_one_near_it(
+    rows: int, cols: int, found: bool, folder: Path
+) -> None:
+    ship(folder, entry())
+    problem = Problem.of("softmax", "float32", cols)
+    near = winners.near(problem, rows, H200)
+    assert (near is not None) is found
+    if near is not None:
+        assert near == winners.Near(Variant(problem, Safe(512)), H200, 4096, 1000)
+        assert untimed(problem, rows - 1, H200).variant == near.variant
+
+
+def test_it_is_the_nearest_that_is_legal(folder: Path) -> None:
+    ship(folder, entry(rows=2048, block_size=128), entry(rows=512, block_size=33))
+    near = winners.near(THOUSAND, 512, H200)
+    assert near is not None
+    assert near.variant.strategy == Safe(128)
+    assert (near.rows, near.cols) == (2048, 1000)
+
+
+def test_many_rows_are_alike_however_many(folder: Path) -> None:
+    ship(folder, entry(rows=2**20, block_size=128), entry(rows=2**17, block_size=256))
+    for rows, size in ((2**17, 256), (2**19, 128), (2**26, 128)):
+        near = winners.near(THOUSAND, rows, H200)
+        assert near is not None
+        assert near.variant.strategy == Safe(size)
+    invariant = untimed(THOUSAND, 1, H100, batch_invariant=True)
+    assert invariant.variant.strategy == Safe(128)
+
+
+def test_of_another_function_only_the_very_shape_counts(folder: Path) -> None:
+    log_form = Problem.of("log_softmax", "float32", 1000)
+    ship(folder, entry())
+    assert winners.near(log_form, 4096, H100) is not None
+    assert winners.near(log_form, 2048, H100) is None
+    assert winners.near(replace(log_form, cols=1020), 4096, H100) is None
+
+
+def test_rows_count_by_sm(folder: Path) -> None:
+    ship(folder, entry(rows=4096, block_size=512), entry(rows=2048, block_size=256))
+    half = H200.with_multiprocessors(66)
+    for arch, rows, size in ((H200, 2048, 256), (half, 2048, 512), (half, 1024, 256)):
+        near = winners.near(THOUSAND, rows, arch)
+        assert near is not None
+        assert near.variant.strategy == Safe(size)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1}', '"text"', '{"schema": 99}'])

@@ -279,6 +279,23 @@ def test_other_rows_and_devices_than_the_tables_are_tuned_for(
     assert len(tuner.calls) == 2
 
 
+def test_without_its_own_the_nearest_table_has_the_first_guess(
+    tuner: FakeTuner, tmp_path: Path
+) -> None:
+    """It spares no tuning."""
+    ship(tmp_path, Safe(128))
+    for device, rows in ((1, 1024), (0, 8192)):  # 40 SMs of a T4, and other rows
+        near = choose(THOUSAND, rows, device, "cached")
+        assert near.variant.strategy == Safe(128)
+        assert near.origin == "from the table of NVIDIA H200, 132 SMs, tuned for 4096 x 1000"
+        guess = best_guess(THOUSAND, rows, fake_arch(device))
+        assert variant_for(THOUSAND, rows, device, "off") == guess
+        assert variant_for(THOUSAND, rows, device, "on") == WINNER
+    tuner.failure = NoRoomError("one row needs 12 bytes")
+    assert variant_for(THOUSAND, 2048, 0, "on").strategy == Safe(128)
+    assert len(tuner.calls) == 3
+
+
 def test_a_shipped_winner_that_is_illegal_is_tuned_over(tuner: FakeTuner, tmp_path: Path) -> None:
     ship(tmp_path, Safe(33))
     assert variant_for(THOUSAND, 4096, 0, "cached") == best_guess(THOUSAND, 4096, H200)

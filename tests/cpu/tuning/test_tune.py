@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,7 @@ from softgen.problems.arch import arch_named
 from softgen.problems.problem import Problem
 from softgen.source.render import Source
 from softgen.strategies.variants import best_guess
+from softgen.strategies.winners import winner
 from softgen.tuning import cache
 from softgen.tuning import tune as tuner
 from softgen.tuning.cost import worth_timing
@@ -51,6 +53,19 @@ def test_the_earlier_guess_wins_unless_it_is_beaten_by_more_than_the_noise() -> 
     assert choose_finalist(steady(guess=1.0 + NOISE * 1.1, b=1.0)) == "b"
     assert choose_finalist(steady(guess=2.0, b=1.0 + NOISE * 0.5, c=1.0)) == "b"
     assert choose_finalist(steady(guess=2.0, b=1.0 + NOISE * 2, c=1.0)) == "c"
+
+
+def test_what_the_nearest_table_has_is_timed_first() -> None:
+    """For rows that are not in the table as well, and on another GPU."""
+    problem, h100 = Problem.of("softmax", "bfloat16", 4096), replace(H200, device="NVIDIA H100")
+    shipped = winner(problem, 8192, H200)
+    for rows in (8192, 5000, 20000):
+        found = tuner._worth_timing(problem, rows, h100)
+        assert found[0] == shipped
+        assert set(found) == {shipped, *worth_timing(problem, rows, h100)}
+        assert len(set(found)) == len(found)
+    far = Problem.of("softmax", "bfloat16", 6000)
+    assert tuner._worth_timing(far, 8192, h100) == worth_timing(far, 8192, h100)
 
 
 def test_a_step_of_the_clocks_half_way_does_not_move_the_choice() -> None:
