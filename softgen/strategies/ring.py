@@ -59,6 +59,11 @@ class Ring(Grouped):
 
     needs = (9, 0)
 
+    @classmethod
+    def computes(cls, problem: Problem) -> bool:
+        """Whether elements are written, for which it keeps tiles; `strips` reads them once too."""
+        return problem.writes_elements and super().computes(problem)
+
     @property
     def workers(self) -> int:
         """The threads of a block that compute."""
@@ -142,7 +147,6 @@ class Ring(Grouped):
         require(
             self.pack_size * problem.dtype.itemsize == MAX_PACK_BYTES, "packs must be of 16 bytes"
         )
-        require(problem.writes_elements, "where no elements are written nothing need be held")
         self.require_block(self.block_size)
         require(self.workers > 0, f"block_size must be above {HELPER_WARPS * WARP_SIZE}")
         if self.flat(problem):
