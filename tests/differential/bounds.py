@@ -62,8 +62,8 @@ def objection(stored: Stored, wanted: Wanted, about: About) -> str:
             edge = np.broadcast_to(np.asarray(limit, np.longdouble), right.shape)
             # A limit is rounded as a result is; an element that may be off moves it.
             edge = exact(rounded(edge - sign * slack * (edge != 0), about.dtype), about.dtype)
-            if about.compute == "float32":  # whose sums are flushed
-                small = np.abs(edge) < SMALLEST_NORMAL["float32"]
+            if about.compute == "float32":  # whose sums and products are flushed
+                small = np.abs(edge) < max(SMALLEST_NORMAL["float32"], about.tiny)
                 edge = np.where(small, -sign * np.abs(edge), edge)
             bad = np.isfinite(got) & ((got - edge) * sign < 0)
             if bad.any():

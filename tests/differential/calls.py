@@ -45,14 +45,15 @@ class Cupy:
 
     def device(self, stored: Stored, dtype: str) -> Any:
         """Return an array of them."""
-        return self._cupy.asarray(_native(stored, dtype))
+        return self._cupy.asarray(native(stored, dtype))
 
     def host(self, array: Any) -> Stored:
         """Return an array's elements as they are stored."""
-        return _stored(self._cupy.asnumpy(array))
+        return stored_of(self._cupy.asnumpy(array))
 
 
-def _native(stored: Stored, dtype: str) -> Any:
+def native(stored: Stored, dtype: str) -> Any:
+    """Return stored elements as an array of NumPy's own types, or of ml_dtypes'."""
     if dtype == "bfloat16":
         import ml_dtypes
 
@@ -60,7 +61,8 @@ def _native(stored: Stored, dtype: str) -> Any:
     return stored
 
 
-def _stored(host: Any) -> Stored:
+def stored_of(host: Any) -> Stored:
+    """Return an array of such types as it is stored."""
     return host.view("uint16") if host.dtype.name == "bfloat16" else np.asarray(host)
 
 
@@ -473,7 +475,7 @@ def _of_targets(draw: _Draw, name: str) -> Drawn:
         up = float(told["upstream"])
         if draw.random.random() < 0.4:  # an array of one element, or of one a row
             rows = (draw.rows,) if draw.random.random() < 0.5 else (1,)
-            several = np.full(rows, up)
+            several = np.full(rows, up, draw.compute)
             up = draw.library.device(several, draw.compute)
             up = up if rows == (1,) else draw.of_rows(several, draw.compute)
         others = (target, up)

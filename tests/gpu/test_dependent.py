@@ -63,12 +63,13 @@ def start_of(name: str) -> Any:
     return values.astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
 
 
-def both_ways(kernel: Kernel, work: Callable[[Kernel], Any]) -> tuple[Any, Any]:
-    """Return what some work gives with dependent and with plain launches, on the host."""
+def require_the_same(kernel: Kernel, work: Callable[[Kernel], Any]) -> None:
+    """Require that some work gives the same with dependent and with plain launches."""
     found = []
     for pdl in (True, False):
         found.append(work(dataclasses.replace(kernel, pdl=pdl)).view("uint8").get())
-    return found[0], found[1]
+    dependent_ones, plain_ones = found
+    assert (dependent_ones == plain_ones).all()
 
 
 CASES = [
@@ -103,8 +104,7 @@ def test_chains_with_copies_memsets_and_other_kernels_between(name: str, pdl: in
         stream.synchronize()
         return cupy.concatenate([a.view("uint8"), b.view("uint8")])
 
-    dependent_ones, plain_ones = both_ways(kernel, work)
-    assert (dependent_ones == plain_ones).all()
+    require_the_same(kernel, work)
 
 
 @pytest.mark.parametrize(("name", "pdl"), CASES)
@@ -129,8 +129,7 @@ def test_graphs_of_chains(name: str, pdl: int) -> None:
         stream.synchronize()
         return a
 
-    dependent_ones, plain_ones = both_ways(kernel, work)
-    assert (dependent_ones == plain_ones).all()
+    require_the_same(kernel, work)
 
 
 @pytest.mark.parametrize("pdl", [WAITS, TRIGGERS, TRIGGERS_FIRST])
@@ -148,8 +147,7 @@ def test_a_hundred_thousand_launches_in_place(pdl: int) -> None:
                 kernel(b, a)
         return a
 
-    dependent_ones, plain_ones = both_ways(kernel, work)
-    assert (dependent_ones == plain_ones).all()
+    require_the_same(kernel, work)
 
 
 def test_between_operations_of_pytorch() -> None:
@@ -207,8 +205,7 @@ def test_two_streams_that_wait_for_each_other() -> None:
             stream.synchronize()
         return a
 
-    dependent_ones, plain_ones = both_ways(kernel, work)
-    assert (dependent_ones == plain_ones).all()
+    require_the_same(kernel, work)
 
 
 def test_two_threads_that_launch_one_kernel() -> None:

@@ -12,8 +12,7 @@ from softgen.errors import InvalidTypeError, InvalidValueError
 from softgen.problems.dtypes import DType
 from softgen.problems.numerics import check, decode, encode, numpy_dtype, other_inputs
 from softgen.problems.problem import Problem
-from softgen.verify.regimes import REGIMES
-from tests.helpers.device_reference import on_host
+from tests.helpers.device_reference import hard_rows, on_host
 
 pytestmark = pytest.mark.gpu
 
@@ -25,12 +24,6 @@ def on_device(x: Any, dtype: DType) -> Any:
     import cupy
 
     return cupy.asarray(x.view(numpy_dtype(dtype)))
-
-
-def hard_rows(cols: int, dtype: DType) -> Any:
-    """Return rows of every regime that means anything for so many columns."""
-    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
-    return np.concatenate([regime.array(1, cols, dtype) for regime in applying])
 
 
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.short)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -122,21 +123,31 @@ def test_float64_of_wide_spreads(cols: int, algorithm: Function) -> None:
 @pytest.mark.parametrize("cols", [500, 501])
 @pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.value)
 def test_bases_that_start_anywhere(dtype: DType, cols: int, strategy: str) -> None:
+    require_right_at([(i, j) for i in range(3) for j in range(3)], 17, cols, dtype, strategy)
+
+
+@pytest.mark.parametrize("strategy", ["block", "cluster", "split"])
+@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.value)
+def test_wide_rows_that_start_anywhere(dtype: DType, strategy: str) -> None:
+    require_right_at(((0, 0), (1, 1), (3, 0), (0, 5)), 9, 12671, dtype, strategy)
+
+
+def require_right_at(
+    offsets: Iterable[tuple[int, int]], rows: int, cols: int, dtype: DType, strategy: str
+) -> None:
+    """Require the results of x and y so many elements behind a boundary, and nothing beside."""
     import cupy
 
-    rows = 17
-    values = device_normal(1, rows * cols, dtype)[0]
-    for x_offset in range(3):
-        for y_offset in range(3):
-            store = cupy.empty(rows * cols + 8, values.dtype)
-            x = store[x_offset : x_offset + rows * cols].reshape(rows, cols)
-            x[...] = values.reshape(rows, cols)
-            canvas = cupy.full(rows * cols + 8, 77, values.dtype)
-            y = canvas[y_offset : y_offset + rows * cols].reshape(rows, cols)
-            assert softgen.softmax(x, out=y, variant=strategy) is y
-            assert error_over_bound(y, x, SOFTMAX, dtype) <= 1.0
-            assert (canvas[:y_offset] == 77).all()
-            assert (canvas[y_offset + rows * cols :] == 77).all()
+    values = device_normal(1, rows * cols, dtype)[0].reshape(rows, cols)
+    for x_offset, y_offset in offsets:
+        x = cupy.empty(rows * cols + 8, values.dtype)[x_offset:][: rows * cols].reshape(rows, cols)
+        x[...] = values
+        canvas = cupy.full(rows * cols + 8, 77, values.dtype)
+        y = canvas[y_offset : y_offset + rows * cols].reshape(rows, cols)
+        assert softgen.softmax(x, out=y, variant=strategy) is y
+        assert error_over_bound(y, x, SOFTMAX, dtype) <= 1.0
+        assert (canvas[:y_offset] == 77).all()
+        assert (canvas[y_offset + rows * cols :] == 77).all()
 
 
 @pytest.mark.parametrize("strategy", ["online", "safe", "warp"])
@@ -178,24 +189,6 @@ def test_in_place(strategy: str, cols: int) -> None:
     given = x.copy()
     assert softgen.softmax(x, out=x, variant=strategy) is x
     assert error_over_bound(x, given, SOFTMAX, DType.FLOAT32) <= 1.0
-
-
-@pytest.mark.parametrize("strategy", ["block", "cluster", "split"])
-@pytest.mark.parametrize("dtype", list(DType), ids=lambda dtype: dtype.value)
-def test_wide_rows_that_start_anywhere(dtype: DType, strategy: str) -> None:
-    import cupy
-
-    rows, cols = 9, 12671
-    values = device_normal(1, rows * cols, dtype)[0].reshape(rows, cols)
-    for x_offset, y_offset in ((0, 0), (1, 1), (3, 0), (0, 5)):
-        x = cupy.empty(rows * cols + 8, values.dtype)[x_offset:][: rows * cols].reshape(rows, cols)
-        x[...] = values
-        canvas = cupy.full(rows * cols + 8, 77, values.dtype)
-        y = canvas[y_offset : y_offset + rows * cols].reshape(rows, cols)
-        softgen.softmax(x, out=y, variant=strategy)
-        assert error_over_bound(y, x, SOFTMAX, dtype) <= 1.0
-        assert (canvas[:y_offset] == 77).all()
-        assert (canvas[y_offset + rows * cols :] == 77).all()
 
 
 @pytest.mark.parametrize("strategy", ["block", "cluster", "split"])

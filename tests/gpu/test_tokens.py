@@ -6,15 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import softgen
 from softgen.problems.dtypes import DType
 from softgen.problems.numerics import check, numpy_dtype, other_inputs
 from softgen.problems.problem import Problem
-from softgen.verify.regimes import REGIMES
-from tests.helpers.device_reference import on_host
+from tests.helpers.device_reference import hard_rows, on_host
 
 pytestmark = pytest.mark.gpu
 
@@ -26,8 +24,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "tokens.md"
 def test_every_regime(cols: int, dtype: DType) -> None:
     import cupy
 
-    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
-    x = np.concatenate([regime.array(1, cols, dtype) for regime in applying])
+    x = hard_rows(cols, dtype)
     given = cupy.asarray(x.view(numpy_dtype(dtype)))
     for name in ("token_log_probs_entropy", "token_log_probs_entropy_i32_k3"):
         problem = Problem.of(name, dtype, cols)
@@ -56,8 +53,7 @@ def test_every_regime(cols: int, dtype: DType) -> None:
 def test_the_best_and_ranks_in_every_regime(cols: int, dtype: DType) -> None:
     import cupy
 
-    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
-    x = np.concatenate([regime.array(1, cols, dtype) for regime in applying])
+    x = hard_rows(cols, dtype)
     given = cupy.asarray(x.view(numpy_dtype(dtype)))
     for k, ids in ((20, ""), (1, "_i32_k3"), (33, "_k64")):
         problem = Problem.of(f"ranked_log_probs_top{k}{ids}", dtype, cols)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 
-from softgen.devices.emulator import Job, build
-from softgen.errors import EmulationError
-from softgen.problems.numerics import Storage, check
+from softgen.devices.emulator import Job
+from softgen.problems.numerics import Storage
 from softgen.problems.problem import Problem
 from softgen.source.render import render
 from softgen.strategies.variants import Variant
 from softgen.verify.matrix import matrix
 from softgen.verify.placements import placement_of, rows_for
 from tests.helpers.cover import cover
+from tests.helpers.emulator_helpers import wrong_of
 
 
 @functools.cache
@@ -22,13 +22,19 @@ def best_guesses() -> list[Variant]:
     return matrix(all_variants=False)
 
 
+@functools.cache
+def best_guesses_of(function: str) -> list[Variant]:
+    """Return those of a function, with each hook too: for softmax that takes 10 s."""
+    return matrix(False, None, None, [function])
+
+
 def chosen(function: str, hook: str = "") -> list[Variant]:
     """Return a variant of every two of a strategy, a type, a layout and a way to hold packs.
 
     With `hook`, if given. Rows of several devices are left out, and columns of more than 400 rows.
     """
     found: dict[bool, dict[object, Variant]] = {False: {}, True: {}}
-    for variant in matrix(False, None, None, [function]):
+    for variant in best_guesses_of(function):
         problem, strategy = variant.problem, variant.strategy
         if problem.sharded or problem.function.twin or row_count(problem) > 400:
             continue
@@ -50,18 +56,10 @@ def objections(
     variants: Sequence[Variant], inputs_of: Callable[[Problem], Sequence[Storage]]
 ) -> list[str]:
     """Return what is wrong with the results of any variant: one line for each that is wrong."""
-    sources = [render(variant) for variant in variants]
     jobs = []
-    for source in sources:
-        problem = source.variant.problem.launched_on(1000)
+    for variant in variants:
+        problem = variant.problem.launched_on(1000)
         x, *others = inputs_of(problem)
-        jobs.append(Job(source, x, tuple(others), placement=placement_of(problem, len(x))))
-    found = []
-    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
-        problem, strategy = job.problem, job.source.variant.strategy
-        if isinstance(result, EmulationError):
-            found.append(f"{job.source.name}: {result}")
-            continue
-        accuracy = check(result[0], job.inputs, problem, strategy.exponent_error(problem))
-        found += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
-    return found
+        placement = placement_of(problem, len(x))
+        jobs.append(Job(render(variant), x, tuple(others), placement=placement))
+    return wrong_of(jobs)

@@ -71,6 +71,20 @@ def subprocess_cli(
     )
 
 
+def python(*words: object, cwd: Path) -> str:
+    """Run Python, which must succeed, with the package of `cwd` or this one; return its output."""
+    answer = subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(cwd), str(ROOT)]), "COLUMNS": "200"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
 def copy_package(folder: Path) -> Path:
     """Copy the package and its templates, with what Python has compiled: a child starts sooner."""
     for part in ("softgen", "templates"):

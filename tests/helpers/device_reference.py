@@ -11,6 +11,7 @@ from softgen.problems.functions.base import Function
 from softgen.problems.functions.log_softmax import LOG_SOFTMAX
 from softgen.problems.functions.softmax import SOFTMAX
 from softgen.problems.numerics import numpy_dtype
+from softgen.verify.regimes import REGIMES
 
 CHUNK = 1 << 25  # elements compared at a time: 256 MB in float64
 
@@ -26,6 +27,12 @@ def device_normal(rows: int, cols: int, dtype: DType, scale: float = 3.0) -> Any
     repeats = -(-rows * cols // period.size)
     flat = cupy.tile(cupy.asarray(period.astype(numpy_dtype(dtype))), repeats)
     return flat[: rows * cols].reshape(rows, cols)
+
+
+def hard_rows(cols: int, dtype: DType) -> Any:
+    """Return rows of every regime that means anything for so many columns, on the host."""
+    applying = [regime for regime in REGIMES.values() if regime.applies(cols)]
+    return np.concatenate([regime.array(1, cols, dtype) for regime in applying])
 
 
 def on_host(*arrays: Any) -> tuple[Any, ...]:

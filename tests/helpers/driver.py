@@ -134,6 +134,11 @@ class FakeDriver:
     def give_back(self, *lent: Any) -> None:
         self.given_back.append(lent)
 
+    def forget(self) -> None:
+        """Forget which launches there were."""
+        for noted in (self.launches, self.names, self.given_back):
+            noted.clear()
+
     def serve(self, monkeypatch: pytest.MonkeyPatch) -> Any:
         """Let launches go here; return what stands for `require_device()` of CuPy."""
         monkeypatch.setattr(launcher, "launch_of", self.launch_of)
@@ -175,26 +180,35 @@ class FakeKernel:
         self.launch(words, rows, seen.stream)
 
     def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
-        problem = self.problem
-        given = dict(zip((each.name for each in problem.operands), arguments, strict=True))
-        inputs = [np.array(self._input(each, given, rows)) for each in problem.inputs]
-        results = exact_results(problem, inputs, wide=problem.compute_dtype is DType.FLOAT64)
+        given = dict(zip((each.name for each in self.problem.operands), arguments, strict=True))
+        inputs = [self.memory(each, given, rows) for each in self.problem.inputs]
+        results = self.results(inputs, rows)
+        for operand, result in zip(self.problem.results, results, strict=True):
+            memory = self.memory(operand, given, rows)
+            memory[...] = result.reshape(memory.shape)
+
+    def results(self, inputs: Sequence[Any], rows: int) -> list[Any]:
+        """Return the results of inputs as they lie in memory, as they lie there too."""
+        problem, found = self.problem, []
+        told = [
+            np.array(self._told(operand, array, rows))
+            for operand, array in zip(problem.inputs, inputs, strict=True)
+        ]
+        results = exact_results(problem, told, wide=problem.compute_dtype is DType.FLOAT64)
         for operand, result in zip(problem.results, results, strict=True):
-            memory = self._memory(operand, given, rows)
             if operand.extent is Extent.ELEMENT and not isinstance(problem.layout, Strided):
                 result = problem.layout.in_memory(result)
             stored = isinstance(operand.dtype, Float8)
-            result = encode(result, operand.dtype) if stored else result
-            memory[...] = result.reshape(memory.shape)
+            found.append(encode(result, operand.dtype) if stored else result)
+        return found
 
-    def _input(self, operand: Operand, given: Mapping[str, int], rows: int) -> Any:
+    def _told(self, operand: Operand, array: Any, rows: int) -> Any:
         """Return an input of float64, or of integers: (rows, columns) where it has elements."""
-        array = self._memory(operand, given, rows)
         if operand.extent is Extent.ELEMENT:
             array = self.problem.layout.from_memory(array, rows, self.problem.cols)
         return array.astype("float64") if isinstance(operand.dtype, DType) else array
 
-    def _memory(self, operand: Operand, given: Mapping[str, int], rows: int) -> Any:
+    def memory(self, operand: Operand, given: Mapping[str, int], rows: int) -> Any:
         """Return an operand as it lies in memory."""
         problem, word = self.problem, given[operand.name]
         kind, size = numpy_dtype(operand.dtype), operand.dtype.itemsize

@@ -18,6 +18,11 @@ def drawn(*shape: int, seed: int = 0, dtype: Any = torch.float64) -> Any:
     return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 2).to(dtype)
 
 
+def every_other(y: Any) -> Any:
+    """Return every other element of a tensor that has twice as many as y along its last axis."""
+    return drawn(*y.shape, 2, seed=9).flatten(-2)[..., ::2] if y.dim() else drawn(seed=9)
+
+
 def ids_on(x: Any) -> Any:
     return IDS.to(x.device)
 

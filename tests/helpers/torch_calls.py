@@ -31,7 +31,10 @@ class World:
         launches: the names of the functions that were launched, each time.
         chosen: those for which a kernel was asked, on the full path.
         modes: how each was chosen: a `tune`, or INVARIANT.
+        kernel: makes the kernel of a problem for a driver.
     """
+
+    kernel: Callable[[Problem, FakeDriver], FakeKernel] = FakeKernel
 
     def __init__(self) -> None:
         self.driver = FakeDriver()
@@ -44,7 +47,7 @@ class World:
     ) -> FakeKernel:
         self.chosen.append(problem.function.name)
         self.modes.append(mode)
-        return FakeKernel(problem, self.driver)
+        return self.kernel(problem, self.driver)
 
     def small_launch_of(
         self, name: str, kind: FloatType, operands: int, threads: int, device: int, blocks: int

@@ -5,6 +5,7 @@ Its head is each function of softgen.torch, or PyTorch's; kernels are those of t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -67,21 +68,6 @@ def step(model: Any, rank: int) -> Any:
     return loss.detach(), *whole
 
 
-def train(rank: int, size: int) -> None:
-    """Compare each way to train with PyTorch's functions, and with one process that has it all."""
-    world: World = on_cpu(pytest.MonkeyPatch())
-    alone = [step(Model("theirs"), each) for each in range(size)]
-    gradients = [sum(each) / size for each in zip(*(grads for _, *grads in alone), strict=True)]
-    for wrap in (ddp, fsdp2):
-        model = wrap(Model("ours"), size)
-        for _ in range(2):
-            world.launches.clear()
-            model.zero_grad()
-            same(step(model, rank), (alone[rank][0], *gradients))
-            for name in FUNCTIONS:
-                assert [each for each in world.launches if each.startswith(name)], (wrap, name)
-
-
 class Headed(torch.nn.Module):  # type: ignore[misc]
     """A layer, then softgen's head and its loss, or PyTorch's."""
 
@@ -101,13 +87,28 @@ class Headed(torch.nn.Module):  # type: ignore[misc]
         return torch.nn.functional.cross_entropy(self.head.linear(x), ids)
 
 
-def train_head(rank: int, size: int) -> None:
-    """Compare a head that is trained in each way with PyTorch's, in one process."""
-    on_cpu(pytest.MonkeyPatch())
-    alone = [step(Headed("theirs"), each) for each in range(size)]
+def trained(make: Any, ways: Sequence[Any], rank: int, size: int) -> Iterator[Any]:
+    """Yield the way after each step, which has to be that of one process with all sequences."""
+    alone = [step(make("theirs"), each) for each in range(size)]
     gradients = [sum(each) / size for each in zip(*(grads for _, *grads in alone), strict=True)]
-    for wrap in (ddp, fsdp2, fsdp2_of_the_head):
-        model = wrap(Headed("ours"), size)
+    for wrap in ways:
+        model = wrap(make("ours"), size)
         for _ in range(2):
             model.zero_grad()
             same(step(model, rank), (alone[rank][0], *gradients))
+            yield wrap
+
+
+def train(rank: int, size: int) -> None:
+    """Compare each way to train with PyTorch's functions, whose kernels are launched."""
+    world: World = on_cpu(pytest.MonkeyPatch())
+    for wrap in trained(Model, (ddp, fsdp2), rank, size):
+        for name in FUNCTIONS:
+            assert [each for each in world.launches if each.startswith(name)], (wrap, name)
+        world.launches.clear()
+
+
+def train_head(rank: int, size: int) -> None:
+    """Compare a head that is trained in each way with PyTorch's."""
+    on_cpu(pytest.MonkeyPatch())
+    assert len([*trained(Headed, (ddp, fsdp2, fsdp2_of_the_head), rank, size)]) == 6

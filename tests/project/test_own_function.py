@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers.cli_helpers import copy_package
+from tests.helpers.cli_helpers import copy_package, python
 from tests.helpers.plugin import install
 
 pytestmark = pytest.mark.usefixtures("host_built")
@@ -27,19 +24,6 @@ def checkout(tmp_path: Path) -> Path:
     return copy_package(tmp_path)
 
 
-def python(checkout: Path, *arguments: str) -> str:
-    answer = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout), "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
-
-
 def test_the_example_works(checkout: Path) -> None:
     install(checkout)
     commands = BLOCKS["sh"].splitlines()
@@ -47,15 +31,17 @@ def test_the_example_works(checkout: Path) -> None:
     for command in commands:
         program, *words = command.split()
         assert program == "softgen"
-        assert "the bound is" in python(checkout, "-m", "softgen", *words)
-    listed = python(checkout, "-m", "softgen", "list", "--function", "logmeanexp", "--cols", "5000")
+        assert "the bound is" in python("-m", "softgen", *words, cwd=checkout)
+    listed = python(
+        "-m", "softgen", "list", "--function", "logmeanexp", "--cols", "5000", cwd=checkout
+    )
     for strategy in ("block", "cluster", "split", "online", "safe"):
         assert re.search(rf"^logmeanexp_f32_5000_{strategy}_", listed, re.MULTILINE), strategy
     matrix = (
         "from softgen.verify.problems import problems; "
         "print(sum(p.function.name == 'logmeanexp' for p in problems()))"
     )
-    assert int(python(checkout, "-c", matrix)) > 0
+    assert int(python("-c", matrix, cwd=checkout)) > 0
 
 
 # Every way of every strategy to move a part, for sums of one input and of two; odd widths, the
@@ -106,7 +92,7 @@ def test_functions_whose_parts_are_sums(checkout: Path) -> None:
     shutil.copy(OWN.with_suffix(".py"), checkout / "softgen/problems/functions")
     shutil.copy(OWN.with_suffix(".cuh.j2"), checkout / "templates/functions")
     names = KERNELS.split()
-    lines = python(checkout, "-c", VERIFY, *names).splitlines()
+    lines = python("-c", VERIFY, *names, cwd=checkout).splitlines()
     assert [line.split()[0] for line in lines] == names
     for line in lines:  # two launches, one where types allow none in place, and no objection
         assert line.endswith(" 1" if "_to_" in line else (" 2", " 3")), line
@@ -117,7 +103,7 @@ def test_functions_whose_parts_are_sums(checkout: Path) -> None:
         assert old in right, template
         file.write_text(right.replace(old, new))
         kernels = [next(name for name in names if f"_{each}_" in name) for each in strategies]
-        for line in python(checkout, "-c", VERIFY, *kernels).splitlines():
+        for line in python("-c", VERIFY, *kernels, cwd=checkout).splitlines():
             assert re.search(r"dx\[|race", line), line
         file.write_text(right)
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +11,7 @@ import pytest
 
 from softgen.problems import numerics
 from softgen.problems.problem import Problem
+from tests.helpers.cli_helpers import python
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -22,29 +20,18 @@ CHUNKS, SHARDS, CUT, MERGE = (body for kind, body in BLOCKS if kind == "python")
 PARTIAL, FINISH = (body for kind, body in BLOCKS if kind == "sh")
 
 
-def run(arguments: list[str], folder: Path) -> str:
-    answer = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
-
-
 @pytest.mark.usefixtures("host_built")
 def test_the_commands_give_softmax(tmp_path: Path) -> None:
-    run(["-c", CUT], tmp_path)
+    python("-c", CUT, cwd=tmp_path)
     for lines in (PARTIAL, FINISH):
         for line in lines.splitlines():
             program, *words = line.split()
             assert program == "softgen"
-            assert "the bound is" in run(["-m", "softgen", *words, "--device", "cpu"], tmp_path)
+            assert "the bound is" in python(
+                "-m", "softgen", *words, "--device", "cpu", cwd=tmp_path
+            )
         if lines is PARTIAL:
-            run(["-c", MERGE], tmp_path)
+            python("-c", MERGE, cwd=tmp_path)
     x = np.hstack([np.load(tmp_path / f"{name}.npy") for name in ("left", "right")])
     y = np.hstack([np.load(tmp_path / f"y{i}.npy") for i in range(2)])
     checked = numerics.check((y,), (x,), Problem.of("softmax", "float32", x.shape[1]))
@@ -57,4 +44,4 @@ def test_the_function_of_shards_is_python() -> None:
 
 @pytest.mark.gpu
 def test_the_chunks_give_softmax() -> None:
-    assert run(["-c", CHUNKS], ROOT) == "True\n"
+    assert python("-c", CHUNKS, cwd=ROOT) == "True\n"

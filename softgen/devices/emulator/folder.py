@@ -11,6 +11,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -22,25 +23,38 @@ KIND = "emulator"
 # A unit of one kernel takes 0.1 MB, one of fifty kernels 0.5 MB.
 MAX_BYTES = 256 * 2**20
 
+# Where a disk has less, programs are built elsewhere: a build takes a few MB, and a compiler that
+# finds no room says so in thousands of lines.
+LEAST_FREE_BYTES = 16 * 2**20
+
 
 def program_folder() -> Path:
-    """Return the folder: `emulator` in softgen's cache folder, else a temporary one."""
+    """Return the folder: `emulator` in softgen's cache folder, else a temporary one.
+
+    It is temporary too where the disk is full.
+    """
     # Its programs will be run, so nobody else may be able to put one there; and it is kept small,
     # so it has to be softgen's own.
     with contextlib.suppress(OSError):
         folder = folders.made(KIND)
-        if owned.mark(KIND, folder) and os.access(folder, os.W_OK):
+        room = shutil.disk_usage(folder).free >= LEAST_FREE_BYTES
+        if room and owned.mark(KIND, folder) and os.access(folder, os.W_OK):
             return folder
-    return Path(_temporary().name)
+    return _temporary(os.getpid())
 
 
 @functools.cache
-def _temporary() -> tempfile.TemporaryDirectory[str]:
-    """Return a folder that lives as long as the process."""
-    made = tempfile.TemporaryDirectory(prefix="softgen-")
-    atexit.register(made.cleanup)  # left to itself, it warns that nobody did
-    owned.mark(KIND, Path(made.name))
+def _temporary(process: int) -> Path:
+    """Return a folder that lives as long as the process: one that is forked has its own."""
+    made = Path(tempfile.mkdtemp(prefix="softgen-"))
+    atexit.register(_delete, made, process)
+    owned.mark(KIND, made)
     return made
+
+
+def _delete(folder: Path, process: int) -> None:
+    if process == os.getpid():  # what was forked ends by this too, and may end sooner
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def work_folder(folder: Path) -> tempfile.TemporaryDirectory[str]:

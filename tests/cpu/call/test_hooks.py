@@ -123,7 +123,7 @@ def test_every_argument_gives_its_definition() -> None:
         np.testing.assert_allclose(call(X, **hooks), wanted, 3e-6, 1e-9, err_msg=str([*hooks]))
 
 
-@pytest.mark.parametrize("scale", [1e-40, 1e-50, np.float32(2**-149)])
+@pytest.mark.parametrize("scale", [0, 1e-40, 1e-50, np.float32(2**-149)])
 def test_a_scale_that_float32_arithmetic_takes_for_0_is_one_of_0(scale: float) -> None:
     """The hook of a scale above 0 leaves -inf what is not there, and 0 times that is NaN."""
     x = X[..., :33]
@@ -248,10 +248,11 @@ def test_what_does_not_fit_another_axis() -> None:
     assert np.shares_memory(bias, keys)
 
 
+@pytest.mark.parametrize("scale", [-2, 0, 1e-40])
 @pytest.mark.parametrize("axis", [None, (3,), (0, 1), True])
-def test_several_axes_are_refused(axis: Any) -> None:
+def test_several_axes_are_refused(axis: Any, scale: float) -> None:
     with pytest.raises(NotSupportedError, match="hooks are for one axis, got axis"):
-        softgen.softmax(X, axis, scale=-2)
+        softgen.softmax(X, axis, scale=scale)
 
 
 def test_what_asks_for_no_place_is_for_any_axis(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import build, run
-from softgen.errors import EmulationError
 from softgen.problems.dtypes import DType
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, input_of, run_rows
+from tests.helpers.emulator_helpers import broken, input_of, report_of
 from tests.helpers.single import BOTH, check
 
 # Two warps that work in each block, beside four that help.
@@ -45,12 +44,6 @@ def cooperative(
 def holding() -> Source:
     """Return a kernel that holds 2 of 8 chunks, loads 4 again and keeps 2 in the ring."""
     return cooperative(4000, stages=3, in_flight=1, held=2)
-
-
-def report(source: Source, rows: int = 3) -> str:
-    with pytest.raises(EmulationError) as stopped:
-        run_rows(source, rows)
-    return str(stopped.value)
 
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
@@ -132,40 +125,42 @@ def test_out_in_another_dtype() -> None:
 
 
 def test_a_chunk_that_is_not_waited_for() -> None:
-    assert "race on shared memory" in report(broken(cooperative(), "    await(next_load);\n", ""))
+    assert "race on shared memory" in report_of(
+        broken(cooperative(), "    await(next_load);\n", "")
+    )
 
 
 def test_the_wrong_phase_of_a_stage() -> None:
-    text = report(broken(cooperative(), "n / kStages % 2);", "(n / kStages + 1) % 2);"), rows=9)
+    text = report_of(broken(cooperative(), "n / kStages % 2);", "(n / kStages + 1) % 2);"), rows=9)
     assert "race on shared memory" in text or "never" in text
 
 
 def test_a_stage_that_is_filled_before_it_is_empty() -> None:
     wait = "if (n >= kStages) mbarrier_wait(&shared.empty[stage], (n / kStages - 1) % 2);"
-    text = report(broken(cooperative(), wait, ""), rows=9)
+    text = report_of(broken(cooperative(), wait, ""), rows=9)
     assert "called mbarrier_arrive_expect, but all 1 arrivals of the phase are there" in text
 
 
 def test_reads_that_a_copy_may_overtake() -> None:
     """An arrival without the fence: one launch in 20 of 128 x 128256 was wrong on an H200."""
-    text = report(broken(cooperative(), "    fence_async();\n", ""), rows=9)
+    text = report_of(broken(cooperative(), "    fence_async();\n", ""), rows=9)
     assert "with no fence_async between" in text
 
 
 def test_a_stage_that_is_never_released() -> None:
-    text = report(broken(cooperative(), "    release(n);\n", ""), rows=9)
+    text = report_of(broken(cooperative(), "    release(n);\n", ""), rows=9)
     assert "mbarrier_wait" in text
 
 
 def test_more_bytes_expected_than_copied() -> None:
     expect = "mbarrier_arrive_expect(&shared.full[stage], bytes);"
-    text = report(broken(cooperative(), expect, expect.replace("bytes)", "bytes + 16)")))
+    text = report_of(broken(cooperative(), expect, expect.replace("bytes)", "bytes + 16)")))
     assert "bytes" in text
     assert "mbarrier" in text
 
 
 def test_a_slice_that_reaches_past_the_row() -> None:
-    text = report(
+    text = report_of(
         broken(cooperative(), "left < kSlicePacks ? left : kSlicePacks", "kSlicePacks + 1")
     )
     assert "row" in text
@@ -174,7 +169,7 @@ def test_a_slice_that_reaches_past_the_row() -> None:
 def test_a_pair_that_is_not_posted() -> None:
     post = "if constexpr (kRole == kPoster) post_part"
     never = post.replace("constexpr (kRole == kPoster)", "(kRole == kPoster && portion.rank)")
-    text = report(broken(cooperative(), post, never))
+    text = report_of(broken(cooperative(), post, never))
     assert "spin" in text
 
 
@@ -186,16 +181,16 @@ def test_parts_that_may_be_overwritten() -> None:
         "mbarrier_init(&shared.combined[i], 1);",
     )
     arrival = "if (lane == 0) mbarrier_arrive(&shared.combined[t % kDepth]);"
-    assert "race on shared memory" in report(broken(source, arrival, ""), rows=9)
+    assert "race on shared memory" in report_of(broken(source, arrival, ""), rows=9)
 
 
 def test_a_total_that_is_written_while_it_is_read() -> None:
     wait = "// t - kDepth.\n      mbarrier_wait(&shared.reduced[t % kDepth], t / kDepth % 2);\n"
-    assert "race on shared memory" in report(broken(cooperative(), wait, "//\n"), rows=9)
+    assert "race on shared memory" in report_of(broken(cooperative(), wait, "//\n"), rows=9)
 
 
 def test_a_workspace_that_is_left_dirty() -> None:
-    text = report(broken(cooperative(), "  mail.total = {};\n", ""))
+    text = report_of(broken(cooperative(), "  mail.total = {};\n", ""))
     assert "left its workspace dirty" in text
 
 
@@ -221,13 +216,13 @@ def test_held_chunks_that_the_next_row_replaces_too_soon() -> None:
 
 def test_a_held_chunk_whose_stage_is_not_released() -> None:
     source = broken(holding(), HOLD, HOLD.replace("    release(next_load);\n", ""))
-    assert "mbarrier_wait" in report(source)
+    assert "mbarrier_wait" in report_of(source)
 
 
 def test_a_held_chunk_that_is_not_waited_for() -> None:
     packs = "packs_of(next_chunk, portion);\n"
     hold = packs + "    await(next_load);\n"
-    assert "race on shared memory" in report(broken(holding(), hold, packs))
+    assert "race on shared memory" in report_of(broken(holding(), hold, packs))
 
 
 def test_chunks_that_are_loaded_again_but_held() -> None:

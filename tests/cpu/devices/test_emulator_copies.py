@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import run
-from softgen.errors import EmulationError, InvalidValueError
+from softgen.errors import InvalidValueError
 from softgen.problems.arch import Arch
 from softgen.problems.problem import Problem
 from softgen.source.render import Source
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.launch import Launch
 from softgen.strategies.variants import Variant
-from tests.helpers.emulator_helpers import broken, input_of
+from tests.helpers.emulator_helpers import broken, input_of, report_of
 
 COLS = 256
 
@@ -93,9 +93,7 @@ def copied(source: Source, rows: int = 5, **options: int | bool) -> None:
 
 
 def report(source: Source, rows: int = 5, **options: int | bool) -> str:
-    with pytest.raises(EmulationError) as stopped:
-        run(source, input_of(source, rows), **options)
-    return str(stopped.value)
+    return report_of(source, rows, **options)
 
 
 # One row a block, one bulk copy.

@@ -6,16 +6,13 @@ import re
 
 import pytest
 
-from softgen.errors import EmulationError
 from softgen.source.render import Source
-from tests.helpers.emulator_helpers import broken, run_rows, source_of, written
+from tests.helpers.emulator_helpers import broken, report_of, run_rows, source_of, written
 
 
 def report(source: Source, rows: int = 7, **options: int | bool) -> str:
     """Return the report that stops `source`."""
-    with pytest.raises(EmulationError) as stopped:
-        run_rows(source, rows, **options)
-    return str(stopped.value)
+    return report_of(source, rows, **options)
 
 
 # Sabotage of the real templates.

@@ -86,14 +86,18 @@ def launches(
 
 
 def objections(jobs: Sequence[Job], shards: int) -> list[str]:
-    """Return what is wrong with the results of launches that all devices have a part in."""
+    """Return what is wrong with the results of launches that all devices have a part in.
+
+    Of losses a shard of one column stands for an empty one.
+    """
     results, late = program().run_sharded(jobs)
     found = [] if set(late) == {-1} else [f"late: {late}"]
     for first in range(0, len(jobs), shards):
         some = jobs[first : first + shards]
         of = results[first : first + shards]
-        problem = some[0].source.variant.problem
-        accuracy = accuracy_of(problem, [job.x for job in some], of)
+        problem, others = some[0].source.variant.problem, some[0].others
+        filled = [job.x for job in some if not others or job.x.shape[1] > 1]
+        accuracy = accuracy_of(problem, filled, of, others=others)
         if not accuracy.ok:
             found.append(f"launch {first // shards}: {accuracy.message}")
         if not agree(problem, of):
@@ -117,33 +121,17 @@ def losses_of(kernels: Sequence[Source], late: int, **shard: int) -> list[Job]:
     return found
 
 
-def wrong_losses(jobs: Sequence[Job], shards: int) -> list[str]:
-    """Return what is wrong with losses; the last shard stands for an empty one."""
-    results, late = program().run_sharded(jobs)
-    found = [] if set(late) == {-1} else [f"late: {late}"]
-    for at in range(0, len(jobs), shards):
-        some, of = jobs[at : at + shards], results[at : at + shards]
-        problem = some[0].source.variant.problem
-        filled = [job.x for job in some if job.x.shape[1] > 1]
-        accuracy = accuracy_of(problem, filled, of, others=some[0].others)
-        if not accuracy.ok:
-            found.append(f"launch {at // shards}: {accuracy.message}")
-        if not agree(problem, of):
-            found.append(f"launch {at // shards}: bits")
-    return found
-
-
 @pytest.mark.parametrize("late", [0, 1, 6])
 def test_losses(late: int) -> None:
     """Whichever shard has the target's column; none may, and a shard may have no column."""
     block, cluster, empty = LOSSES
-    assert wrong_losses(losses_of([block, cluster, empty], late), 3) == []
-    assert wrong_losses(losses_of([cluster, block], late), 2) == []
+    assert objections(losses_of([block, cluster, empty], late), 3) == []
+    assert objections(losses_of([cluster, block], late), 2) == []
 
 
 @pytest.mark.parametrize("how", ["own logit", "last logit"])
 def test_broken_losses_are_seen(how: str) -> None:
-    assert wrong_losses(losses_of([LOSSES[0], WRONG[how]], 0), 2)
+    assert objections(losses_of([LOSSES[0], WRONG[how]], 0), 2)
 
 
 def test_losses_of_a_device_that_never_comes() -> None:

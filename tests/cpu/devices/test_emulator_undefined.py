@@ -16,6 +16,7 @@ from softgen.strategies.variants import Variant
 from tests.helpers.emulator_helpers import (
     broken,
     input_of,
+    report_of,
     run_rows,
     source_of,
     written,
@@ -24,9 +25,7 @@ from tests.helpers.emulator_helpers import (
 
 def report(source: Source) -> str:
     """Return the report that stops `source`."""
-    with pytest.raises(EmulationError) as stopped:
-        run_rows(source, 2)
-    return str(stopped.value)
+    return report_of(source, 2)
 
 
 STORE = "\n  if (blockIdx.x < rows) y[blockIdx.x * kCols + threadIdx.x] = x[threadIdx.x];"

@@ -62,6 +62,19 @@ def test_results_of_several_placements() -> None:
         assert accuracy.ok, accuracy.message
 
 
+def test_a_warp_behind_the_last_row_does_nothing() -> None:
+    """Of 8 rows a warp, in blocks of four warps: what 16 rows take is twice what 8 do."""
+    problem = Problem.of("softmax", "float32", 48, layout=Strided(2))
+    source = render(Variant(problem, Warp.covering(problem, 4, 8, 2, 128)))
+    jobs = [Job(source, input_of(source, rows)) for rows in (8, 16)]
+    exchanges = []
+    for result in build([source]).run_counted(jobs):
+        assert not isinstance(result, EmulationError)
+        exchanges.append(result[1].exchanges)
+    few, many = exchanges
+    assert many == 2 * few > 0
+
+
 def test_results_of_rows_are_contiguous() -> None:
     source = source_of(2, function="softmax_lse")
     x = input_of(source, 6)

@@ -16,7 +16,7 @@ from softgen.source.render import Source, render
 from softgen.strategies.block import Block
 from softgen.strategies.split import Split
 from softgen.strategies.variants import Variant, parse_name
-from tests.helpers.emulator_helpers import broken, input_of, run_rows
+from tests.helpers.emulator_helpers import broken, input_of, report_of, run_rows
 from tests.helpers.single import check
 
 ROWS = 3
@@ -26,12 +26,6 @@ CHUNKS = 4
 def split(cols: int = 1000, dtype: str = "float32", reverse: bool = False) -> Source:
     """Return a kernel with chunks of 256 columns."""
     return render(Variant(Problem.of("softmax", dtype, cols), Split(2, 4, 64, 1, reverse)))
-
-
-def report(source: Source, rows: int = ROWS, **options: int | bool) -> str:
-    with pytest.raises(EmulationError) as stopped:
-        run_rows(source, rows, **options)
-    return str(stopped.value)
 
 
 @pytest.mark.parametrize("reverse", [False, True])
@@ -56,7 +50,7 @@ def test_a_pair_of_nan_is_not_mistaken_for_one_that_is_missing() -> None:
 
 def test_a_workspace_left_dirty() -> None:
     """Rows of four pairs of 8 bytes, then a counter for each row."""
-    text = report(broken(split(), "if (thread == 0) written[row] = 0;", ""))
+    text = report_of(broken(split(), "if (thread == 0) written[row] = 0;", ""))
     assert f"the launch left its workspace dirty: 3 of {36 * ROWS} bytes are not zero" in text
     assert f"the first is byte {8 * CHUNKS * ROWS}" in text
 
@@ -64,13 +58,13 @@ def test_a_workspace_left_dirty() -> None:
 def test_a_missing_reset_of_the_pairs() -> None:
     source = split()
     kept = broken(source, "row_parts[i] = {};", "if (row != 1 || i) row_parts[i] = {};")
-    text = report(kept)
+    text = report_of(kept)
     assert "the launch left its workspace dirty: 8 of 108 bytes are not zero" in text
     assert "the first is byte 32" in text
 
 
 def test_a_reset_before_others_have_read_leaves_them_spinning() -> None:
-    text = report(broken(split(), "!= kChunks - 1) return;", "!= 0) return;"))
+    text = report_of(broken(split(), "!= kChunks - 1) return;", "!= 0) return;"))
     assert (
         "a spin that never ends: thread 0 of block 7 waits for a change of workspace[byte" in text
     )
@@ -80,7 +74,7 @@ def test_a_reset_before_others_have_read_leaves_them_spinning() -> None:
 def test_a_spin_on_what_a_later_block_writes() -> None:
     source = split()
     late = broken(source, "const long long task = blockIdx.x;", LAST_BLOCK_FIRST)
-    text = report(late, seconds=20)
+    text = report_of(late, seconds=20)
     assert "a spin that never ends" in text
     assert "blocks start in order" in text
     assert "spin on workspace[byte" in text
@@ -109,14 +103,14 @@ def test_a_spin_that_another_thread_of_the_block_ends() -> None:
 
 def test_accesses_outside_of_the_workspace() -> None:
     counters = "reinterpret_cast<unsigned int*>(parts + rows * kChunks)"
-    text = report(broken(split(), counters, f"{counters} + rows"))
+    text = report_of(broken(split(), counters, f"{counters} + rows"))
     assert "past the end of workspace, whose last element is workspace[byte 107]" in text
-    before = report(broken(split(), counters, "reinterpret_cast<unsigned int*>(workspace) - 4"))
+    before = report_of(broken(split(), counters, "reinterpret_cast<unsigned int*>(workspace) - 4"))
     assert "before the start of workspace" in before
 
 
 def test_an_atomic_anywhere_else() -> None:
-    text = report(broken(split(), "written + row", "reinterpret_cast<unsigned int*>(y)"))
+    text = report_of(broken(split(), "written + row", "reinterpret_cast<unsigned int*>(y)"))
     assert "called an atomic at" in text
     assert "outside of the workspace and of shared memory" in text
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import datetime
 import importlib
@@ -9,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,8 @@ import torch.distributed as dist
 import softgen.distributed as sd
 from softgen.distributed import exchange, local
 from softgen.errors import InvalidValueError, NotSupportedError
-from tests.cpu.distributed.kernels import Kernels
-from tests.helpers.torch_calls import on_cpu
+from tests.cpu.distributed.world import process_on_cpu
+from tests.helpers.emulated_kernel import emulate
 
 INF, NAN = float("inf"), float("nan")
 WIDTHS = {2: (6, 8), 4: (3, 0, 7, 2)}
@@ -73,7 +74,7 @@ def same_bits(found: Any) -> None:
 
 def columns(rank: int, size: int, name: str) -> None:
     """softmax and log_softmax in every regime, with gradients; rows in pieces, too."""
-    Kernels().install()
+    process_on_cpu()
     whole = getattr(torch, name)
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         full = rows_of(size, dtype)
@@ -106,7 +107,7 @@ def columns(rank: int, size: int, name: str) -> None:
 
 def logsumexp(rank: int, size: int) -> None:
     """Logsumexp in every regime, +inf too, with the gradient."""
-    Kernels().install()
+    process_on_cpu()
     for dtype in (torch.float64, torch.float32, torch.bfloat16):
         full = rows_of(size, dtype)
         exact_x = full.double().requires_grad_()
@@ -138,7 +139,7 @@ def targets_of(full: Any, kind: Any) -> Any:
 
 def cross_entropy(rank: int, size: int) -> None:
     """Losses a row in every regime, and of all rows, with gradients."""
-    Kernels().install()
+    process_on_cpu()
     for dtype, kind in (
         (torch.float64, torch.int64),
         (torch.float32, torch.int32),
@@ -216,7 +217,7 @@ def exact_losses(
 
 def overwritten(rank: int, size: int) -> None:
     """Logits whose gradient takes their memory, where nobody else may read them."""
-    on_cpu(pytest.MonkeyPatch())
+    process_on_cpu()
     made = torch.Generator().manual_seed(1)
     hidden = torch.randn(5, 3, dtype=torch.float64, generator=made)
     weight = torch.randn(sum(WIDTHS[size]), 3, dtype=torch.float64, generator=made)
@@ -251,7 +252,7 @@ def overwritten(rank: int, size: int) -> None:
 
 def tokens(rank: int, size: int) -> None:
     """Log-probabilities of ids, one and several, at temperatures, with gradients."""
-    Kernels().install()
+    process_on_cpu()
     full = rows_of(size, torch.float32)
     rows, cols = full.shape[:-1], full.shape[-1]
     several = torch.arange(full[..., 0].numel() * 3).reshape(*rows, 3) * 4 % cols
@@ -296,7 +297,7 @@ def tokens(rank: int, size: int) -> None:
 
 def entropies(rank: int, size: int) -> None:
     """Entropies in every regime, at temperatures, alone and beside tokens, with gradients."""
-    Kernels().install()
+    process_on_cpu()
     rows = rows_of(size, torch.float32).shape[:-1]
     of_rows = torch.linspace(0.5, 2, 3).expand(rows)
     for dtype, temperature in (
@@ -380,9 +381,9 @@ def everyone(x: Any) -> list[Any]:
     return every
 
 
-def counted(rank: int, size: int) -> None:
-    """What each function sends: one all-gather forward, and an all-reduce back at most."""
-    Kernels().install()
+@contextlib.contextmanager
+def sending() -> Iterator[list[tuple[str, int]]]:
+    """Yield a list that gets what is sent from now on: by what, and how many bytes."""
     sent: list[tuple[str, int]] = []
     gather, reduce = exchange.all_gather, dist.all_reduce
 
@@ -394,7 +395,20 @@ def counted(rank: int, size: int) -> None:
         sent.append(("reduce", given.numel() * given.element_size()))
         return reduce(given, **options)
 
-    exchange.all_gather, dist.all_reduce = counted_gather, counted_reduce
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exchange, "all_gather", counted_gather)
+        patch.setattr(dist, "all_reduce", counted_reduce)
+        yield sent
+
+
+def counted(rank: int, size: int) -> None:
+    """What each function sends: one all-gather forward, and an all-reduce back at most."""
+    process_on_cpu()
+    with sending() as sent:
+        counts(rank, size, sent)
+
+
+def counts(rank: int, size: int, sent: list[tuple[str, int]]) -> None:
     full = rows_of(size, torch.float32)[0]
     x = mine(full, rank, size).requires_grad_()
     ids = torch.tensor([0, 4, 1])
@@ -448,7 +462,7 @@ def first(rank: int, size: int) -> int:
 
 def killed(rank: int, size: int) -> None:
     """A process that is killed between two calls: the others are told, long before a timeout."""
-    Kernels().install()
+    process_on_cpu()
     full = rows_of(size, torch.float32)[0]
     x = mine(full, rank, size)
     ids = torch.tensor([0, 4, 1])
@@ -468,7 +482,7 @@ def killed(rank: int, size: int) -> None:
 
 def absent(rank: int, size: int) -> None:
     """A process that lives and does not come: the others wait as long as their group says."""
-    Kernels().install()
+    process_on_cpu()
     x = mine(rows_of(size, torch.float32)[0], rank, size)
     group = dist.new_group(timeout=datetime.timedelta(seconds=2))
     sd.softmax(x, group=group)
@@ -487,7 +501,7 @@ def dtensors(rank: int, size: int) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
-    Kernels().install()
+    process_on_cpu()
     full = torch.randn(4, 2, 7, generator=torch.Generator().manual_seed(3))
     ids = torch.randint(0, 7, (4, 2), generator=torch.Generator().manual_seed(4))
     one = init_device_mesh("cpu", (size,))
@@ -539,7 +553,7 @@ def dtensors(rank: int, size: int) -> None:
 
 def emulated(rank: int, size: int, programs: Path) -> None:
     """The texts of the kernels on the emulator, forward and back."""
-    Kernels(programs).install()
+    emulate(process_on_cpu(), programs)
     full = rows_of(size, torch.float32)[:6, :, :12]
     target = targets_of(full, torch.int64)
     exact = full.double().requires_grad_()
@@ -582,7 +596,7 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden
     """The programs of docs/distributed.md and docs/tensor_parallel.md, on the CPU."""
     from torch.distributed.device_mesh import init_device_mesh
 
-    Kernels().install()
+    process_on_cpu()
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
     here = {
         'torch.device("cuda", int(os.environ["LOCAL_RANK"]))': 'torch.device("cpu")',
@@ -618,7 +632,7 @@ def page(rank: int, size: int, train: str, of_dtensor: str, step: str, of_hidden
 
 def megatron(rank: int, size: int, function: str, step: str, without_logits: str) -> None:
     """The functions of docs/megatron.md, beside Megatron's formulas in plain operations."""
-    on_cpu(pytest.MonkeyPatch())
+    process_on_cpu()
     made = torch.Generator().manual_seed(1)
     hidden, every = torch.randn(7, 3, 5, generator=made), torch.randn(8 * size, 5, generator=made)
     here, group = every.chunk(size)[rank], dist.new_group()
@@ -706,7 +720,7 @@ def vocabulary_parallel(rank: int, size: int, folder: Path) -> None:
 
     sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "examples"))
     example: Any = importlib.import_module("vocabulary_parallel")
-    Kernels().install()
+    process_on_cpu()
     mesh, text = init_device_mesh("cpu", (size,)), example.text_of(20_000)
     results = example.compare(mesh, example.SMALL, 3, text)
     if rank == 0:

@@ -14,11 +14,10 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import softgen.distributed as sd
 import softgen.torch
-from softgen.distributed import exchange
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
-from tests.cpu.distributed.bodies import close, same_bits
-from tests.cpu.distributed.kernels import Kernels
-from tests.helpers.torch_calls import on_cpu
+from tests.cpu.distributed.bodies import close, same_bits, sending
+from tests.cpu.distributed.world import process_on_cpu
+from tests.helpers.emulated_kernel import emulate
 
 # How many classes each process has: uneven, none, and more than a tile of products.
 SHARDS: dict[int, list[tuple[int, ...]]] = {
@@ -76,7 +75,7 @@ def factors(loss: Any) -> Any:
 
 def all_of_it(rank: int, size: int) -> None:
     """All checks of this file but those of compiled calls and of the kernels' texts."""
-    Kernels().install()
+    process_on_cpu()
     for widths in SHARDS[size]:
         as_one_process(rank, widths, dist.new_group())
     counted(rank, size)
@@ -123,23 +122,11 @@ def as_one_process(rank: int, widths: tuple[int, ...], group: Any) -> None:
 
 def counted(rank: int, size: int) -> None:
     """What is sent: what cross_entropy sends of each chunk, and the gradient of hidden states."""
-    sent: list[tuple[str, int]] = []
-    gather, reduce = exchange.all_gather, dist.all_reduce
-
-    def counted_gather(every: Any, given: Any, **options: Any) -> Any:
-        sent.append(("gather", given.numel() * given.element_size()))
-        return gather(every, given, **options)
-
-    def counted_reduce(given: Any, **options: Any) -> Any:
-        sent.append(("reduce", given.numel() * given.element_size()))
-        return reduce(given, **options)
-
     layer = Layer(4 * size)
     x, weight = layer.x.requires_grad_(), layer.weight.chunk(size)[rank].requires_grad_()
     chunks = [("gather", 12 * rows) for rows in (10, 10, 4)]
     of_x = ("reduce", layer.x.numel() * 4)
-    vars(exchange)["all_gather"], vars(dist)["all_reduce"] = counted_gather, counted_reduce
-    try:
+    with sending() as sent:
         for reduction, given, forward, backward in (
             ("mean", x, [*chunks, of_x], []),
             ("none", x, chunks, [of_x]),
@@ -152,13 +139,11 @@ def counted(rank: int, size: int) -> None:
             sent.clear()
             loss.sum().backward()
             assert sent == backward
-    finally:
-        vars(exchange)["all_gather"], vars(dist)["all_reduce"] = gather, reduce
 
 
 def taken(rank: int, size: int) -> None:
     """What softgen.torch takes beside: against float64, and against one process."""
-    on_cpu(pytest.MonkeyPatch())
+    process_on_cpu()
     for widths, dtype in itertools.product(SHARDS[size], BOUNDS):
         here, layer = slice(sum(widths[:rank]), sum(widths[: rank + 1])), Layer(sum(widths), dtype)
         bias, weights = layer.beside()
@@ -379,7 +364,7 @@ def refused() -> None:
 
 def emulated(rank: int, size: int, programs: Path) -> None:
     """The texts of the kernels on the emulator."""
-    Kernels(programs).install()
+    emulate(process_on_cpu(), programs)
     layer = Layer(12)
     loss, dx, dweight = layer.right("mean", 0.25, 1e-3)
     x, weight = layer.x.requires_grad_(), layer.weight.chunk(size)[rank].requires_grad_()

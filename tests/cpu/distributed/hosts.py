@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from softgen.devices.emulator import Job, build
 from softgen.devices.emulator.shard import Shard
-from softgen.distributed import direct, local, operators, tuned
+from softgen.distributed import direct, operators, tuned
 from softgen.problems.arch import arch_named
 from softgen.problems.layouts import FIRST
-from softgen.problems.operands import Extent, Operand
-from softgen.problems.storage import storage_dtype
 from softgen.source.render import Source
 from softgen.strategies.select import untimed
-from tests.cpu.distributed.kernels import NAMES, Kernels
+from tests.cpu.distributed.world import process_on_cpu
+from tests.helpers.driver import FakeKernel
+from tests.helpers.emulated_kernel import in_storage
 
 ROWS, ROOM = 8, 8
 WIDE = 150  # columns from which on no kernel holds a shard, here
@@ -40,7 +39,7 @@ class Host:
         self.size = size
         self.launched: list[list[str]] = [[] for _ in range(size)]
         self._barrier = threading.Barrier(size)
-        self._jobs: dict[int, tuple[Job, list[int]]] = {}
+        self._jobs: dict[int, tuple[Job, list[Any]]] = {}
         self._told: dict[int, tuple[float, ...]] = {}
         self._sums: dict[int, Any] = {}
 
@@ -63,21 +62,21 @@ class Host:
     def run(self, rank: int, source: Source, words: list[int], rows: int) -> None:
         """Launch, as process `rank`, and return when the results are in memory."""
         problem = source.variant.problem
-        given = dict(zip(problem.operands, words, strict=True))
-        inputs = [_array(o, given[o], rows, problem.cols) for o in problem.inputs]
-        first = next((given[o] for o in problem.layout_numbers if o.name == FIRST), 0)
-        shard = Shard(rank, self.size, ROOM, first=first)
-        job = Job(source, inputs[0].reshape(rows, -1), tuple(inputs[1:]), shard=shard)
-        self._jobs[rank] = job, [given[o] for o in problem.results]
+        given = dict(zip((each.name for each in problem.operands), words, strict=True))
+        memory = functools.partial(FakeKernel(problem).memory, given=given, rows=rows)
+        x, *others = (in_storage(memory(each), each.dtype) for each in problem.inputs)
+        shard = Shard(rank, self.size, ROOM, first=given.get(FIRST, 0))
+        job = Job(source, x.reshape(rows, -1), tuple(others), shard=shard)
+        self._jobs[rank] = job, [memory(each) for each in problem.results]
         self.launched[rank].append(source.name)
         self._barrier.wait(60)
         if rank == 0:
             jobs = [self._jobs[i] for i in range(self.size)]
             found, late = build([job.source for job, _ in jobs]).run_sharded([j for j, _ in jobs])
             assert set(late) == {-1}
-            for (_, addresses), results in zip(jobs, found, strict=True):
-                for address, result in zip(addresses, results, strict=True):
-                    ctypes.memmove(address, np.ascontiguousarray(result).ctypes.data, result.nbytes)
+            for (_, memories), results in zip(jobs, found, strict=True):
+                for memory, result in zip(memories, results, strict=True):
+                    memory[...] = result.view(memory.dtype)
         self._barrier.wait(60)
 
 
@@ -118,22 +117,9 @@ class Group:
     """A process group."""
 
 
-def _array(operand: Operand, word: int, rows: int, cols: int) -> Any:
-    """Return a copy of what lies at an address, or a number from its bits."""
-    kind = np.dtype(storage_dtype(operand.dtype))
-    if operand.extent is Extent.NUMBER:
-        bits = np.array([word], np.uint64)
-        return bits.view(kind)[0].reshape(())
-    shape = operand.shape(rows, cols)
-    memory = (ctypes.c_char * (int(np.prod(shape)) * kind.itemsize)).from_address(word)
-    return np.frombuffer(bytes(memory), kind).reshape(shape)
-
-
 def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what runs a function of (exchange, rank) in each of some processes, and the host."""
-    mine = Kernels()
-    for name in NAMES:
-        monkeypatch.setattr(local, name, getattr(mine, name))
+    process_on_cpu(monkeypatch)
     monkeypatch.setenv("SOFTGEN_TUNE", "off")
     monkeypatch.setattr(tuned, "arch_of", lambda device: arch_named("sm_90"))
     monkeypatch.setattr(tuned, "environment", lambda device: {"device": "a test"})
@@ -143,7 +129,6 @@ def processes(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(direct.Direct, "total", lambda self, sums: here.host.total(here.rank, sums))
     monkeypatch.setattr(operators, "exchange_named", lambda name, x: here.exchange)
     monkeypatch.setattr(direct, "on", lambda x: torch.no_grad())
-    monkeypatch.setattr("torch._C._cuda_getCurrentRawStream", lambda device: 0, raising=False)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(direct, "compile_source", loaded)
     monkeypatch.setattr(tuned, "compile_many", lambda sources: map(loaded, sources))

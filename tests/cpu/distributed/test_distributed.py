@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from softgen.call.kernels import INVARIANT
 from softgen.distributed import local
 from softgen.errors import InvalidTypeError, InvalidValueError, NotSupportedError
 from tests.helpers.ranks import run_ranks
@@ -117,6 +118,39 @@ def test_dtensors_and_models_of_softgen_torch(bodies: Any, tmp_path: Path) -> No
 )
 def test_few_rows_are_cut_where_packs_start(rows: int, cols: int, pieces: int) -> None:
     assert local.pieces_of(rows, cols) == pieces
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_shard_without_columns_changes_nothing(dtype: str, bodies: Any) -> None:
+    """Its pair is (-inf, 0): a maximum of 0 would stand above that of rows far below it."""
+    torch = bodies.torch
+    x, target = torch.zeros(2, 0, dtype=getattr(torch, dtype)), torch.zeros(2, dtype=torch.int64)
+    none, zeros, any_other = ([number] * 2 for number in (-math.inf, 0.0, math.inf))
+    for found, wanted in (
+        (local.pair(x, None), (none, zeros)),
+        (local.entropy_of(x, None), (zeros, none)),
+        ((local.lse_of(x),), (none,)),
+        (local.targets_of(x, target, 0, -100), (none, zeros, any_other)),
+    ):
+        assert [each.tolist() for each in found] == list(wanted)
+        assert {each.dtype for each in found} == {x.dtype}
+
+
+def test_what_merges_parts_is_one_kernel_that_nobody_times(
+    bodies: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Processes that timed each their own might add up in different orders."""
+    torch = bodies.torch
+    world = importlib.import_module("tests.helpers.torch_calls").on_cpu(monkeypatch)
+    monkeypatch.setenv("SOFTGEN_TUNE", "force")
+    parts, target = torch.ones(4, 3), torch.zeros(4, dtype=torch.int64)
+    local.merge(parts, parts)
+    local.merge_lse(parts)
+    local.merge_losses(parts, parts, parts[:, 0].contiguous(), target, -100, 0.0)
+    assert world.launches == ["merge", "logsumexp", "merge_losses"]
+    assert world.modes == [INVARIANT] * 3
+    local.logsumexp(parts)  # of a process's own columns
+    assert world.modes[3:] == ["force"]
 
 
 @pytest.mark.parametrize("by_row", [False, True])

@@ -75,6 +75,16 @@ def groups(monkeypatch: pytest.MonkeyPatch) -> list[Group]:
 
 
 @pytest.fixture
+def two_gpus(groups: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process of a group sees two GPUs, and has the first of them."""
+    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr(direct, "_uuid", lambda gpu: f"GPU-{gpu}")
+    monkeypatch.setattr("torch.cuda.can_device_access_peer", lambda one, other: True)
+    monkeypatch.setattr(direct, "Mailboxes", Boxes)
+
+
+@pytest.fixture
 def asked(groups: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Return the groups whose processes were asked, and what this one said; none is hindered."""
     found: list[tuple[str, str]] = []
@@ -147,27 +157,20 @@ def test_while_a_stream_is_captured_nobody_is_asked(
     ],
     ids=["all can", "unwilling", "hosts", "one GPU", "by two numbers", "each its own", "7", "more"],
 )
-@pytest.mark.usefixtures("groups")
+@pytest.mark.usefixtures("two_gpus")
 def test_what_processes_answer_decides_for_all(
     answers: list[Any], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This process sees two GPUs, and has the first of them."""
-
     def gather(every: list[Any], mine: Any, group: Any) -> None:
         every[:] = answers if isinstance(mine, tuple) else [mine, ""]
 
     monkeypatch.setattr("torch.distributed.all_gather_object", gather)
-    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr(direct, "_uuid", lambda gpu: f"GPU-{gpu}")
-    monkeypatch.setattr("torch.cuda.can_device_access_peer", lambda one, other: True)
-    monkeypatch.setattr(direct, "Mailboxes", Boxes)
     told = direct.obstacle(None, "")
     assert said in told
     assert bool(said) == bool(told)
 
 
-@pytest.mark.usefixtures("groups")
+@pytest.mark.usefixtures("two_gpus")
 def test_memory_that_one_process_cannot_share_is_told_by_all(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,11 +183,6 @@ def test_memory_that_one_process_cannot_share_is_told_by_all(
         every[:] = answers[len(rounds) - 1]
 
     monkeypatch.setattr("torch.distributed.all_gather_object", gather)
-    monkeypatch.setattr("torch.cuda.current_device", lambda: 0)
-    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
-    monkeypatch.setattr(direct, "_uuid", lambda gpu: f"GPU-{gpu}")
-    monkeypatch.setattr("torch.cuda.can_device_access_peer", lambda one, other: True)
-    monkeypatch.setattr(direct, "Mailboxes", Boxes)
     assert direct.obstacle(None, "") == "no memory"
     assert rounds[1:] == ["", ""]
 

@@ -1,9 +1,8 @@
-"""softgen.distributed.on_cupy with NumPy's arrays for CuPy's, and threads for processes."""
+"""softgen.distributed.on_cupy on the arrays of helpers/cupy_calls.py, and threads for processes."""
 
 from __future__ import annotations
 
 import functools
-import importlib
 import subprocess
 import sys
 import threading
@@ -13,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.distributed import local, on_cupy
+from softgen.distributed import gathered, local, on_cupy
 from softgen.errors import InvalidTypeError, InvalidValueError
+from tests.helpers.cupy_calls import CupyArray, cupy_array, zeros
+from tests.helpers.cupy_calls import on_cupy as calls_on_cupy
 
 INF, NAN = float("inf"), float("nan")
 WIDTHS = (5, 0, 8)
@@ -44,32 +45,26 @@ class Ranks:
         return every
 
 
+class OnArrays:
+    """NumPy's functions in the place of CuPy's, whose arrays they return."""
+
+    ndarray = CupyArray
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if isinstance(found, type):
+            return found
+        return lambda *given, **options: found(*given, **options).view(CupyArray)
+
+
 @pytest.fixture
-def numpys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NumPy in CuPy's place, and the kernels' references."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    kernels = importlib.import_module("tests.cpu.distributed.kernels")
-    monkeypatch.setattr(on_cupy, "_cupy", lambda: np)
-    monkeypatch.setattr(
-        on_cupy, "arithmetic_of", lambda x: "float64" if x.dtype == np.float64 else "float32"
-    )
-
-    def of_numpy(run: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any) -> Any:
-            tensors = [torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in given]
-            found = run(*tensors)
-            return tuple(a.numpy() for a in found) if isinstance(found, tuple) else found.numpy()
-
-        return call
-
-    mine = kernels.Kernels()
-    for name in kernels.NAMES:
-        monkeypatch.setattr(local, name, of_numpy(getattr(mine, name)))
-    finish = local.finish
-    monkeypatch.setattr(
-        *(local, "finish"),
-        lambda x, m, d, log, dtype: finish(x, m, d, log, dtype and getattr(torch, dtype)),
-    )
+def cupys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """softgen's calls on CuPy's arrays, and what is asked of CuPy itself."""
+    calls_on_cupy(monkeypatch)
+    module = OnArrays()
+    monkeypatch.setattr(on_cupy, "_cupy", lambda: module)
+    for each in (local, gathered):
+        monkeypatch.setattr(each, "module_of", lambda x: module)
 
 
 def on_all(run: Callable[[Any, Any], Any], x: Any) -> list[Any]:
@@ -80,7 +75,7 @@ def on_all(run: Callable[[Any, Any], Any], x: Any) -> list[Any]:
     ends = np.cumsum(WIDTHS)
 
     def one(rank: int) -> None:
-        shard = np.ascontiguousarray(x[..., ends[rank] - WIDTHS[rank] : ends[rank]])
+        shard = cupy_array(x[..., ends[rank] - WIDTHS[rank] : ends[rank]])
         with np.errstate(all="ignore"):
             found[rank] = run(shard, Ranks(rank, shared, barrier))
 
@@ -117,7 +112,7 @@ def losses_of(target: Any, reduction: str, shard: Any, comm: Any) -> Any:
     return on_cupy.cross_entropy(shard, target, comm, reduction=reduction)
 
 
-@pytest.mark.usefixtures("numpys")
+@pytest.mark.usefixtures("cupys")
 def test_each_function_is_that_of_whole_rows() -> None:
     x = rows()
     log_p, lse = exact_of(x)
@@ -132,7 +127,7 @@ def test_each_function_is_that_of_whole_rows() -> None:
     close(np.concatenate(double, -1), np.exp(log_p), 1e-13, 1e-13)
     for each in on_all(lambda shard, comm: on_cupy.logsumexp(shard, comm, keepdim=True), x):
         close(each[..., 0], lse, 3e-6, 3e-6)
-    ids = np.arange(12).reshape(6, 2) % sum(WIDTHS)
+    ids = cupy_array(np.arange(12).reshape(6, 2) % sum(WIDTHS))
     at = np.take_along_axis(log_p, ids[..., None], -1)[..., 0]
     at[0, 0] = NAN  # of an id that nobody has
     ids[0, 0] = 99
@@ -156,9 +151,9 @@ def test_each_function_is_that_of_whole_rows() -> None:
             assert each.dtype == "float32", reduction
 
 
-@pytest.mark.usefixtures("numpys")
+@pytest.mark.usefixtures("cupys")
 def test_pairs_are_all_that_is_sent_and_columns_are_asked_for_once() -> None:
-    x, ids = rows(), np.zeros((6, 2, 3), "int64")
+    x, ids = rows(), cupy_array(np.zeros((6, 2, 3), "int64"))
 
     def run(shard: Any, comm: Any) -> list[int]:
         on_cupy.softmax(shard, comm)
@@ -172,28 +167,28 @@ def test_pairs_are_all_that_is_sent_and_columns_are_asked_for_once() -> None:
     assert on_all(run, x) == [[24, 12, 1, 60, 60, 10]] * 3
 
 
-@pytest.mark.usefixtures("numpys")
+@pytest.mark.usefixtures("cupys")
 def test_bad_input_is_told_what_is_wrong() -> None:
-    x = np.zeros((2, 3), "float32")
+    x, target = zeros(2, 3), cupy_array(np.zeros(2, "int64"))
     with pytest.raises(InvalidTypeError, match="takes CuPy arrays, got list"):
         on_cupy.softmax([1.0], None)
     with pytest.raises(InvalidValueError, match="along its last axis"):
         on_cupy.softmax(x[0, 0, None].reshape(()), None)
     with pytest.raises(InvalidValueError, match=r"shape of x's rows, \(2,\), got \(3,\)"):
-        on_cupy.cross_entropy(x, np.zeros(3, "int64"), None)
+        on_cupy.cross_entropy(x, cupy_array(np.zeros(3, "int64")), None)
     with pytest.raises(InvalidValueError, match="or one axis more"):
-        on_cupy.token_log_probs(x, np.zeros((3, 1), "int64"), None)
+        on_cupy.token_log_probs(x, cupy_array(np.zeros((3, 1), "int64")), None)
     with pytest.raises(InvalidTypeError, match="int32 or int64, got float32"):
         on_cupy.cross_entropy(x, x[:, 0], None)
     with pytest.raises(InvalidTypeError, match=r"ids must be a CuPy array .* got list"):
         on_cupy.token_log_probs(x, [0, 1], None)
     with pytest.raises(InvalidValueError, match="did you mean"):
-        on_cupy.cross_entropy(x, np.zeros(2, "int64"), None, reduction="means")
+        on_cupy.cross_entropy(x, target, None, reduction="means")
     with pytest.raises(InvalidTypeError, match=r"ignore_index must be an int, got 1\.5"):
-        on_cupy.cross_entropy(x, np.zeros(2, "int64"), None, ignore_index=1.5)  # type: ignore[arg-type]
+        on_cupy.cross_entropy(x, target, None, ignore_index=1.5)  # type: ignore[arg-type]
     for run in (on_cupy.cross_entropy, on_cupy.token_log_probs):
         with pytest.raises(InvalidValueError, match="first column, 0 or above, got -1"):
-            run(x, np.zeros(2, "int64"), None, offset=-1)
+            run(x, target, None, offset=-1)
 
 
 def test_it_needs_no_pytorch() -> None:

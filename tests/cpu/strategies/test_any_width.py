@@ -14,8 +14,8 @@ from softgen.problems.numerics import check, encode, other_inputs
 from softgen.problems.problem import MAX_INT32_COLS, Problem
 from softgen.source.render import Source, render
 from softgen.strategies.variants import Variant, candidates, parse_name
-from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import cli, ok
+from tests.helpers.emulator_helpers import objections
 
 WIDTHS = (1, 2, 7, 31, 32, 33, 255, 256, 257, 1000, 4099)
 
@@ -77,8 +77,7 @@ def test_one_text_computes_each_width(strategy: str, function: str, dtype: str) 
 def test_regimes_with_targets_ids_and_hooks(
     strategy: str, function: str, hooks: tuple[str, ...]
 ) -> None:
-    (verdicts,) = on_emulator([source_of(function, "float32", strategy, *hooks)])
-    assert [each.objection for each in verdicts if each.objection] == []
+    assert objections([source_of(function, "float32", strategy, *hooks)]) == []
 
 
 def test_no_row_is_shared_by_parts_whose_size_is_a_constant() -> None:

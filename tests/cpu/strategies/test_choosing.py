@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import Job, build, run_each
+from softgen.devices.emulator import Job, run_each
 from softgen.errors import EmulationError
 from softgen.problems.arch import DEFAULT_ARCH, arch_named
 from softgen.problems.numerics import check, encode, other_inputs
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.choice import Choice
+from softgen.strategies.safe import Safe
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.warp import Warp
-from softgen.verify.emulated import on_emulator
-from tests.helpers.emulator_helpers import broken
+from tests.helpers.emulator_helpers import broken, objections, right_of
 
 ARCH = arch_named(DEFAULT_ARCH)
 K8 = "topk_softmax_k8"
@@ -113,8 +114,7 @@ def test_what_is_broken_is_seen(
     name: str, dtype: str, cols: int, choice: str, old: str, new: str
 ) -> None:
     source = render(select(Problem.of(name, dtype, cols), 64, ARCH, choice))
-    (verdicts,) = on_emulator([broken(source, old, new)])
-    assert any(verdict.objection for verdict in verdicts)
+    assert objections([broken(source, old, new)])
 
 
 OF_PACKS = f"{K8}_bf16_256_warp_p8_c64_g4_r1_b128_pk"
@@ -144,8 +144,7 @@ OF_FEW_PACKS = f"{K8}_bf16_64_warp_p8_c8_g8_r1_b128_pk"
     ],
 )
 def test_what_is_broken_in_merges_is_seen(name: str, old: str, new: str) -> None:
-    (verdicts,) = on_emulator([broken(render(parse_name(name)), old, new)])
-    assert any(verdict.objection for verdict in verdicts)
+    assert objections([broken(render(parse_name(name)), old, new)])
 
 
 @pytest.mark.parametrize("cols", [64, 96, 160, 256, 384])
@@ -163,14 +162,9 @@ def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
     x[5, 1::2] = 0.0
     given = encode(x, problem.dtype)
     rest = other_inputs(given, problem)
-    sources = [render(Variant(problem, setting)) for setting in sorted(settings, key=str)]
-    jobs = [Job(source, given, rest) for source in sources]
-    ids = set()
-    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
-        assert not isinstance(result, EmulationError), result
-        accuracy = check(result[0], (given, *rest), problem)
-        assert accuracy.ok, f"{job.source.name}: {accuracy.message}"
-        ids.add(result[0][1][[0, 1, 4, 5, 6, 7, 8]].tobytes())
+    variants = [Variant(problem, setting) for setting in sorted(settings, key=str)]
+    found = right_of([Job(render(variant), given, rest) for variant in variants])
+    ids = {results[1][[0, 1, 4, 5, 6, 7, 8]].tobytes() for _, results in found}
     assert len(ids) == 1
     assert any(setting.chooses_packs(problem) for setting in settings)
 
@@ -191,6 +185,23 @@ def test_all_settings_of_packs_choose_the_same(dtype: str, cols: int) -> None:
 def test_who_has_what_of_a_choice(k: int, dtype: str, lanes: int, choice: Choice) -> None:
     problem = Problem.of(f"topk_softmax_k{k}", dtype, 64)
     assert Choice.of(problem, Warp.covering(problem, 2, lanes)) == choice
+
+
+@pytest.mark.parametrize("sigmoid", ["", "_sigmoid"])
+@pytest.mark.parametrize("scale", [-2.5, 0.0])
+def test_a_gradient_of_weights_by_a_scale_of_0_and_below(scale: float, sigmoid: str) -> None:
+    """By 0 all weights are 0, and so is what they have of x."""
+    problem = Problem.of(f"topk_softmax_backward_k8{sigmoid}_norm", "float32", 33)
+    source = render(Variant(problem, Safe(64)))
+    x = np.random.default_rng(8).standard_normal((9, 33)).astype(np.float32)
+    weights, ids, upstream, of_weights = other_inputs(x, problem)
+    rest: tuple[Any, ...] = (weights * (scale / of_weights), ids, upstream, np.float32(scale))
+    found = run_each(source, x, others=rest)
+    if scale:
+        accuracy = check(found, (x, *rest), problem)
+        assert accuracy.ok, accuracy.message
+    else:
+        assert not found[0].any()  # nor is any NaN
 
 
 def test_zeros_of_both_signs_in_packs() -> None:

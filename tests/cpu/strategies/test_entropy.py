@@ -18,10 +18,8 @@ from softgen.source.render import Source, render
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
-from softgen.strategies.variants import candidates
-from softgen.verify.emulated import on_emulator
 from tests.helpers.cli_helpers import ok
-from tests.helpers.emulator_helpers import broken
+from tests.helpers.emulator_helpers import best_of_each, broken, objections
 
 ARCH = arch_named("sm_90")
 STRATEGIES = {kind.name for kind in all_strategies() if Feature.DOTS in kind.takes}
@@ -31,17 +29,7 @@ ENDS = ("scale", "lengthsi32", "causal", "sinkf16")
 
 def sources(name: str, cols: int, dtype: str, hooks: tuple[str, ...]) -> dict[str, Source]:
     """Return the best guess of every strategy that computes it."""
-    problem = Problem.of(name, dtype, cols, hooks=hooks)
-    found = {}
-    for kind in all_strategies():
-        for variant in candidates(problem, 64, ARCH, kind.name):
-            found[kind.name] = render(variant)
-            break
-    return found
-
-
-def objections(given: list[Source]) -> list[str]:
-    return [v.objection for verdicts in on_emulator(given) for v in verdicts if v.objection]
+    return best_of_each(Problem.of(name, dtype, cols, hooks=hooks))
 
 
 def test_rows_are_of_every_strategy_but_those_of_columns_and_lessons() -> None:

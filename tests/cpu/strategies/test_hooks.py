@@ -23,7 +23,7 @@ from softgen.source.render import Source, render
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.variants import Variant, candidates, parse_name
 from softgen.strategies.winners import fitting, winner
-from tests.helpers.emulator_helpers import broken
+from tests.helpers.emulator_helpers import broken, outcomes, right_of, wrong_of
 
 ARCH = arch_named("sm_90")
 ROWS = 14
@@ -73,14 +73,7 @@ def objections(sources: Sequence[Source], values: Sequence[Sequence[Any]] = ()) 
             pairs = zip(values[i], problem.hook_operands, strict=True)
             given = tuple(encode(value, operand.dtype) for value, operand in pairs)
         jobs.append(Job(source, rows_of(source.variant, rows), given))
-    found = []
-    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
-        name, problem = job.source.name, job.source.variant.problem
-        if isinstance(result, EmulationError):
-            found.append(f"{name}: {result}")
-        elif not (accuracy := check(result[0], job.inputs, problem)).ok:
-            found.append(f"{name}: {accuracy.message}")
-    return found
+    return wrong_of(jobs)
 
 
 def test_every_hook_alone() -> None:
@@ -399,9 +392,8 @@ def test_dropout_of_a_pack_that_begins_before_the_first_row() -> None:
         for seed in range(4)
         for offset in (1, 2, 3)
     ]
-    for job, found in zip(jobs, build([source]).run_counted(jobs), strict=True):
-        assert not isinstance(found, EmulationError)
-        assert check(found[0], job.inputs, problem).ok, (job.others[1], job.x_offset)
+    for job, _, told in outcomes(jobs):
+        assert told == "", (job.others[1], job.x_offset)
 
 
 def test_a_row_of_nan_stays_nan_where_elements_are_dropped() -> None:
@@ -409,17 +401,13 @@ def test_a_row_of_nan_stays_nan_where_elements_are_dropped() -> None:
     variants = [variant_of("dropout", each) for each in SETTINGS]
     variants.append(variant_of("sinkf32_dropout", "block8"))
     variants.append(variant_of("zeroempty_outscale_dropout", "warp"))
-    sources = [render(variant) for variant in variants]
-    jobs = []
-    for source in sources:
-        problem = source.variant.problem
-        jobs.append(Job(source, rows_of(source.variant), hook_examples(problem, ROWS)))
-    for job, result in zip(jobs, build(sources).run_counted(jobs), strict=True):
-        assert not isinstance(result, EmulationError), result
-        problem = job.source.variant.problem
-        accuracy = check(result[0], job.inputs, problem)
-        assert accuracy.ok, f"{job.source.name}: {accuracy.message}"
-        y = decode(result[0][0], problem.out_dtype)
+    jobs = [
+        Job(render(variant), rows_of(variant), hook_examples(variant.problem, ROWS))
+        for variant in variants
+    ]
+    for job, (stored,) in right_of(jobs):
+        problem = job.problem
+        y = decode(stored, problem.out_dtype)
         assert np.isnan(y[3]).all()
         assert np.isnan(y[5]).all() == (len(problem.hooks) == 1)
         assert np.isfinite(y[[0, 7]]).all()

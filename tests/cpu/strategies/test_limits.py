@@ -7,10 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from softgen.call.merge import merge
-from softgen.devices.emulator import Job, Results, build
-from softgen.errors import EmulationError
+from softgen.devices.emulator import Job, Results
 from softgen.problems.dtypes import DType
-from softgen.problems.numerics import Storage, check, decode, encode, other_inputs
+from softgen.problems.numerics import Storage, decode, encode, other_inputs
 from softgen.problems.operands import Limit
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
@@ -18,6 +17,7 @@ from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
 from softgen.strategies.online import Online
 from softgen.strategies.variants import Variant
+from tests.helpers.emulator_helpers import outcomes
 
 FUNCTIONS = (
     "cross_entropy",
@@ -103,12 +103,10 @@ def test_a_sure_row_passes_no_limit() -> None:
     inputs = [sure(source.variant.problem) for source in kernels]
     jobs = [Job(s, x, rest_of(s.variant.problem, x)) for s, x in zip(kernels, inputs, strict=True)]
     wrong = []
-    for job, found in zip(jobs, build(kernels).run_counted(jobs), strict=True):
-        assert not isinstance(found, EmulationError), found
-        source = job.source
-        wrong += passing(source, job.inputs, found[0])
-        accuracy = check(found[0], job.inputs, source.variant.problem)
-        wrong += [f"{source.name}: {accuracy.message}"] * (not accuracy.ok)
+    for job, results, told in outcomes(jobs):
+        assert results is not None, told
+        wrong += passing(job.source, job.inputs, results)
+        wrong += [told] if told else []
     assert wrong == []
 
 

@@ -11,7 +11,12 @@ from softgen.problems.arch import arch_named
 from softgen.problems.problem import Problem
 from softgen.strategies.block import Block
 from softgen.strategies.cluster import Cluster
-from softgen.strategies.launch import Launch, blocks_per_multiprocessor
+from softgen.strategies.launch import (
+    Launch,
+    blocks_in_registers,
+    blocks_per_multiprocessor,
+    resident_blocks,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,35 @@ from softgen.strategies.launch import Launch, blocks_per_multiprocessor
 def test_blocks(arch: str, threads: int, registers: int, shared: int, blocks: int) -> None:
     launch = Launch(threads, 1, shared)
     assert blocks_per_multiprocessor(launch, registers, shared, arch_named(arch)) == blocks
+
+
+@pytest.mark.parametrize(
+    ("arch", "registers", "threads", "blocks"),
+    [
+        ("sm_90", 16, 256, 8),  # 2048 threads, though registers are for 16 blocks
+        ("sm_75", 32, 256, 4),  # 1024 threads
+        ("sm_90", 33, 256, 6),  # 65536 / (40 * 256)
+        ("sm_90", 16, 64, 16),  # the fewest that any SM holds
+        ("sm_90", 255, 1024, 1),  # does not fit
+    ],
+)
+def test_blocks_by_registers(arch: str, registers: int, threads: int, blocks: int) -> None:
+    assert blocks_in_registers(registers, threads, arch_named(arch)) == blocks
+
+
+@pytest.mark.parametrize(
+    ("arch", "shared", "threads", "blocks"),
+    [
+        ("sm_90", 0, 256, 8),  # 2048 threads
+        ("sm_86", 0, 256, 6),  # 1536 threads
+        ("sm_90", 75 * 1024, 256, 3),  # 228 KiB / (75 + 1)
+        ("sm_90", 76 * 1024, 256, 2),
+        ("sm_80", 40 * 1024, 256, 4),  # 164 KiB / (40 + 1)
+        ("sm_90", 228 * 1024, 256, 1),  # does not fit
+    ],
+)
+def test_blocks_by_shared_memory(arch: str, shared: int, threads: int, blocks: int) -> None:
+    assert resident_blocks(shared, threads, arch_named(arch)) == blocks
 
 
 @pytest.mark.parametrize(("arch", "most"), [("sm_90", 16), ("sm_75", 8)])

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from softgen.devices.emulator import run
-from softgen.errors import EmulationError, IllegalVariantError
+from softgen.errors import IllegalVariantError
 from softgen.problems.arch import KNOWN, Arch, arch_named
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.shared import ASYNC, BULK, PLAIN, Shared
 from softgen.strategies.variants import Variant, candidates, parse_name
-from tests.helpers.emulator_helpers import broken, input_of, run_rows
+from tests.helpers.emulator_helpers import broken, input_of, report_of
 from tests.helpers.single import check
 
 H200 = arch_named("sm_90")
@@ -31,9 +31,7 @@ def shared(copy: int, stages: int = 1, problem: Problem = KIBI) -> Source:
 
 
 def report(source: Source, rows: int = 11) -> str:
-    with pytest.raises(EmulationError) as stopped:
-        run_rows(source, rows, grid=2)
-    return str(stopped.value)
+    return report_of(source, rows, grid=2)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problems.arch import KNOWN, MAX_GRID, Arch, arch_named
 from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Columns
 from softgen.problems.problem import Problem
 from softgen.source.render import strategy_template
 from softgen.strategies.base import TRIGGERS, TRIGGERS_FIRST, WAITS, Strategy
@@ -258,6 +260,32 @@ def test_the_best_guess_comes_first(
         if isinstance(setting, Warp | Online)
     ]
     assert scores == sorted(scores)
+
+
+@pytest.mark.parametrize("rows", [8, 4096])
+@pytest.mark.parametrize(
+    ("strategy", "problem"),
+    [
+        ("block", KIBI),
+        ("cluster", Problem.of("softmax", "bfloat16", 32000)),
+        ("cluster", Problem.of("softmax", "bfloat16", 32000, layout="sharded")),
+        ("columns", Problem.of("softmax", "float32", 1000, layout=Columns(64))),
+        ("columns", Problem.of("softmax", "float64", 1000, layout=Columns(64))),
+        ("bands", Problem.of("softmax", "float32", 1000, layout=Columns(77))),
+    ],
+)
+def test_a_setting_with_more_blocks_on_an_sm_comes_before_one_with_fewer(
+    strategy: str, problem: Problem, rows: int
+) -> None:
+    blocks: dict[Strategy, int] = {}
+    several = 0
+    for variant in candidates(problem, rows, H200, strategy):
+        setting: Any = variant.strategy
+        alike = replace(setting, min_blocks=1)
+        several += alike in blocks
+        assert setting.min_blocks < blocks.get(alike, 2**31), variant.name
+        blocks[alike] = setting.min_blocks
+    assert several
 
 
 @settings(deadline=None, max_examples=100)

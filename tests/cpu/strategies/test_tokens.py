@@ -15,37 +15,23 @@ from softgen.problems.functions.base import Function
 from softgen.problems.numerics import check, decode, encode, hook_examples
 from softgen.problems.operands import Extent
 from softgen.problems.problem import Problem
-from softgen.source.render import Source, render
-from softgen.strategies.registry import all_strategies
+from softgen.source.render import render
 from softgen.strategies.select import select
 from softgen.strategies.variants import candidates, parse_name
-from softgen.verify.emulated import on_emulator
-from tests.helpers.emulator_helpers import broken
+from tests.helpers.emulator_helpers import best_of_each, broken, objections
 
 ARCH = arch_named("sm_90")
 
 
-def sources(problem: Problem) -> dict[str, Source]:
-    """Return the best guess of every strategy that computes it."""
-    found = {}
-    for kind in all_strategies():
-        for variant in candidates(problem, 64, ARCH, kind.name):
-            found[kind.name] = render(variant)
-            break
-    return found
-
-
-def objections(given: list[Source]) -> list[str]:
-    return [v.objection for verdicts in on_emulator(given) for v in verdicts if v.objection]
-
-
 def test_several_ids_by_every_strategy() -> None:
     """In every regime, with ids that are no column, and twice the same."""
-    forward = sources(Problem.of("token_log_probs_entropy_i32_k3", "float32", 5000))
+    forward = best_of_each(Problem.of("token_log_probs_entropy_i32_k3", "float32", 5000))
     assert set(forward) == {"block", "cluster", "shared", "split", "online", "safe"}
-    back = sources(Problem.of("token_log_probs_backward_entropy_k9", "bfloat16", 33, alignment=1))
+    back = best_of_each(
+        Problem.of("token_log_probs_backward_entropy_k9", "bfloat16", 33, alignment=1)
+    )
     assert set(back) == {"warp", "online", "safe"}
-    narrow = sources(Problem.of("token_log_probs_k2", "float16", 33))["warp"]
+    narrow = best_of_each(Problem.of("token_log_probs_k2", "float16", 33))["warp"]
     assert objections([*forward.values(), *back.values(), narrow]) == []
 
 
@@ -59,7 +45,7 @@ def test_more_ids_than_threads_hold() -> None:
         Problem.of("token_log_probs_backward_k17", "float16", 33, alignment=1),
         Problem.of("token_log_probs_backward_k64", "float32", 7),
     ]
-    found = [source for problem in problems for source in sources(problem).values()]
+    found = [source for problem in problems for source in best_of_each(problem).values()]
     assert len(found) >= 18
     assert objections(found) == []
 
@@ -85,7 +71,7 @@ def test_a_gradient_takes_the_hooks_of_its_function(name: str, strategy: str) ->
         others = problem.function.other_inputs(entered)
     given = [encode(v, o.dtype) for v, o in zip(others, problem.inputs[1:], strict=False)]
     inputs = (x, *given, *of_hooks)
-    found = run_each(sources(problem)[strategy], x, others=inputs[1:])
+    found = run_each(best_of_each(problem)[strategy], x, others=inputs[1:])
     assert check(found, inputs, problem).message == ""
 
 
@@ -136,7 +122,7 @@ def test_hooks_that_mean_nothing_are_refused() -> None:
 
 
 def test_a_file_says_how_wide_ids_are() -> None:
-    source = sources(Problem.of("token_log_probs_k3", "float32", 1000))["online"]
+    source = best_of_each(Problem.of("token_log_probs_k3", "float32", 1000))["online"]
     assert re.search(r"//   ids: int64 \[rows\]\[3\], contiguous", source.text)
     results = [o for o in source.variant.problem.operands if o.result]
     assert [(o.extent, o.shape(7, 1000)) for o in results] == [(Extent.ROW, (7, 3))]

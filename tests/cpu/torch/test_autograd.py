@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch", reason="softgen.torch needs PyTorch")
 
 import softgen.torch as mine  # noqa: E402
 from softgen.errors import InvalidValueError, NotSupportedError  # noqa: E402
+from tests.helpers.hooked_losses import every_other  # noqa: E402
 
 gradcheck, gradgradcheck = torch.autograd.gradcheck, torch.autograd.gradgradcheck
 NAMES = ("softmax", "log_softmax", "logsumexp", "entropy")
@@ -94,6 +95,32 @@ def test_cross_entropy(reduction: str, options: dict[str, Any]) -> None:
     torch.testing.assert_close(f(x), wanted)
     assert gradcheck(f, (x,))
     assert gradcheck(lambda a: f(a) * 3 if reduction != "none" else f(a) * wanted.detach(), (x,))
+
+
+IDS, TARGET = torch.tensor([0, 4, 1, 2]), torch.tensor([0, 4, -100, 2])
+PAIRS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "softmax": (lambda x: mine.softmax(x, -1), lambda x: torch.softmax(x, -1)),
+    "log_softmax": (lambda x: mine.log_softmax(x, -1), lambda x: torch.log_softmax(x, -1)),
+    "logsumexp": (lambda x: mine.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1)),
+    "entropy": (lambda x: mine.entropy(x, -1), lambda x: entropy(x, -1)),
+    "token_log_probs": (
+        lambda x: mine.token_log_probs(x, IDS),
+        lambda x: torch.log_softmax(x, -1)[torch.arange(4), IDS],
+    ),
+    "cross_entropy": (
+        lambda x: mine.cross_entropy(x, TARGET, reduction="none"),
+        lambda x: torch.nn.functional.cross_entropy(x, TARGET, reduction="none"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_an_upstream_with_strides_of_its_own(name: str) -> None:
+    x = draw(4, 5)
+    y, exact = (run(x) for run in PAIRS[name])
+    for dy in every_other(y), y.new_ones(()).expand_as(y):
+        (found,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+        torch.testing.assert_close(found, torch.autograd.grad(exact, x, dy, retain_graph=True)[0])
 
 
 @pytest.mark.parametrize("name", ["entropy", "token_log_probs"])

@@ -83,6 +83,15 @@ def test_a_bias_with_one_element_a_row(shape: tuple[int, ...], dim: int, compile
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("softcap", [None, CAP])
+def test_a_scale_of_0_makes_all_alike_and_has_no_gradient(softcap: float | None) -> None:
+    x = drawn(4, KEYS)
+    y = mine.softmax(x, -1, scale=0.0, softcap=softcap)
+    torch.testing.assert_close(y, torch.full_like(y, 1 / KEYS))
+    (dx,) = torch.autograd.grad(y, x, torch.randn_like(y))
+    assert not dx.any()
+
+
 def test_causal_and_dropout_along_the_first_dimension() -> None:
     x = drawn(6, 4)
     y = mine.softmax(x, 0, causal=True, causal_offset=1, dropout=0.25, seed=3)

@@ -21,6 +21,7 @@ from tests.helpers.hooked_losses import (  # noqa: E402
     ROWS,
     TARGET,
     drawn,
+    every_other,
     given_of,
     hooked,
     with_gradients,
@@ -123,6 +124,37 @@ def test_rows_that_are_hidden_whole() -> None:
     assert lse[1] == -torch.inf
     (dx,) = torch.autograd.grad(lse[0], x)
     torch.testing.assert_close(dx, torch.stack((torch.softmax(x[0], -1), 0 * x[1])))
+    sink = torch.tensor([-torch.inf]).double().requires_grad_()
+    lse = mine.logsumexp(x, -1, mask=mask, sink=sink)
+    (dsink,) = torch.autograd.grad(lse, sink, torch.tensor([1.0, 0.0]).double())
+    assert dsink == 0
+
+
+@pytest.mark.parametrize("hidden", [torch.nan, torch.inf])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_hidden_has_no_part_in_gradients(name: str, hidden: float) -> None:
+    """Nor in that of a scale, which is 0 in one row."""
+    ours, theirs, _ = FUNCTIONS[name]
+    for asked in (("scale", "mask"), ("scale", "softcap", "bias", "mask")):
+        given, x = given_of(asked), drawn(ROWS, COLS)
+        given["scale"][1] = 0
+        unseen = x.masked_fill(~given["mask"], hidden)
+        found = with_gradients(lambda x, hooks: ours(x, **hooks), unseen, given)
+        wanted = with_gradients(lambda x, hooks: theirs(hooked(x, hooks), None), x, given)
+        for got, right in zip(found, wanted, strict=True):
+            torch.testing.assert_close(got, right, rtol=1e-9, atol=1e-11, msg=str(asked))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_upstream_with_strides_of_its_own(name: str) -> None:
+    """Every other element of a tensor, and one for all as that of a sum is."""
+    ours, theirs, _ = FUNCTIONS[name]
+    x, bias = drawn(ROWS, COLS).requires_grad_(), drawn(COLS, seed=2)
+    y, exact = ours(x, bias=bias), theirs(x + bias, None)
+    for dy in every_other(y), y.new_ones(()).expand_as(y):
+        (found,) = torch.autograd.grad(y, x, dy, retain_graph=True)
+        (wanted,) = torch.autograd.grad(exact, x, dy, retain_graph=True)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
 
 
 def test_only_what_asks_for_a_gradient_gets_one() -> None:

@@ -866,15 +866,15 @@ for number in range(count):
 """
 
 
-def start(*arguments: int) -> subprocess.Popen[str]:
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, *map(str, arguments)],
+def start(*arguments: int, program: str = WRITER) -> subprocess.Popen[str]:
+    """Start a program that says "ready" and then waits for a line."""
+    return subprocess.Popen(
+        [sys.executable, "-c", program, *map(str, arguments)],
         cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
-    return process
 
 
 def go(processes: list[subprocess.Popen[str]]) -> None:
@@ -888,10 +888,11 @@ def go(processes: list[subprocess.Popen[str]]) -> None:
         process.stdin.flush()
 
 
-def finish(processes: list[subprocess.Popen[str]]) -> None:
-    for process in processes:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+def finish(processes: list[subprocess.Popen[str]]) -> list[str]:
+    """Wait until all have succeeded; return what each has printed since."""
+    printed = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * len(processes)
+    return printed
 
 
 def test_processes_that_store_different_keys_lose_none(tuned: Path) -> None:

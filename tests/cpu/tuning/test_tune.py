@@ -157,5 +157,14 @@ def test_without_budget_left_the_best_guess_is_still_timed() -> None:
     assert entry.winner == best_guess(problem, 4096, H200)
 
 
+@pytest.mark.usefixtures("fake_gpu")
+def test_times_are_those_of_all_rows_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fourth of the rows took 100 us."""
+    monkeypatch.setattr(Buffers, "allocate", lambda problem, rows: SimpleNamespace(rows=rows // 4))
+    entry = tuner.tune(Problem.of("softmax", "float32", 1024), 4096, budget=1e-9)
+    assert entry.timings == (Timing(entry.winner.name, 400.0, 400.0, 400.0),)
+    assert (entry.key.rows, entry.rows) == (4096, 4096)
+
+
 def test_times_grow_with_the_rows() -> None:
     assert Timing("a", 10.0, 9.0, 11.0).times(3) == Timing("a", 30.0, 27.0, 33.0)

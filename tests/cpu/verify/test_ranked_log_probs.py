@@ -167,9 +167,17 @@ def test_what_is_broken_is_seen(break_: tuple[str, str, str], launches: Any) -> 
     assert any(message(*launches[break_, rows]) for rows in ("ties", "odd"))
 
 
-if __name__ == "__main__":
-    for start in range(0, int(sys.argv[1]), 40):
-        jobs = cases(range(start, min(start + 40, int(sys.argv[1]))), every=True)
+def main(count: int) -> None:
+    """Print what is wrong in so many cases; exit with 1 if something is."""
+    wrong: list[str] = []
+    for first in range(0, count, 40):
+        end = min(first + 40, count)
+        jobs = cases(range(first, end), every=True)
         found = build([job.source for job in jobs]).run_counted(jobs)
-        wrong = filter(None, map(message, jobs, found))
-        print(start, *wrong, sep="\n", flush=True)
+        wrong += filter(None, map(message, jobs, found))
+        print(f"{end} of {count} cases, {len(wrong)} wrong", flush=True)
+    sys.exit("\n".join(wrong) or 0)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -13,19 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from softgen.devices.emulator import Job, build
-from softgen.errors import EmulationError
+from softgen.devices.emulator import Job
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.exact import hooked
 from softgen.problems.functions.sample import CAPACITIES, Sample
-from softgen.problems.numerics import Storage, check, decode, encode, other_inputs
+from softgen.problems.numerics import Storage, decode, encode, other_inputs
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.base import Feature
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
+from tests.helpers.emulator_helpers import results_of, right_of, wrong_of
 
 STRATEGIES = [kind.name for kind in all_strategies() if Feature.DRAWS in kind.takes]
 ROWS = 7
@@ -61,17 +61,6 @@ def numbers(temperature: float, seed: int, offset: int, dtype: str = "float32") 
     return np.array(temperature, dtype), np.array(seed), np.array(offset)
 
 
-def ran(jobs: list[Job]) -> list[tuple[Storage, ...]]:
-    """Return the results of all; fail where one could not run."""
-    found = []
-    for job, result in zip(
-        jobs, build([job.source for job in jobs]).run_counted(jobs), strict=True
-    ):
-        assert not isinstance(result, EmulationError), f"{job.source.name}: {result}"
-        found.append(result[0])
-    return found
-
-
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_every_strategy_draws_the_same(batch: int) -> None:
     jobs = []
@@ -85,13 +74,8 @@ def test_every_strategy_draws_the_same(batch: int) -> None:
         others = other_inputs(x, problem)
         jobs += [Job(source, x, others) for source in sources_of(problem, number)]
     drawn: dict[str, set[bytes]] = {}
-    wrong = []
-    for job, results in zip(jobs, ran(jobs), strict=True):
-        problem = job.source.variant.problem
-        accuracy = check(results, job.inputs, problem)
-        wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
-        drawn.setdefault(problem.label, set()).add(results[1].tobytes())
-    assert not wrong
+    for job, results in right_of(jobs):
+        drawn.setdefault(job.problem.label, set()).add(results[1].tobytes())
     assert {job.source.variant.strategy.name for job in jobs} == {*STRATEGIES}
     assert [label for label, found in drawn.items() if len(found) > 1] == []
 
@@ -110,7 +94,7 @@ def test_what_is_passed_over_is_no_sample(temperature: float) -> None:
             without, count = re.subn(body, r"\1 { return true; }", source.text, flags=re.S)
             assert count == 1
             jobs += [Job(each, x, given) for each in (source, replace(source, text=without))]
-    found = ran(jobs)
+    found = results_of(jobs)
     for bound, all_considered in zip(found[::2], found[1::2], strict=True):
         np.testing.assert_array_equal(bound[1], all_considered[1])
         np.testing.assert_array_equal(bound[0], all_considered[0])
@@ -126,7 +110,7 @@ def test_the_largest_of_elements_near_the_end_of_the_type_is_drawn(dtype: str) -
     x[2] = encode(np.linspace(-3.3e38, -1.0e38, 700), problem.dtype)
     values = decode(x, problem.dtype)
     given = numbers(0.0, 11, 5)
-    for _, ids in ran([Job(source, x, given) for source in sources_of(problem, 0)]):
+    for _, ids in results_of([Job(source, x, given) for source in sources_of(problem, 0)]):
         np.testing.assert_array_equal(values[np.arange(ROWS), ids], values.max(axis=1))
 
 
@@ -140,7 +124,9 @@ def test_lanes_that_tell_each_other_what_they_draw_draw_the_same() -> None:
         replace(each, text=each.text.replace("= __activemask()", "= 0xffffffff")) for each in told
     ]
     assert {each.variant.strategy.name for each in told} >= {"block", "cluster", "online"}
-    first, *others = (results[1] for results in ran([Job(s, x, given) for s in together + sources]))
+    first, *others = (
+        results[1] for results in results_of([Job(s, x, given) for s in together + sources])
+    )
     for ids in others:
         np.testing.assert_array_equal(ids, first)
 
@@ -152,7 +138,7 @@ def test_a_row_with_a_seed_draws_the_same_in_any_batch() -> None:
     source = sources_of(problem, 0)[0]
     orders = [np.arange(ROWS), np.arange(ROWS)[::-1], np.array([4]), np.array([2, 2, 5])]
     jobs = [Job(source, x[order], (warm, seeds[order], offset)) for order in orders]
-    whole, *others = (results[1] for results in ran(jobs))
+    whole, *others = (results[1] for results in results_of(jobs))
     for order, ids in zip(orders[1:], others, strict=True):
         np.testing.assert_array_equal(ids, whole[order])
 
@@ -176,11 +162,7 @@ def test_filters_keep_the_largest(batch: int) -> None:
             min_p = np.roll(min_p, turn // 2)
         others = (warm, seed, offset, top_k, top_p, min_p)
         jobs += [Job(source, x, others) for source in sources_of(problem, number)]
-    wrong = []
-    for job, results in zip(jobs, ran(jobs), strict=True):
-        accuracy = check(results, job.inputs, job.source.variant.problem)
-        wrong += [] if accuracy.ok else [f"{job.source.name}: {accuracy.message}"]
-    assert not wrong
+    assert wrong_of(jobs) == []
 
 
 @pytest.mark.parametrize(("dtype", "cols"), [("bfloat16", 256), ("float32", 4096)])
@@ -194,7 +176,7 @@ def test_the_largest_are_chosen_first_or_one_after_another(dtype: str, cols: int
         sources = [*sources_of(others, 0), *sources_of(first, 0)]
         kinds = {source.variant.strategy.name for source in sources} - {"online"}
         assert kinds == {"safe", "block", "warp" if cols == 256 else "cluster"}
-        found = ran([Job(each, x, (*numbers(0.9, 3, 4), *filters)) for each in sources])
+        found = results_of([Job(each, x, (*numbers(0.9, 3, 4), *filters)) for each in sources])
         for results in found[1:]:
             np.testing.assert_array_equal(results[1], found[0][1])
             np.testing.assert_allclose(results[0], found[0][0], rtol=1e-5, atol=1e-6)
@@ -211,7 +193,7 @@ def test_any_top_k_below_0_is_none() -> None:
         Job(source, x, (ones, *numbers(1, 7, 0)[1:], np.full(20, k), ones, 0 * ones))
         for k in (0, -1, 1 - 2**32, -(2**63))  # of which an int would be 1 and 0
     ]
-    every, *others = (results[1] for results in ran(jobs))
+    every, *others = (results[1] for results in results_of(jobs))
     assert len({*every.tolist()}) > 5
     for ids in others:
         np.testing.assert_array_equal(ids, every)
@@ -230,7 +212,7 @@ def test_what_filters_keep_is_drawn_as_often_as_it_should() -> None:
     assert 2 < len(kept) < len(left) == 12
     variant = Variant(problem, Safe(32))
     given = (*numbers(1, 1, 0), *filters)
-    ((log_probs, ids),) = ran(
+    ((log_probs, ids),) = results_of(
         [Job(render(variant), np.broadcast_to(x, (rows, cols)).copy(), given)]
     )
     assert {*ids.tolist()} == {*kept}
@@ -263,7 +245,7 @@ def test_columns_are_drawn_as_often_as_they_should(strategy: str, cols: int) -> 
     p = np.exp(z) / np.exp(z).sum()
     variant = next(iter(candidates(problem, rows, arch_named("sm_90"), strategy)))
     given = numbers(temperature, 1, 0)
-    ((_, ids),) = ran([Job(render(variant), np.broadcast_to(x, (rows, cols)).copy(), given)])
+    ((_, ids),) = results_of([Job(render(variant), np.broadcast_to(x, (rows, cols)).copy(), given)])
     statistic, bound = chi_squared(ids, p)
     assert statistic < bound
     assert chi_squared(ids, np.roll(p, 1))[0] > bound
@@ -277,7 +259,7 @@ def test_noise_is_that_of_the_row_the_column_and_the_offset() -> None:
     source = sources_of(problem, 0)[0]
     draws = [(1, 0), (1, 1), (2, 0), (1 + 2**32, 0), (1, 2**32), (-1, -1)]
     jobs = [Job(source, x, numbers(1, s, o)) for s, o in draws]
-    found = [results[1] for results in ran(jobs)]
+    found = [results[1] for results in results_of(jobs)]
     for i, some in enumerate(found):
         for others in found[:i]:
             assert 5 < (some == others).sum() < 80  # about 1 in 97
@@ -314,7 +296,7 @@ def main(draws: int) -> None:
         for offset, first in enumerate(range(0, each, AT_ONCE)):
             rows = np.broadcast_to(x, (min(AT_ONCE, each - first), cols)).copy()
             given = (*numbers(temperature, seed, offset), *filters[: len(problem.inputs) - 4])
-            ((_, ids),) = ran([Job(source, rows, given)])
+            ((_, ids),) = results_of([Job(source, rows, given)])
             counts += np.bincount(ids, minlength=cols)
         drawn = np.repeat(np.arange(len(some)), counts[some])
         statistic, bound = chi_squared(drawn, p[some] / p[some].sum())
