@@ -338,10 +338,14 @@ def architecture() -> Iterator[Claim]:
     parts = DOCS.parent / "templates" / "parts"
     names = ("max_sum_dot", "max_sum_below", "max_sum")
     count = {part: len([*(parts / part).glob("*.cuh.j2")]) for part in names}
+    own = DOCS.parent / "tests" / "project" / "own" / "log_unit"
+    files = len([*(own / "templates" / "parts").rglob("*.cuh.j2")])
+    page = "[a test's](../tests/project/own/log_unit/log_unit.py)"
+    yield say(f"{files} files in {page}", "tests/project/own/log_unit")
     yield say(
         f"`max_sum_dot`, of rows along the last axis only, has {count['max_sum_dot']} files, "
         f"`max_sum_below`, of the same strategies, {count['max_sum_below']}, and "
-        f"`max_sum`, of all strategies, has {count['max_sum']}.",
+        f"`max_sum`, of all strategies, has {count['max_sum']}",
         "templates/parts",
     )
 

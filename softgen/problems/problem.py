@@ -200,7 +200,7 @@ class Problem:
 
     @property
     def part_bytes(self) -> int:
-        """The bytes of a part of a row; for TOP the board of a choice counts its own."""
+        """The bytes of a part of a row; of a choice its board counts them."""
         return self.function.part.numbers * self.compute_dtype.itemsize
 
     @property

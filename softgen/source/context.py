@@ -9,7 +9,6 @@ from softgen.problems.arch import Arch
 from softgen.problems.dtypes import DType, Float8
 from softgen.problems.layouts import AnyWidth, Strided
 from softgen.problems.operands import Extent
-from softgen.problems.parts import DRAW, TOP
 from softgen.problems.problem import Problem
 from softgen.source.cpp import (
     broken,
@@ -171,9 +170,11 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "mail": "Mail" if problem.posts else part.cuda,
         "long_part": part.long_cuda,
         "noun": part.noun,
-        "arguments": str if part is DRAW else part.arguments,  # a struct, of which most is used
-        "tops": part is TOP,
-        "draws": part is DRAW,
+        # The file of a part, or one that is made of its members.
+        "of_part": lambda file: [f"parts/{name}{file}.cuh.j2" for name in (f"{part.name}/", "")],
+        "arguments": part.arguments,
+        "chooses": part.chooses,
+        "draws": part.draws,
         "names": names,
         "lanes_of_name": lanes_of_name,
         "chunk": chunk,

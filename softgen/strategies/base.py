@@ -16,7 +16,6 @@ from softgen.problems.arch import MOST_REGISTERS, PORTABLE_CLUSTER, WARP_SIZE, A
 from softgen.problems.dtypes import Float8
 from softgen.problems.hooks.base import Hook
 from softgen.problems.layouts import Layout, Rows
-from softgen.problems.parts import DRAW, MAX_SUM_BELOW, MAX_SUM_DOT, SUM, TOP
 from softgen.problems.problem import Problem
 from softgen.strategies.launch import Launch
 
@@ -59,9 +58,7 @@ class Feature(Enum):
     GIVEN_PAIRS = "the pair of a row is given, and not found"
     MORE_INPUTS = "several inputs have one element per column"
     SUMS = "parts are sums, without a maximum"
-    DOTS = "parts have a sum of logarithms beside (max, sum)"
-    BELOWS = "parts have a sum of distances from the maximum beside (max, sum)"
-    DRAWS = "parts have the largest noisy element of a row beside (max, sum)"
+    PARTS = "parts have more than (max, sum)"
     FILTERS = "the choice is among the largest elements of a row, however many"
     SLOPES = "results are multiplied by the derivative of the hooks"
     HOOKS = "elements are modified on their way in or out"
@@ -76,15 +73,14 @@ class Feature(Enum):
 @functools.lru_cache(maxsize=256)  # each setting of a strategy asks
 def features_of(problem: Problem) -> frozenset[Feature]:
     """Return what `problem` asks for beyond the usual."""
+    part = problem.function.part
     asked = (  # pairs, as a look-up in a dict takes longer than a question
         (Feature.GIVEN_PAIRS, not problem.function.reduces),
         (Feature.MORE_INPUTS, len(problem.element_inputs) > 1),
-        (Feature.SUMS, problem.function.part is SUM),
-        (Feature.DOTS, problem.function.part is MAX_SUM_DOT),
-        (Feature.BELOWS, problem.function.part is MAX_SUM_BELOW),
-        (Feature.DRAWS, problem.function.part is DRAW),
+        (Feature.SUMS, not part.has_maximum),
+        (Feature.PARTS, part.has_maximum and not part.is_pair and not part.chooses),
         (Feature.FILTERS, problem.function.filtered),
-        (Feature.TOPS, problem.function.part is TOP),
+        (Feature.TOPS, part.chooses),
         (Feature.RANKS, problem.function.ranked > 0),
         (Feature.SLOPES, problem.slopes),
         (Feature.HOOKS, bool(problem.modifiers)),
@@ -397,7 +393,8 @@ class Strategy(abc.ABC):
         of 1000 took 5.7 times as long with such a result.
         """
         if len(problem.element_inputs) > 1:
-            cuts = cls.cuts_sums and problem.function.part is SUM and not problem.fixed_order
+            sums = not problem.function.part.has_maximum
+            cuts = cls.cuts_sums and sums and not problem.fixed_order
             return cuts and problem.layout.starts_alike
         return problem.layout.starts_alike or not problem.writes_elements
 

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from softgen.problems.arch import KIB, WARP_SIZE, Arch
 from softgen.problems.layouts import Rows, Strided
-from softgen.problems.parts import TOP
 from softgen.problems.problem import Problem
 from softgen.problems.shards import Shards
 from softgen.strategies.base import Strategy, knob
@@ -81,7 +80,7 @@ class Block(Sliced):
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
         self.require_packable(problem, arch)
-        if problem.function.part is TOP:
+        if problem.function.part.chooses:
             require(self.block_size == width, "one row a block has a board for its choice")
         span = problem.cols + self.overhang(problem)
         require(
@@ -110,7 +109,7 @@ class Block(Sliced):
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a group a row, one (m, d) pair per warp in shared memory."""
         rows = self.block_size // self.thread_group_width
-        if problem.function.part is TOP:
+        if problem.function.part.chooses:
             parts = board_bytes(problem, self, self.block_size)
             parts += rank_bytes(problem, self.block_size // WARP_SIZE)
         else:
@@ -145,7 +144,7 @@ class Block(Sliced):
         width, held = self.thread_group_width, self.element_registers(problem)
         need = held + self.other_registers(problem)
         narrow = width <= PAIRED_WIDTH or (width == WIDEST_PAIRED and held <= MOST_HELD_BY_WIDEST)
-        pairs = narrow and problem.function.part is not TOP and not self.packed
+        pairs = narrow and not problem.function.part.chooses and not self.packed
         for block in (width, 2 * width) if pairs else (width,):
             for blocks in dict.fromkeys((1, blocks_in_registers(need, block, arch))):
                 setting = dataclasses.replace(self, block_size=block, min_blocks=blocks)

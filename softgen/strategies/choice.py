@@ -12,7 +12,6 @@ import math
 from dataclasses import dataclass
 
 from softgen.problems.arch import WARP_SIZE
-from softgen.problems.parts import TOP
 from softgen.problems.problem import Problem
 from softgen.strategies.base import Strategy
 from softgen.strategies.sliced import Sliced
@@ -52,7 +51,7 @@ class Choice:
     def of(cls, problem: Problem, strategy: Strategy) -> Choice | None:
         """Return the choice of a problem that has one."""
         chosen = problem.function.chosen
-        if problem.function.part is not TOP:
+        if not problem.function.part.chooses:
             return None
         lanes = min(strategy.knobs.get("thread_group_width", WARP_SIZE), WARP_SIZE)
         listed = list_of(chosen)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from softgen.problems.arch import KIB, PORTABLE_CLUSTER, WARP_SIZE, Arch
 from softgen.problems.dtypes import DType
 from softgen.problems.layouts import Rows, Strided
-from softgen.problems.parts import MAX_SUM_BELOW, SUM, TOP
 from softgen.problems.problem import Problem
 from softgen.problems.shards import Shards
 from softgen.strategies import registers
@@ -104,7 +103,7 @@ class Cluster(Sliced):
         self.require_cols_per_thread(self.cols_per_thread, self.pack_size)
         self.require_choice(problem)
         require(
-            problem.function.part is not TOP or problem.key_bytes <= 8,
+            not problem.function.part.chooses or problem.key_bytes <= 8,
             "a key is one push: those of float64 have 16 bytes",
         )
         self.require_packable(problem, arch)
@@ -144,12 +143,12 @@ class Cluster(Sliced):
         """
         cut = not self.aligned(problem)
         if self.packed and problem.logs_sum:
-            below = problem.function.part is MAX_SUM_BELOW and problem.writes_elements
-            of_row = registers.PACKED_BELOW_CUT if cut else registers.PACKED_BELOW
-            return registers.PACKED + below * of_row
-        if self.packed and problem.function.part is SUM and not cut:
+            beside = problem.function.part.slice_registers > 0 and problem.writes_elements
+            of_row = registers.PACKED_MORE_CUT if cut else registers.PACKED_MORE
+            return registers.PACKED + beside * of_row
+        if self.packed and not problem.function.part.has_maximum and not cut:
             return registers.PACKED_SUM
-        chooses = problem.function.part is TOP
+        chooses = problem.function.part.chooses
         if self.packed and chooses:
             small = self.block_size < 256
             more = registers.CHOICE_ON_SM_100 * (arch.compute_capability >= (10, 0))
@@ -187,7 +186,7 @@ class Cluster(Sliced):
 
     def launch(self, problem: Problem) -> Launch:
         """Return the launch shape: a cluster a row; all warps' pairs and an mbarrier a block."""
-        if problem.function.part is TOP:  # one of each block, and what that is made of
+        if problem.function.part.chooses:  # one of each block, and what that is made of
             parts = board_bytes(problem, self, self.block_size)
             parts += exchange_bytes(problem, self.cluster_size, self.block_size)
             warps = self.block_size // WARP_SIZE
@@ -218,8 +217,9 @@ class Cluster(Sliced):
                     # What stays packed of one input is no wider than what does not.
                     counted = setting if several or problem.sharded else filled
                     held = counted.element_registers(problem)
-                    chooses = packed and problem.function.part is TOP and block <= BEST_BLOCK_OF_TOP
-                    most = MOST_HELD_BY_128 if block == 128 or chooses else MOST_HELD
+                    chooses = packed and problem.function.part.chooses
+                    small = block == 128 or (chooses and block <= BEST_BLOCK_OF_TOP)
+                    most = MOST_HELD_BY_128 if small else MOST_HELD
                     if slice_packs >= block and LEAST_HELD <= held <= most:
                         found += setting._resident(problem, arch)
         yield from sorted(found, key=lambda s: s.rank(problem, rows, arch))
@@ -266,7 +266,7 @@ class Cluster(Sliced):
             packs = not self.packed
         distance = abs(math.log(self.cols_per_thread / problem.dtype.max_pack / BEST_PACKS))
         many = rows * FEW_ROWS >= arch.multiprocessors
-        best = BEST_BLOCK_OF_TOP if problem.function.part is TOP and many else BEST_BLOCK
+        best = BEST_BLOCK_OF_TOP if problem.function.part.chooses and many else BEST_BLOCK
         threads = abs(math.log(self.block_size / best))
         score = PACKS_WEIGHT * distance + BLOCK_WEIGHT * threads
         if self.realigns(problem):

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 from softgen.problems.arch import KIB, Arch
 from softgen.problems.dtypes import MAX_PACK_BYTES, DType
-from softgen.problems.parts import MAX_SUM
 from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
@@ -147,7 +146,7 @@ class ColumnsInRegisters(Columnar):
         )
         require(pack >= 4, f"copies to shared memory move 4 bytes or more, not {pack}")
         require(
-            problem.function.part is MAX_SUM
+            problem.function.part.is_pair
             and problem.writes_elements
             and not problem.hooks
             and not problem.sinks

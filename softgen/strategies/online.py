@@ -16,7 +16,6 @@ from softgen.problems.arch import WARP_SIZE, Arch
 from softgen.problems.dtypes import DType
 from softgen.problems.layouts import AnyWidth, Rows, Strided
 from softgen.problems.operands import Measure
-from softgen.problems.parts import MAX_SUM_BELOW, MAX_SUM_DOT, TOP
 from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import Feature, Strategy, knob
@@ -45,6 +44,7 @@ READER, READER_OF_FEW_ROWS, READER_OF_TOP = (2, 512), (2, 1024), (4, 512)
 CUT_READER, CUT_READER_OF_LONG_ROWS = (4, 128), (6, 256)
 SHORT_READER = (2, 128)  # won at 2048 x 32000 (149f8ed8)
 MANY_COLS = 40000  # from here on a block that only reads is better large
+THIRD_SUM = 3  # the numbers of a part that has one sum more than (max, sum)
 
 # `rank` of the others. On an H200 the first choice was within 5% of the fastest online setting at
 # 18 of 20 shapes from 2048 to 1000000 columns; threads with 2 packs or 12 lost 10 to 50%
@@ -83,7 +83,7 @@ class Online(Strategy):
         """Raise IllegalVariantError unless packs and unrolled loads fit a thread."""
         registers.require_walk(self, self.pack_size, self.unroll, self.block_size, problem, arch)
         function = problem.function
-        if function.part is TOP:
+        if function.part.chooses:
             plain = function.sums and not function.chooses_scores and not function.groups
             self.require(plain, "what is found while a row is read are its largest elements")
             at_once = (self.unroll * self.block_size + 1) * self.pack_size
@@ -120,6 +120,7 @@ class Online(Strategy):
             and self.pack_size >= 2
             and not (problem.writes_elements or problem.enters or problem.shortens)
             and problem.function.part.has_maximum
+            and problem.function.part.packs
             and len(problem.element_inputs) == 1
         )
 
@@ -147,10 +148,9 @@ class Online(Strategy):
     def _others(self, problem: Problem, arch: Arch) -> int:
         """Return the registers of a thread beside those."""
         if problem.function.reduces:
-            more = registers.READER_DOT * (problem.function.part in (MAX_SUM_DOT, MAX_SUM_BELOW))
-            more += registers.READER_TOP * (problem.function.part is TOP)
             newer = bool(problem.function.modifiers) and arch.compute_capability >= (10, 0)
-            return registers.READER + more + registers.READER_TARGET * newer
+            more = problem.function.part.walk_registers + registers.READER_TARGET * newer
+            return registers.READER + more
         aligned = problem.alignment >= self.pack_size
         more = 0 if aligned else registers.WRITER_ENDS[problem.dtype.itemsize]
         if any(result.measure is Measure.LOGARITHM for result in problem.results):
@@ -170,7 +170,7 @@ class Online(Strategy):
         Where nothing is found of a row warps exchange nothing.
         """
         warps, shared = self.block_size // WARP_SIZE, 0
-        if problem.function.part is TOP:
+        if problem.function.part.chooses:
             maxima = warps * problem.compute_dtype.itemsize
             shared = board_bytes(problem, self, self.block_size) + maxima
         elif problem.function.reduces:
@@ -207,10 +207,10 @@ class Online(Strategy):
         bfloat16 4096 x 128256 took 256 us in 45 registers and 238 in 61; with 6 packs 243 in 79.
         """
         writes = not problem.function.reduces
-        dots = problem.function.part is MAX_SUM_DOT and not writes
+        third = problem.function.part.numbers == THIRD_SUM and not writes
         # Where nothing is found of a row ptxas spilled 4 to 32 bytes on sm_86 and sm_120.
         other = writes and arch.compute_capability != (9, 0)
-        if not self._caps(problem) or other or (dots and self.unroll <= 4):
+        if not self._caps(problem) or other or (third and self.unroll <= 4):
             return self
         needed = self._held(problem, arch) + self._others(problem, arch)
         blocks = blocks_in_registers(needed, self.block_size, arch)
@@ -246,10 +246,10 @@ class Online(Strategy):
         many_rows, many_cols = rows > arch.multiprocessors, problem.cols >= MANY_COLS
         cut = problem.alignment < self.pack_size
         best = READER if many_rows else READER_OF_FEW_ROWS
-        if problem.function.part is TOP:  # what is loaded together also gives the bound
+        if problem.function.part.chooses:  # what is loaded together also gives the bound
             best = READER_OF_TOP
         elif self.keeps_packs(problem) and many_rows:
-            if cut or problem.function.part is MAX_SUM_DOT:
+            if cut or problem.function.part.numbers == THIRD_SUM:
                 best = CUT_READER_OF_LONG_ROWS if many_cols else CUT_READER
             elif not many_cols:
                 best = SHORT_READER
@@ -274,6 +274,6 @@ class Online(Strategy):
         """Two reads and a write instead of one of each, by as many SMs as there are rows."""
         if not problem.writes_elements and problem.function.reduces:
             least = OF_NARROW_READS if problem.cols < NARROW else OF_READS
-            least = max(least, OF_TOP) if problem.function.part is TOP else least
+            least = max(least, OF_TOP) if problem.function.part.chooses else least
             return min(MOST, max(least, FEW_READS * arch.multiprocessors / max(1, rows)))
         return min(MOST, max(OF_WRITES, arch.multiprocessors / max(1, rows)))

@@ -19,6 +19,7 @@ from softgen.problems.hooks.base import Hook
 from softgen.problems.hooks.known import all_hooks
 from softgen.problems.layouts import LABEL
 from softgen.problems.operands import Extent, Operand
+from softgen.problems.parts import PARTS
 from softgen.strategies.base import Strategy
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import NAMED
@@ -41,8 +42,8 @@ def register(*added: Function | Hook | type[Strategy], templates: str | os.PathL
 
     Args:
         added: functions, hooks, and classes of strategies.
-        templates: the folder of their templates, which are functions/NAME.cuh.j2, hooks/NAME.cuh.j2
-            and strategies/NAME.cu.j2 in it.
+        templates: the folder of their templates, laid out as softgen's: functions/NAME.cuh.j2,
+            hooks/NAME.cuh.j2, strategies/NAME.cu.j2, and parts/NAME/ for the part of a function.
 
     Raises PluginError, and adds nothing, if one of them cannot be used: its name is taken, or what
     it says of itself is wrong. InvalidValueError if there is no such folder.
@@ -109,6 +110,11 @@ def _said(item: Function | Hook | type[Strategy]) -> str:
 def _of_function(function: Function) -> str:
     """Look at each property and the operands once: what lists all functions need not fear any."""
     _look_at(function)
+    part = function.part
+    if part not in PARTS and part.name in {each.name for each in PARTS}:
+        return f"the part of {function} is called {part.name!r}, which is softgen's; rename it"
+    if not part.has_maximum and part.members:
+        return f"the part of {function} has no maximum, so it must be a number: it has members"
     for kind, out in itertools.product(DType, DType):
         operands = function.operands(kind, out, compute_type(kind, out))
         if not all(isinstance(operand, Operand) for operand in operands) or not any(

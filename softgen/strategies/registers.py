@@ -34,7 +34,6 @@ INPUT = 8
 SINGLE_INPUT = 24
 # Where packs are skipped: float32 4096 causal spilled 16 bytes in threads of 32 elements without.
 SKIPPING = 8
-BELOW = 16  # a sum of distances beside the terms; fitted (a9d5504e)
 # Where a lane has more than one of what is chosen: 64 of bfloat16 1000 spilled 32 bytes without.
 PLACES = 24
 CHOICE = 32  # where a block chooses, in float32; fitted (da33eb33)
@@ -44,7 +43,7 @@ TASK = 4  # of split: which chunk it is, and whether to write it; fitted (551556
 
 # What is known of a row finds room beside packed elements. A smoothed gradient of bfloat16 32000
 # spilled 8 bytes without 2 more, and of float16 50257, whose packs are cut, 16 bytes with 8 more.
-PACKED_BELOW, PACKED_BELOW_CUT = 2, 12
+PACKED_MORE, PACKED_MORE_CUT = 2, 12
 # Beside packed elements of rows that start on packs and are summed, which takes no maximum and no
 # exponential. Cut packs spilled 28 bytes with as few at bfloat16 50257, in threads of 2 x 32.
 PACKED_SUM = 16
@@ -167,8 +166,6 @@ def _most_walked(problem: Problem, arch: Arch, block_size: int) -> int:
 # 128256 took 242.7 us in 36 registers, and 232.8 in 32, with which an SM holds four blocks of 512
 # threads.
 READER = 24
-READER_DOT = 8  # of a third sum; fitted (cdccd377)
-READER_TOP = 16  # of what is found on the way; fitted (6b50a95c)
 # Of a row's target on sm_100 and later, where 8 to 24 bytes were spilled beside packs without.
 READER_TARGET = 8
 # Before sm_80, which has no maximum of packed numbers, ptxas takes 4 for each of such packs: 24 of

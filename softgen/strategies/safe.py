@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from softgen.problems.arch import WARP_SIZE, Arch
 from softgen.problems.layouts import AnyWidth, Columns, Rows, Strided
-from softgen.problems.parts import DRAW, TOP
 from softgen.problems.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.choice import board_bytes, rank_bytes
@@ -62,10 +61,10 @@ class Safe(Strategy):
         warps = self.block_size // WARP_SIZE if problem.function.reduces else 0
         number, function = problem.compute_dtype.itemsize, problem.function
         shared = warps * number
-        if function.part is DRAW:
+        if function.part.draws:
             board = function.filtered * 4 * FILTER_DIGITS * (warps + 1)
             shared += warps * problem.part_bytes + board
-        if function.part is TOP:
+        if function.part.chooses:
             shared = shared * function.sums + board_bytes(problem, self, self.block_size)
             shared += rank_bytes(problem, self.block_size // WARP_SIZE)
         return Launch(self.block_size, 1, static_shared_bytes=shared)

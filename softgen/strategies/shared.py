@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from softgen.problems.arch import KIB, MAX_GRID, WARP_SIZE, Arch
 from softgen.problems.dtypes import DType
 from softgen.problems.layouts import Rows, Strided
-from softgen.problems.parts import DRAW
 from softgen.problems.problem import Problem
 from softgen.strategies.base import Feature, Strategy, knob
 from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
@@ -47,8 +46,7 @@ class Shared(Strategy):
     summary = "a row in the shared memory of one block, in its own type"
     takes = frozenset(
         {
-            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.DOTS, Feature.BELOWS, Feature.SLOPES),
-            *(Feature.DRAWS,),
+            *(Feature.MORE_INPUTS, Feature.SUMS, Feature.PARTS, Feature.SLOPES),
             *(Feature.HOOKS, Feature.PICKS, Feature.FLOAT8),
         }
     )
@@ -80,7 +78,7 @@ class Shared(Strategy):
             "float64, or two inputs, in packs of more than 2 elements leaves room for 512 threads",
         )
         # In 16-bit packs of 8, elements of which one is drawn spilled 56 bytes on sm_75.
-        own = problem.function.part is DRAW
+        own = problem.function.part.draws
         require(self.block_size <= 512 or not own, "a draw leaves room for 512 threads")
         require(self.copy in (PLAIN, ASYNC, BULK), "copy must be 0, 1 or 2")
         require(1 <= self.stages <= MOST_STAGES, f"stages must be from 1 to {MOST_STAGES}")

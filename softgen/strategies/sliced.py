@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from softgen.problems.arch import KIB, LINE_BYTES, WARP_SIZE, Arch
 from softgen.problems.dtypes import DType
-from softgen.problems.parts import MAX_SUM, MAX_SUM_BELOW, SUM, TOP
 from softgen.problems.problem import Problem
 from softgen.problems.shards import MOST_SHARDS
 from softgen.strategies import registers
@@ -58,15 +57,13 @@ def require_packable(
     # elements the larger, and -inf where there is no column.
     own = set() if problem.enters and problem.placed else {Feature.HOOKS}
     function = problem.function
-    if function.part is TOP and function.sums and not function.chooses_scores:
+    if function.part.chooses and function.sums and not function.chooses_scores:
         own |= {Feature.TOPS} if problem.enters else {Feature.TOPS, Feature.RANKS}
     if not problem.hooks and not problem.enters:
         own.add(Feature.PICKS)
-        if sums and not problem.fixed_order:
-            own.add(Feature.BELOWS)
-            if not problem.writes_elements:
-                own.add(Feature.DOTS)
-    if sums and problem.function.part is SUM:
+        if sums and not problem.fixed_order and function.part.packs:
+            own.add(Feature.PARTS)
+    if sums and not function.part.has_maximum:
         own = {Feature.SUMS, Feature.MORE_INPUTS}
     strategy.require(
         features_of(problem) <= own,
@@ -108,7 +105,7 @@ class Sliced(Strategy):
         """
         if problem.fixed_order and problem.dtype is DType.FLOAT64:
             return problem.alignment
-        if problem.function.part is TOP:
+        if problem.function.part.chooses:
             return min(problem.alignment, problem.dtype.max_pack)
         return cls.common_pack(problem)
 
@@ -246,11 +243,11 @@ class Sliced(Strategy):
     def skips(self, problem: Problem) -> bool:
         """Return whether packs behind the run-time end of a row take no arithmetic."""
         mine = self.skipping and self.aligned(problem) and not self.packed
-        return mine and problem.shortens and problem.function.part is MAX_SUM
+        return mine and problem.shortens and problem.function.part.is_pair
 
     def require_choice(self, problem: Problem) -> None:
         """Raise IllegalVariantError if elements are chosen, and the template cannot."""
-        if problem.function.part is not TOP:
+        if not problem.function.part.chooses:
             return
         self.require(
             self.aligned(problem),
@@ -292,7 +289,7 @@ class Sliced(Strategy):
 
     def may_pack(self, problem: Problem) -> tuple[bool, ...]:
         """Return the values of `packed` worth timing: elements that are written have 16 bits."""
-        of_block = problem.function.part is TOP and not self.sorts
+        of_block = problem.function.part.chooses and not self.sorts
         if of_block and problem.dtype is DType.FLOAT16:
             return (False,)  # it is widened early: 300 to 400 bytes spilled in threads of 64
         worth = (
@@ -305,7 +302,7 @@ class Sliced(Strategy):
 
     def element_registers(self, problem: Problem) -> int:
         """Return the 32-bit registers of a thread that hold elements."""
-        if problem.function.part is TOP and self.sorts:  # keys, and elements until they are summed
+        if problem.function.part.chooses and self.sorts:  # keys, and elements until they are summed
             keys = self.sorted_keys(problem) * problem.key_bytes // 4
             kept = problem.dtype if self.packed else problem.compute_dtype
             return keys + self.cols_per_thread * kept.itemsize * problem.function.sums // 4
@@ -333,14 +330,13 @@ class Sliced(Strategy):
 
     def other_registers(self, problem: Problem) -> int:
         """Return the registers of a thread beside those, with which ptxas does not spill."""
-        if problem.function.part is TOP and not self.sorts:
+        if problem.function.part.chooses and not self.sorts:
             choice = registers.CHOICE * problem.compute_dtype.itemsize // 4
             return choice + self.hook_registers(problem)
         compute = problem.compute_dtype
         other = registers.PACKED if self.packed else registers.OTHER[compute]
         other += self.input_registers(problem) + self.hook_registers(problem)
-        if problem.function.part is MAX_SUM_BELOW:
-            other += registers.BELOW
+        other += problem.function.part.slice_registers
         if problem.function.chosen > WARP_SIZE:
             other += registers.PLACES
         if self.realigns(problem):

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from softgen.problems.arch import WARP_SIZE, Arch
 from softgen.problems.dtypes import DType
 from softgen.problems.layouts import Rows, Strided
-from softgen.problems.parts import DRAW, TOP
 from softgen.problems.problem import Problem
 from softgen.strategies.base import PACK_SIZES, Feature, Strategy, knob
 from softgen.strategies.choice import Choice, list_of
@@ -118,7 +117,7 @@ class Warp(Sliced):
         if self.packed:
             self.require_packed_choice(problem, arch)
         require(
-            self.rows_per_access == 1 or problem.function.part is not DRAW,
+            self.rows_per_access == 1 or not problem.function.part.draws,
             "what is drawn of a row is known where it is loaded, of one row at a time",
         )
         covered, span = self.cols_per_thread * width, problem.cols + self.overhang(problem)
@@ -205,7 +204,7 @@ class Warp(Sliced):
                 one = cls.covering(problem, pack, width)
                 registers = one.all_registers(problem)
                 packed = dataclasses.replace(one, packed=True)
-                if problem.function.part is TOP and packed.is_legal(problem, arch):
+                if problem.function.part.chooses and packed.is_legal(problem, arch):
                     one, registers = packed, packed.all_registers(problem)
                 for rows_per_access in (1, 2, 4):
                     if registers * rows_per_access > most:  # asked first: it is of half of them
@@ -236,7 +235,7 @@ class Warp(Sliced):
 
     def rank(self, problem: Problem, rows: int, arch: Arch) -> tuple[float, float]:
         """Return about the logarithm of the time, up to a constant; orders the candidates."""
-        if problem.function.part is TOP:
+        if problem.function.part.chooses:
             return self._rank_of_choice(problem, rows, arch)
         waste = self.cols_per_thread * self.thread_group_width / problem.cols
         aligned = problem.alignment >= problem.dtype.max_pack
@@ -293,5 +292,5 @@ class Warp(Sliced):
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
         """The copy's time; more where the rows are too few to fill the GPU with one warp each."""
         few_rows = rows < 2 * arch.multiprocessors
-        few = MOST_OF_FEW_CHOSEN if problem.function.part is TOP else MOST_OF_FEW
+        few = MOST_OF_FEW_CHOSEN if problem.function.part.chooses else MOST_OF_FEW
         return OF_FEW_ROWS if few_rows and problem.cols >= few else OF_MANY_ROWS

@@ -12,6 +12,22 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
 NAMES = ("ceiling", "logmeanexp", "thread")
 
+# A program that runs kernels, by their names, on the emulator: a line each, with any objections.
+VERIFY = """
+import sys
+from softgen.source.render import render
+from softgen.problems.arch import arch_named
+from softgen.strategies.variants import parse_name
+from softgen.verify.emulated import on_emulator
+
+variants = [parse_name(name) for name in sys.argv[1:]]
+for variant in variants:
+    variant.check(arch_named("sm_90"))
+sources = [render(variant) for variant in variants]
+for source, verdicts in zip(sources, on_emulator(sources), strict=True):
+    print(source.name, len(verdicts), *[one.objection for one in verdicts if one.objection])
+"""
+
 
 def install(folder: Path, *, package: str = "softgen_example") -> Path:
     """Put the package into `folder` as an installer does; return its folder of modules."""

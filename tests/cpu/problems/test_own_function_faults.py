@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import signal
 import subprocess
@@ -12,6 +13,9 @@ from pathlib import Path
 import pytest
 
 from softgen.errors import FunctionError, PluginError
+from softgen.problems.functions.logsumexp import LogSumExp
+from softgen.problems.parts import Part
+from softgen.strategies.own import register
 from tests.helpers.cli_helpers import break_line, copy_package
 from tests.helpers.plugin import install, python
 
@@ -79,6 +83,19 @@ def test_a_broken_module_is_left_out(
     assert advice is not None
     told = python(package, "-c", advice[1])
     assert "Traceback" in told.stderr or "SystemExit" in message
+
+
+@pytest.mark.parametrize(
+    ("taken", "fill", "message"),
+    [("max_sum", -math.inf, "which is softgen's"), ("own", 0.0, "so it must be a number")],
+)
+def test_a_part_that_cannot_be_used(taken: str, fill: float, message: str, tmp_path: Path) -> None:
+    class Own(LogSumExp):
+        name = "own"
+        part = Part(taken, "Own", "LongOwn", "part", "parts", fill, ("m", "d"))
+
+    with pytest.raises(PluginError, match=message):
+        register(Own(), templates=tmp_path)
 
 
 @pytest.mark.usefixtures("host_built")

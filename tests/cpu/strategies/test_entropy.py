@@ -22,7 +22,7 @@ from tests.helpers.cli_helpers import ok
 from tests.helpers.emulator_helpers import best_of_each, broken, objections
 
 ARCH = arch_named("sm_90")
-STRATEGIES = {kind.name for kind in all_strategies() if Feature.DOTS in kind.takes}
+STRATEGIES = {kind.name for kind in all_strategies() if Feature.PARTS in kind.takes}
 SINK = ("scalerow", "mask", "sinkf32")
 ENDS = ("scale", "lengthsi32", "causal", "sinkf16")
 

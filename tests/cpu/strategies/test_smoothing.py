@@ -19,7 +19,7 @@ from softgen.strategies.select import select
 from tests.helpers.emulator_helpers import right_of
 
 H200 = arch_named("sm_90")
-STRATEGIES = [kind.name for kind in all_strategies() if Feature.BELOWS in kind.takes]
+STRATEGIES = [kind.name for kind in all_strategies() if Feature.PARTS in kind.takes]
 ROWS = 10
 PACKED = (
     ("bfloat16", 1001, "block_p8_c8_g1024_b1024_m1_pk"),

@@ -27,7 +27,7 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.emulator_helpers import results_of, right_of, wrong_of
 
-STRATEGIES = [kind.name for kind in all_strategies() if Feature.DRAWS in kind.takes]
+STRATEGIES = [kind.name for kind in all_strategies() if Feature.PARTS in kind.takes]
 ROWS = 7
 CASES, BATCHES = 14, 2
 # Rows for one lane up to those for a cluster, aligned and not.
