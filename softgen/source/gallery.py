@@ -20,8 +20,9 @@ def gallery() -> list[Source]:
     """Return the sources of the gallery, for the default architecture.
 
     A strategy that no exhibit shows is added at the first exhibit's problem that it can compute, so
-    that a new strategy is in the gallery without an entry of its own, unless nobody has timed it. A kernel waits for the launch
-    before it (pdl) only where its exhibit says so: the others are to be read, and run on any GPU.
+    that a new strategy is in the gallery without an entry of its own, unless nobody has timed it. A
+    kernel waits for the launch before it (pdl) only where its exhibit says so: the others are to be
+    read, and run on any GPU.
     """
     arch = arch_named(DEFAULT_ARCH)
     exhibits = all_exhibits()

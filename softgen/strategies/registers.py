@@ -86,7 +86,7 @@ class OfColumns(NamedTuple):
 # Fitted: columns and strips by 0d5c02c7, bands by bc78a90b, spread by 8be399c7.
 COLUMNS = OfColumns({DType.FLOAT32: 30, DType.FLOAT64: 64}, {DType.FLOAT32: 4, DType.FLOAT64: 8})
 STRIPS = OfColumns({DType.FLOAT32: 26, DType.FLOAT64: 64}, {DType.FLOAT32: 5, DType.FLOAT64: 16})
-# strips, where pairs are given: with 12 fewer entropy's gradient of float64 spilled 8 bytes in packs
+# strips, where pairs are given: without them entropy's gradient of float64 spilled 8 bytes in packs
 # of two and 8 columns at once, logsumexp's 48 on sm_120.
 GIVEN: ByType = {DType.FLOAT32: 0, DType.FLOAT64: 16}
 BANDS = OfColumns({DType.FLOAT32: 16, DType.FLOAT64: 24}, {DType.FLOAT32: 1, DType.FLOAT64: 4})

@@ -37,8 +37,7 @@ class Strips(Columnar):
     summary = "columns of memory in two passes over a strip of rows, the second from L2; any length"
 
     takes = Columnar.takes | {
-        *(Feature.PLACES, Feature.ENDS),
-        *(Feature.GIVEN_PAIRS, Feature.DOTS),
+        *(Feature.PLACES, Feature.ENDS, Feature.GIVEN_PAIRS, Feature.PARTS),
     }
 
     unroll: int = knob("u", "columns that a thread loads before it uses the first", unnamed=1)
