@@ -10,7 +10,7 @@ from softgen.problems.functions.exhibit import Exhibit
 from softgen.problems.layouts import layout_from
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
-from softgen.strategies.base import NO_PDL
+from softgen.strategies.base import NO_PDL, Lesson
 from softgen.strategies.registry import all_strategies
 from softgen.strategies.select import select
 from softgen.strategies.variants import Variant, candidates
@@ -20,8 +20,9 @@ def gallery() -> list[Source]:
     """Return the sources of the gallery, for the default architecture.
 
     A strategy that no exhibit shows is added at the first exhibit's problem that it can compute, so
-    that a new strategy is in the gallery without an entry of its own. A kernel waits for the launch
-    before it (pdl) only where its exhibit says so: the others are to be read, and run on any GPU.
+    that a new strategy is in the gallery without an entry of its own, unless nobody has timed it. A
+    kernel waits for the launch before it (pdl) only where its exhibit says so: the others are to be
+    read, and run on any GPU.
     """
     arch = arch_named(DEFAULT_ARCH)
     exhibits = all_exhibits()
@@ -33,7 +34,7 @@ def gallery() -> list[Source]:
         chosen[variant.name] = variant
     shown = {variant.strategy.name for variant in chosen.values()}
     for kind in all_strategies():
-        if kind.name not in shown:
+        if kind.name not in shown and (kind.tuned or issubclass(kind, Lesson)):
             for exhibit in exhibits:
                 found = next(candidates(_problem(exhibit), exhibit.rows, arch, kind.name), None)
                 if found is not None:

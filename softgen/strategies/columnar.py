@@ -118,7 +118,7 @@ class Columnar(Strategy):
 
     def slot_bytes(self, problem: Problem) -> int:
         """Return the static shared memory of a block: parts of its warps, of its cluster's."""
-        if self.alone:
+        if self.alone or not problem.function.reduces:
             return 0
         blocks = self.blocks_of_a_row
         slots = self.warp_parts + (blocks if blocks > 1 else 0)

@@ -1,11 +1,8 @@
 """Groups of resident blocks that share rows of columns: what threads hold, and what is legal.
 
-The blocks of a group share some adjacent rows, and each has every so many columns of them. Its
-threads hold theirs in registers and in shared memory as they were loaded, and load what does not
-fit a second time, from the L2 cache where it can be. Pairs (max, sum) go through global memory.
-
-Where no pack of 16 bytes divides inner, packs cross its end, as in `bands`: a group then has all
-rows of an outer index, and what is a column to it is a band of columns.
+Each block of a group (see `grouped`) has every so many columns of its rows. Its threads hold theirs
+in registers and in shared memory as they were loaded, and load what does not fit a second time,
+from the L2 cache where it can be. Pairs (max, sum) go through global memory.
 """
 
 from __future__ import annotations
@@ -16,9 +13,9 @@ from softgen.problems.arch import WARP_SIZE, Arch
 from softgen.problems.dtypes import MAX_PACK_BYTES, DType
 from softgen.problems.problem import Problem
 from softgen.strategies import registers
-from softgen.strategies.bands import band_packs
 from softgen.strategies.base import MOST_UNROLL, knob
-from softgen.strategies.columnar import MOST_SHARED, Columnar, inputs_of
+from softgen.strategies.columnar import MOST_SHARED, inputs_of
+from softgen.strategies.grouped import Grouped
 from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
 COUNTER_BYTES = 4  # blocks that have read what a row has in all
@@ -35,7 +32,7 @@ WALK_REGISTERS = 8
 
 
 @dataclass(frozen=True)
-class Spreading(Columnar):
+class Spreading(Grouped):
     """Base of Spread: groups of `group_size` resident blocks that share adjacent rows."""
 
     cols_per_thread: int = knob("c", "elements of a row held by one thread", unnamed=0)
@@ -46,22 +43,6 @@ class Spreading(Columnar):
     cols_shared: int = knob(
         "s", "elements of a row that a thread holds in shared memory", default=0
     )
-
-    alone = False
-
-    def flat(self, problem: Problem) -> bool:
-        """Whether packs cross the end of inner."""
-        return problem.layout.step % self.pack_size != 0
-
-    def rows_shared(self, problem: Problem) -> int:
-        """Return the rows that the blocks of a group share."""
-        return problem.layout.step if self.flat(problem) else self.rows_of_a_block
-
-    def lines(self, problem: Problem) -> int:
-        """Return the columns of a row, or the bands of an outer index; the last may be cut."""
-        if not self.flat(problem):
-            return problem.cols
-        return -(-problem.cols * problem.layout.step // self.rows_of_a_block)
 
     def covers(self, problem: Problem) -> bool:
         """Whether all that a thread may hold is there."""
@@ -102,11 +83,6 @@ class Spreading(Columnar):
     def stride(self) -> int:
         """The threads of all blocks along the axis, and how far apart a thread's columns are."""
         return self.group_size * self.threads_along
-
-    @property
-    def folds(self) -> bool:
-        """Whether lanes of a warp have the same rows, and combine what they found."""
-        return self.threads_across < WARP_SIZE and WARP_SIZE % self.threads_across == 0
 
     @property
     def warp_parts(self) -> int:
@@ -152,7 +128,7 @@ class Spreading(Columnar):
         self.require_block(self.block_size)
         inner, across = problem.layout.step, self.threads_across
         if self.flat(problem):
-            self._require_bands(problem)
+            self.require_bands(problem)
         else:
             self.require_pack_of_rows(problem)
             require(
@@ -163,12 +139,8 @@ class Spreading(Columnar):
                 f"there must be a thread a row: {across} have {self.rows_of_a_block} of {inner} "
                 "rows",
             )
-        require(self.group_size > 0 and self.groups > 0, "group_size and groups must be positive")
         most = arch.multiprocessors * self.min_blocks
-        require(
-            self.group_size * self.groups <= most,
-            f"{arch.device} holds {most} such blocks at once",
-        )
+        self.require_resident(self.group_size, self.groups, most, arch.device)
         lines = self.lines(problem)
         require(
             self.stride <= lines,
@@ -209,22 +181,6 @@ class Spreading(Columnar):
             "arithmetic is in float64",
         )
         self.require_registers(held, self.others(problem), self.min_blocks, self.block_size, arch)
-
-    def _require_bands(self, problem: Problem) -> None:
-        """Raise IllegalVariantError unless an outer index is whole packs, and threads a band."""
-        inner = problem.layout.step
-        self.require_pack(self.pack_size, problem)
-        band = band_packs(problem, self.pack_size)
-        self.require(
-            problem.cols * inner % self.pack_size == 0,
-            f"{problem.cols * inner} elements of an outer index are no whole packs of "
-            f"{self.pack_size}",
-        )
-        self.require(
-            self.threads_across == band <= self.block_size and inner <= self.block_size,
-            f"threads_across must be {band}, the packs of a band, where packs cross the end of "
-            f"inner, and there must be a thread a row of {inner}",
-        )
 
     def _require_staged(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs can go to shared memory and fit there."""

@@ -36,7 +36,9 @@ class Strips(Columnar):
     name = "strips"
     summary = "columns of memory in two passes over a strip of rows, the second from L2; any length"
 
-    takes = Columnar.takes | {Feature.PLACES, Feature.ENDS}
+    takes = Columnar.takes | {
+        *(Feature.PLACES, Feature.ENDS, Feature.GIVEN_PAIRS, Feature.PARTS),
+    }
 
     unroll: int = knob("u", "columns that a thread loads before it uses the first", unnamed=1)
     cluster_size: int = knob("k", "blocks that share a row", default=1)
@@ -44,7 +46,7 @@ class Strips(Columnar):
     def describe(self, problem: Problem) -> str:
         """Return what the file of `problem` does, for its header."""
         blocks = f"a cluster of {self.cluster_size} blocks" if self.cluster_size > 1 else "a block"
-        passes = "in two passes" if problem.writes_elements else "in one pass"
+        passes = "in two passes" if self._reads_twice(problem) else "in one pass"
         return f"{blocks} walks along {self.rows_of_a_block} rows {passes}"
 
     def check(self, problem: Problem, arch: Arch) -> None:
@@ -53,6 +55,8 @@ class Strips(Columnar):
         self.require(1 <= self.unroll <= MOST_UNROLL, f"unroll must be from 1 to {MOST_UNROLL}")
         of_input = self.pack_size * self.unroll * problem.compute_dtype.itemsize // 4
         held, others = inputs_of(problem) * of_input, registers.STRIPS.of(problem, self.pack_size)
+        if not problem.function.reduces:
+            others += registers.GIVEN[problem.compute_dtype]
         self.require_registers(held, others, 1, self.block_size, arch)
 
     @classmethod
@@ -82,7 +86,7 @@ class Strips(Columnar):
         under_way = min(strips, max(1.0, resident / self.cluster_size)) * problem.cols * line
         score = (
             1.0 * max(0.0, math.log2(under_way / (CACHED * arch.l2_bytes)))
-            if problem.writes_elements
+            if self._reads_twice(problem)
             else 0.0
         )
         score += 0.4 * max(0.0, math.log2(64 / line)) + 0.1 * max(0.0, math.log2(line / 128))
@@ -93,10 +97,14 @@ class Strips(Columnar):
 
     @classmethod
     def estimate(cls, problem: Problem, rows: int, arch: Arch) -> float:
-        """Two reads, the second from L2; one where no elements are written.
+        """Two reads, the second from L2; one where no elements are written, or pairs are given.
 
         Where an axis is long, registers of large clusters are no sure winner.
         """
-        if not problem.writes_elements:
+        if not cls._reads_twice(problem):
             return 1.1
         return 1.3 if problem.cols > 2048 else 1.5
+
+    @staticmethod
+    def _reads_twice(problem: Problem) -> bool:
+        return problem.writes_elements and problem.function.reduces

@@ -110,14 +110,37 @@ def test_axes_with_others_between_them_take_one_copy(
     assert world.variants[-1].problem.layout is ROWS
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_pairs_and_entropies_along_another_axis_take_no_copy(axis: int, world: World) -> None:
+    x = drawn(7, 12, 5)
+    m, d = world("partial", x, axis=axis)
+    np.testing.assert_array_equal(m, x.max(axis=axis))
+    y, _ = softmax_of(x, axis)
+    np.testing.assert_allclose(world("finish", x, m, d, axis=axis), y, rtol=2e-6)
+    np.testing.assert_allclose(
+        world("log_finish", x, m, d, axis=axis), np.log(y), rtol=2e-6, atol=2e-7
+    )
+    kept = softmax_of(x, axis)[1].astype(np.float32).view(type(x))
+    entropy = -(y * np.log(y)).sum(axis=axis)
+    np.testing.assert_allclose(world("entropy", x, axis=axis), entropy, rtol=2e-6)
+    upstream = drawn(*entropy.shape)
+    of_row = np.expand_dims(upstream, axis)
+    dx = world("logsumexp_backward", x, kept, upstream, axis=axis)
+    np.testing.assert_allclose(dx, y * of_row, rtol=5e-6, atol=1e-7)
+    saved = (kept, entropy.astype(np.float32).view(type(x)))
+    dx = world("entropy_backward", x, *saved, upstream, axis=axis)
+    wanted = -y * (np.log(y) + np.expand_dims(entropy, axis)) * of_row
+    np.testing.assert_allclose(dx, wanted, rtol=1e-5, atol=2e-6)
+    assert world.copied == 0
+    assert {type(variant.problem.layout) for variant in world.variants} == {Columns}
+
+
 def test_a_function_that_no_kernel_of_columns_knows_takes_one_copy(world: World) -> None:
     x = drawn(7, 12)
-    m, d = world("partial", x, axis=0)
-    assert world.copied == 0
-    np.testing.assert_array_equal(m, x.max(axis=0))
-    y = world("finish", x, m, d, axis=0)
+    target = (np.arange(12) % 7).view(type(x))
+    loss, _ = world("cross_entropy", x, target, -100, 0.0, axis=0)
     assert world.copied == 1
-    np.testing.assert_allclose(y, softmax_of(x, 0)[0], rtol=2e-6)
+    np.testing.assert_allclose(loss, softmax_of(x, 0)[1] - x[target, np.arange(12)], rtol=2e-6)
 
 
 @pytest.mark.parametrize("axis", [0, 1, (0, 1)])

@@ -15,6 +15,7 @@ from softgen.strategies.bands import Bands
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
+from softgen.strategies.ring import Ring
 from softgen.strategies.split import Split
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, candidates
@@ -27,6 +28,7 @@ PAST = 2**32  # elements before the first row that is computed
 COLUMNS, ODD = Columns(8), Columns(7)
 SHARED_BY_BLOCKS = (
     Cooperative.name,
+    Ring.name,
     Split.name,
     Spread.name,
 )  # tests/gpu/test_many_rows.py has these
