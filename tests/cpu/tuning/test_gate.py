@@ -67,7 +67,7 @@ class Changed(FakeKernel):
         self.change, self.left = change, left
 
     def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
-        memory = self._memory(self.problem.results[0], {"y": arguments[1]}, rows)
+        memory = self.memory(self.problem.results[0], {"y": arguments[1]}, rows)
         before = memory[self.left].copy()
         super().launch(arguments, rows, stream)
         self.change(memory)

@@ -87,7 +87,7 @@ def test_drawn_cases(first: int) -> None:
 
 def test_few_groups_of_many_lanes_each() -> None:
     """2 groups of 16 lanes and 4 of 8: lanes without a group to compare with counted one again."""
-    wrong, variants = wrong_of((49, 61, 157, 165, 209))
+    wrong, variants = wrong_in((49, 61, 157, 165, 209))
     assert not wrong
     assert {getattr(variant.problem.function, "groups", 0) for variant in variants} == {2, 4}
 
