@@ -79,7 +79,7 @@ __device__ void load_number(const Compute* from, Compute& to) {
 #endif
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
@@ -101,10 +101,10 @@ struct Hooks {
   }
 };
 
-__device__ Hooks hooks_of(long long row, const long long* target, long long ignore_index,
-                          const Compute* lse, const Compute* upstream, long long upstream_every,
-                          long long upstream_count, Compute label_smoothing, Compute z_loss) {
-  Hooks hooks;
+__device__ Row state_of(long long row, const long long* target, long long ignore_index,
+                        const Compute* lse, const Compute* upstream, long long upstream_every,
+                        long long upstream_count, Compute label_smoothing, Compute z_loss) {
+  Row state;
   const unsigned int number = static_cast<unsigned int>(row);
   long long end = kCols;
   const unsigned int every = static_cast<unsigned int>(upstream_every);
@@ -117,18 +117,18 @@ __device__ Hooks hooks_of(long long row, const long long* target, long long igno
   load_number(upstream + place, given);
   const long long id = target[row];
   const bool known = id >= 0 && id < kCols;
-  hooks.ignored = id == ignore_index;
-  hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
-  if (hooks.ignored) end = 0;
-  hooks.base = hooks.ignored ? 0 : of_row;
+  state.ignored = id == ignore_index;
+  state.target = known && !state.ignored ? static_cast<Col>(id) : kCols;
+  if (state.ignored) end = 0;
+  state.base = state.ignored ? 0 : of_row;
   const Compute up = known ? given : __int_as_float(0x7fc00000);
   // An lse that is infinite makes it NaN.
-  const Compute times = up * (1 + z_loss * hooks.base * 2) + (hooks.base - hooks.base);
-  hooks.gain = hooks.ignored ? 0 : times;
-  hooks.rest = hooks.ignored ? 0 : up * label_smoothing * (1 / static_cast<Compute>(kCols));
-  hooks.hit = up * (1 - label_smoothing);
-  hooks.end = static_cast<Col>(end > 0 ? end : 0);
-  return hooks;
+  const Compute times = up * (1 + z_loss * state.base * 2) + (state.base - state.base);
+  state.gain = state.ignored ? 0 : times;
+  state.rest = state.ignored ? 0 : up * label_smoothing * (1 / static_cast<Compute>(kCols));
+  state.hit = up * (1 - label_smoothing);
+  state.end = static_cast<Col>(end > 0 ? end : 0);
+  return state;
 }
 
 constexpr int kStride = kBlockSize * kPackSize;
@@ -140,7 +140,7 @@ constexpr Col kPartPacks = (kCols / kPackSize + kAllParts - 1) / kAllParts * kAt
 // Loads N elements in packs that are kStride apart, from column `col` on, and calls
 // visit(values, col) with each pack.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
@@ -156,25 +156,25 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, int part, Visit visit) {
+__device__ void walk(const X* row, const Row& state, int part, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   const Col first = part * kPartPacks;
   const Col behind = first + kPartPacks < packs ? first + kPartPacks : packs;
   Col pack = first + threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < behind; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
   }
   for (; pack < behind; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
   }
 }
 
 // Stores what walk() handed to a visitor at the same columns of y.
 template <int N>
-__device__ void store(Compute (&values)[N], const Hooks& hooks, Col col, Y* to) {
+__device__ void store(Compute (&values)[N], const Row& state, Col col, Y* to) {
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
-    hooks.leave<kPackSize>(values + u * kPackSize, col + u * kStride);
+    state.leave<kPackSize>(values + u * kPackSize, col + u * kStride);
     store_pack(values + u * kPackSize, to + u * kStride);
   }
 }
@@ -204,7 +204,7 @@ __device__ Compute finish(Compute kept, Compute factor) { return kept * factor; 
 struct Finish {
   decltype(base_of(Compute())) base;
   Compute factor;
-  const Hooks& hooks;
+  const Row& state;
   Y* row_dx;
 
   template <typename Values>
@@ -212,7 +212,7 @@ struct Finish {
     sum_in_place(values, base);
 #pragma unroll
     for (Compute& value : values) value = finish(value, factor);
-    store(values, hooks, col, row_dx + col);
+    store(values, state, col, row_dx + col);
   }
 };
 
@@ -228,18 +228,18 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
     const long long row = i / kParts;
     const int part = static_cast<int>(i % kParts);
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, target, ignore_index, lse, upstream, upstream_every,
-                                 upstream_count, label_smoothing, z_loss);
+    const Row state = state_of(row, target, ignore_index, lse, upstream, upstream_every,
+                               upstream_count, label_smoothing, z_loss);
     Y* row_dx = dx + row * kCols;
 
-    const auto base = base_of(hooks.base);
+    const auto base = base_of(state.base);
     const Compute factor = factor_of(1);
-    if (hooks.ignored) {
+    if (state.ignored) {
       for (Col col = part * kBlockSize + threadIdx.x; col < kCols; col += kParts * kBlockSize) {
         row_dx[col] = __float2bfloat16_rn(0);
       }
       continue;
     }
-    walk(row_x, hooks, part, Finish{base, factor, hooks, row_dx});
+    walk(row_x, state, part, Finish{base, factor, state, row_dx});
   }
 }

@@ -50,7 +50,7 @@ __device__ void load_word(const X* from, Raw& to) {
 #endif
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
@@ -60,27 +60,27 @@ struct Hooks {
   Col end;  // of what is shown: nobody loads the columns from here on
 };
 
-__device__ Hooks hooks_of(long long row, const X* x, const long long* target,
-                          long long ignore_index, Compute z_loss) {
-  Hooks hooks;
+__device__ Row state_of(long long row, const X* x, const long long* target, long long ignore_index,
+                        Compute z_loss) {
+  Row state;
   long long end = kCols;
   const long long id = target[row];
   const bool known = id >= 0 && id < kCols;
-  hooks.ignored = id == ignore_index;
-  hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
-  if (hooks.ignored) end = 0;
-  hooks.z_loss = z_loss;
-  hooks.end = static_cast<Col>(end > 0 ? end : 0);
-  hooks.logit = __ushort_as_bfloat16(0xff80);
-  if (hooks.target < hooks.end) hooks.logit = (x + row * kCols)[hooks.target];
-  return hooks;
+  state.ignored = id == ignore_index;
+  state.target = known && !state.ignored ? static_cast<Col>(id) : kCols;
+  if (state.ignored) end = 0;
+  state.z_loss = z_loss;
+  state.end = static_cast<Col>(end > 0 ? end : 0);
+  state.logit = __ushort_as_bfloat16(0xff80);
+  if (state.target < state.end) state.logit = (x + row * kCols)[state.target];
+  return state;
 }
 
 constexpr int kStride = kBlockSize * kPackSize;
 
 // Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) load_word(row + col + u * kStride, packs[u]);
@@ -89,14 +89,14 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, Visit visit) {
+__device__ void walk(const X* row, const Row& state, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
   }
   for (; pack < packs; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
   }
 }
 
@@ -160,9 +160,9 @@ __device__ Compute log_of(Compute sum) {
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Compute* loss,
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, Compute* loss,
                           Compute* lse) {
-  if (hooks.ignored) {
+  if (state.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
     return;
@@ -170,17 +170,17 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute log_of_sum = log_of(sum);
   // Where there is +inf the sum is NaN.
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
-  Compute logit[1] = {hooks.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
-  if (hooks.target < hooks.end) {
-    logit[0] = __bfloat162float(hooks.logit);
+  Compute logit[1] = {state.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
+  if (state.target < state.end) {
+    logit[0] = __bfloat162float(state.logit);
   }
   Compute result = (m - logit[0]) + log_of_sum;
-  if (hooks.z_loss != 0) {
+  if (state.z_loss != 0) {
     // In quarters, of which only one overflows where the loss and z_loss lse^2 both do: inf - inf
     // would be NaN.
     const Compute half = of_row / 2;
     const Compute quarter = (m / 4 - logit[0] / 4) + log_of_sum / 4;
-    if (quarter < -negative_infinity()) result = (quarter + hooks.z_loss * half * half) * 4;
+    if (quarter < -negative_infinity()) result = (quarter + state.z_loss * half * half) * 4;
   }
   loss[row] = result;
   lse[row] = of_row;
@@ -327,11 +327,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, x, target, ignore_index, z_loss);
+    const Row state = state_of(row, x, target, ignore_index, z_loss);
 
     LongMaxSum part;
-    if (!hooks.ignored) walk(row_x, hooks, Absorb{part});
+    if (!state.ignored) walk(row_x, state, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
-    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, loss, lse);
+    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, state, loss, lse);
   }
 }

@@ -298,7 +298,7 @@ __device__ Mail combine_shards(const Mail* parts, int shards) {
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
@@ -308,21 +308,21 @@ struct Hooks {
   Col end;  // of what is shown: nobody loads the columns from here on
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const X* x, const long long* target,
-                          long long ignore_index, Compute z_loss, long long first) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, const X* x, const long long* target,
+                        long long ignore_index, Compute z_loss, long long first) {
+  Row state;
   long long end = kCols;
   const bool live = row < rows;
   const long long id = live ? target[row] : ignore_index;
   const bool known = id >= first && id - first < kCols;
-  hooks.ignored = id == ignore_index;
-  hooks.target = known && !hooks.ignored ? static_cast<Col>(id - first) : kCols;
-  if (hooks.ignored) end = 0;
-  hooks.logit = -negative_infinity();
-  if (known && !hooks.ignored) hooks.logit = __bfloat162float((x + row * kCols)[id - first]);
-  hooks.z_loss = z_loss;
-  hooks.end = static_cast<Col>(end > 0 ? end : 0);
-  return hooks;
+  state.ignored = id == ignore_index;
+  state.target = known && !state.ignored ? static_cast<Col>(id - first) : kCols;
+  if (state.ignored) end = 0;
+  state.logit = -negative_infinity();
+  if (known && !state.ignored) state.logit = __bfloat162float((x + row * kCols)[id - first]);
+  state.z_loss = z_loss;
+  state.end = static_cast<Col>(end > 0 ? end : 0);
+  return state;
 }
 
 // The largest element's term is 1, so no sum is below 1 and no logarithm below 0: what rounding
@@ -336,9 +336,9 @@ __device__ Compute log_of(Compute sum) {
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Compute* loss,
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, Compute* loss,
                           Compute* lse) {
-  if (hooks.ignored) {
+  if (state.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
     return;
@@ -346,15 +346,15 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute log_of_sum = log_of(sum);
   // Where there is +inf the sum is NaN.
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
-  const bool found = hooks.logit < -negative_infinity();
-  const Compute logit = found ? hooks.logit : __int_as_float(0x7fc00000);
+  const bool found = state.logit < -negative_infinity();
+  const Compute logit = found ? state.logit : __int_as_float(0x7fc00000);
   Compute result = (m - logit) + log_of_sum;
-  if (hooks.z_loss != 0) {
+  if (state.z_loss != 0) {
     // In quarters, of which only one overflows where the loss and z_loss lse^2 both do: inf - inf
     // would be NaN.
     const Compute half = of_row / 2;
     const Compute quarter = (m / 4 - logit / 4) + log_of_sum / 4;
-    if (quarter < -negative_infinity()) result = (quarter + hooks.z_loss * half * half) * 4;
+    if (quarter < -negative_infinity()) result = (quarter + state.z_loss * half * half) * 4;
   }
   loss[row] = result;
   lse[row] = of_row;
@@ -433,7 +433,7 @@ __device__ MaxSum part_of(const Raw (&raw)[kPacks]) {
 constexpr int kWholePacks = 15;  // packs of every thread that need no check against the row's end
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Hooks& hooks,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Row& state,
                            Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -467,7 +467,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const bool live = row < rows;
   // One block in 16 rows, as a line holds 16 targets. At 50257 columns 64 rows start in 3 us.
   if (rank == 0 && thread == 0 && row % 16 == 0 && row + 64 < rows) fetch_ahead(target + row + 64);
-  Hooks hooks = hooks_of(row, rows, x, target, ignore_index, z_loss, first);
+  Row state = state_of(row, rows, x, target, ignore_index, z_loss, first);
   unsigned int count = 0;
   long long peer = 0;
   if (live && thread < shards) {
@@ -477,7 +477,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first_pack, live && !hooks.ignored, hooks, raw);
+  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, state, raw);
   const MaxSum part = part_of(raw);
 
   cluster_wait();  // every block's mbarrier is ready
@@ -490,7 +490,7 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   // A lane a peer; the shard's own part is handed on as it is.
   if (live && thread < shards) {
-    const Mail mine = {whole, hooks.logit};
+    const Mail mine = {whole, state.logit};
     parts_of_shards[thread] = mine;
     if (thread != shard) {
       const unsigned int tag = count / kLaunch + 1;
@@ -503,10 +503,10 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   if (live) {
     const Mail all = combine_shards(parts_of_shards, shards);
     whole = all.part;
-    hooks.logit = all.logit;
+    state.logit = all.logit;
   }
   if (live && thread == 0) add_count(count_of(mailbox, row), kLaunch / kClusterSize);
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
-  if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
+  if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, state, loss, lse);
 }

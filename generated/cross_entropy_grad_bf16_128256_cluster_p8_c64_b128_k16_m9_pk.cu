@@ -188,7 +188,7 @@ __device__ MaxSum combine_lanes(MaxSum part) {
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
@@ -208,22 +208,22 @@ struct Hooks {
   }
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const X* x, const long long* target,
-                          long long ignore_index, Compute upstream, Compute z_loss) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, const X* x, const long long* target,
+                        long long ignore_index, Compute upstream, Compute z_loss) {
+  Row state;
   long long end = kCols;
   const bool live = row < rows;
   const long long id = live ? target[row] : ignore_index;
   const bool known = id >= 0 && id < kCols;
-  hooks.ignored = id == ignore_index;
-  hooks.target = known && !hooks.ignored ? static_cast<Col>(id) : kCols;
-  if (hooks.ignored) end = 0;
-  hooks.z_loss = z_loss;
-  hooks.hit = upstream;
-  hooks.end = static_cast<Col>(end > 0 ? end : 0);
-  hooks.logit = __ushort_as_bfloat16(0xff80);
-  if (hooks.target < hooks.end) hooks.logit = (x + row * kCols)[hooks.target];
-  return hooks;
+  state.ignored = id == ignore_index;
+  state.target = known && !state.ignored ? static_cast<Col>(id) : kCols;
+  if (state.ignored) end = 0;
+  state.z_loss = z_loss;
+  state.hit = upstream;
+  state.end = static_cast<Col>(end > 0 ? end : 0);
+  state.logit = __ushort_as_bfloat16(0xff80);
+  if (state.target < state.end) state.logit = (x + row * kCols)[state.target];
+  return state;
 }
 
 // A term of softmax is kept as its root, exp((x - max) / 2), which is 0 below 2^-126: terms are not
@@ -285,9 +285,9 @@ __device__ Compute log_of(Compute sum) {
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Compute* loss,
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, Compute* loss,
                           Compute* lse) {
-  if (hooks.ignored) {
+  if (state.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
     return;
@@ -295,17 +295,17 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute log_of_sum = log_of(sum);
   // Where there is +inf the sum is NaN.
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
-  Compute logit[1] = {hooks.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
-  if (hooks.target < hooks.end) {
-    logit[0] = __bfloat162float(hooks.logit);
+  Compute logit[1] = {state.target < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
+  if (state.target < state.end) {
+    logit[0] = __bfloat162float(state.logit);
   }
   Compute result = (m - logit[0]) + log_of_sum;
-  if (hooks.z_loss != 0) {
+  if (state.z_loss != 0) {
     // In quarters, of which only one overflows where the loss and z_loss lse^2 both do: inf - inf
     // would be NaN.
     const Compute half = of_row / 2;
     const Compute quarter = (m / 4 - logit[0] / 4) + log_of_sum / 4;
-    if (quarter < -negative_infinity()) result = (quarter + hooks.z_loss * half * half) * 4;
+    if (quarter < -negative_infinity()) result = (quarter + state.z_loss * half * half) * 4;
   }
   loss[row] = result;
   lse[row] = of_row;
@@ -365,7 +365,7 @@ __device__ void finish_pack(Raw raw, Compute m, Compute factor, Compute (&result
 constexpr int kWholePacks = 7;  // packs of every thread that need no check against the row's end
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Hooks& hooks,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Row& state,
                            Raw (&raw)[kPacks]) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
@@ -412,13 +412,13 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   const bool live = row < rows;
   // One block in 16 rows, as a line holds 16 targets. At 50257 columns 64 rows start in 3 us.
   if (rank == 0 && thread == 0 && row % 16 == 0 && row + 64 < rows) fetch_ahead(target + row + 64);
-  const Hooks hooks = hooks_of(row, rows, x, target, ignore_index, upstream, z_loss);
+  const Row state = state_of(row, rows, x, target, ignore_index, upstream, z_loss);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Raw raw[kPacks];
-  load_slice(x + row * kCols, thread, first_pack, live && !hooks.ignored, hooks, raw);
+  load_slice(x + row * kCols, thread, first_pack, live && !state.ignored, state, raw);
   // With the target's element: no block pushes its pair, and none stores, before that is read.
-  const Compute m = max_lanes(max(largest(raw), __bfloat162float(hooks.logit)));
+  const Compute m = max_lanes(max(largest(raw), __bfloat162float(state.logit)));
   const MaxSum part = {m, add_lanes(sum_of(raw, m))};
   forget_widened(raw, static_cast<unsigned int>(rows >> 48));  // no memory holds 2^48 rows
 
@@ -432,15 +432,15 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   whole = combine_lanes(whole);
 
   // No block leaves before all pushes to it have arrived, so the cluster needs no last barrier.
-  if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, hooks, loss, lse);
-  const Compute factor = hooks.weigh(factor_of(whole.d) * correction_of(whole.m), whole.m, whole.d);
+  if (rank == 0 && thread == 0 && live) write_row(row, whole.m, whole.d, state, loss, lse);
+  const Compute factor = state.weigh(factor_of(whole.d) * correction_of(whole.m), whole.m, whole.d);
   store_slice(raw, whole.m, factor, thread, first_pack, live, dx + row * kCols);
 
   // The target's result is less. Who stored its pack stores it again.
-  const Col pack = hooks.target / kPackSize - first_pack;
+  const Col pack = state.target / kPackSize - first_pack;
   const bool mine = pack >= 0 && pack < kSlicePacks && pack % kBlockSize == thread;
-  if (live && mine && hooks.target < kCols) {
-    const Compute kept = one_term(__bfloat162float(hooks.logit), base_of(whole.m));
-    (dx + row * kCols)[hooks.target] = __float2bfloat16_rn(finish(kept, factor) - hooks.hit);
+  if (live && mine && state.target < kCols) {
+    const Compute kept = one_term(__bfloat162float(state.logit), base_of(whole.m));
+    (dx + row * kCols)[state.target] = __float2bfloat16_rn(finish(kept, factor) - state.hit);
   }
 }

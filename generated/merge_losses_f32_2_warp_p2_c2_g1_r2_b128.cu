@@ -51,26 +51,26 @@ __device__ void load_word(const X* from, Raw& to) {
 #endif
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   bool ignored;
   // The target's element, +inf where another shard may have it.
   Compute logit;
   Compute z_loss;
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const Compute* logits,
-                          const long long* target, long long ignore_index, Compute z_loss) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, const Compute* logits,
+                        const long long* target, long long ignore_index, Compute z_loss) {
+  Row state;
   const bool live = row < rows;
   const long long id = live ? target[row] : ignore_index;
-  hooks.ignored = id == ignore_index;
-  hooks.logit = live ? logits[row] : 0;
-  hooks.z_loss = z_loss;
-  return hooks;
+  state.ignored = id == ignore_index;
+  state.logit = live ? logits[row] : 0;
+  state.z_loss = z_loss;
+  return state;
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Hooks& hooks,
+__device__ void load_slice(const X* row, int lane, const Row& state,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
@@ -113,9 +113,9 @@ __device__ Compute log_of(Compute sum) {
 
 // (max - logit) + log(sum): max + log(sum) would round log(sum) away where max is large. A target
 // that is no column makes it NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, const X* ms,
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, const X* ms,
                           Compute* loss, Compute* lse) {
-  if (hooks.ignored) {
+  if (state.ignored) {
     loss[row] = 0;
     lse[row] = negative_infinity();
     return;
@@ -123,15 +123,15 @@ __device__ void write_row(long long row, Compute m, Compute sum, const Hooks& ho
   const Compute log_of_sum = log_of(sum);
   // Where there is +inf the sum is NaN.
   const Compute of_row = m == -negative_infinity() ? m : m + log_of_sum;
-  const bool found = hooks.logit < -negative_infinity();
-  const Compute logit = found ? hooks.logit : __int_as_float(0x7fc00000);
+  const bool found = state.logit < -negative_infinity();
+  const Compute logit = found ? state.logit : __int_as_float(0x7fc00000);
   Compute result = (m - logit) + log_of_sum;
-  if (hooks.z_loss != 0) {
+  if (state.z_loss != 0) {
     // In quarters, of which only one overflows where the loss and z_loss lse^2 both do: inf - inf
     // would be NaN.
     const Compute half = of_row / 2;
     const Compute quarter = (m / 4 - logit / 4) + log_of_sum / 4;
-    if (quarter < -negative_infinity()) result = (quarter + hooks.z_loss * half * half) * 4;
+    if (quarter < -negative_infinity()) result = (quarter + state.z_loss * half * half) * 4;
   }
   loss[row] = result;
   lse[row] = of_row;
@@ -170,10 +170,10 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
 #pragma unroll
   for (int r = 0; r < kRowsPerAccess; ++r) {
     const long long row = first_row + r;
-    const Hooks hooks = hooks_of(row, rows, logits, target, ignore_index, z_loss);
+    const Row state = state_of(row, rows, logits, target, ignore_index, z_loss);
     if (row < rows) {
-      load_slice(ms + row * kCols, lane, hooks, values[r]);
-      load_slice(ds + row * kCols, lane, hooks, ds_values[r]);
+      load_slice(ms + row * kCols, lane, state, values[r]);
+      load_slice(ds + row * kCols, lane, state, ds_values[r]);
     } else {
 #pragma unroll
       for (Compute& value : values[r]) value = negative_infinity();
@@ -185,8 +185,8 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
 #pragma unroll
   for (int r = 0; r < kRowsPerAccess; ++r) {
     const long long row = first_row + r;
-    const Hooks hooks = hooks_of(row, rows, logits, target, ignore_index, z_loss);
+    const Row state = state_of(row, rows, logits, target, ignore_index, z_loss);
     const MaxSum whole = reduce_row(values[r], ds_values[r]);
-    if (lane == 0 && row < rows) write_row(row, whole.m, whole.d, hooks, ms, loss, lse);
+    if (lane == 0 && row < rows) write_row(row, whole.m, whole.d, state, ms, loss, lse);
   }
 }

@@ -60,7 +60,7 @@ __device__ void load_word(const X* from, Raw& to) {
 #endif
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // The target's column, or kCols where there is none, and whether the row counts for nothing.
   Col target;
   bool ignored;
@@ -69,26 +69,26 @@ struct Hooks {
   Col end;  // of what is shown: nobody loads the columns from here on
 };
 
-__device__ Hooks hooks_of(long long row, const X* x, const long long* target,
-                          long long ignore_index, long long first) {
-  Hooks hooks;
+__device__ Row state_of(long long row, const X* x, const long long* target, long long ignore_index,
+                        long long first) {
+  Row state;
   long long end = kCols;
   const long long id = target[row];
   const bool known = id >= first && id - first < kCols;
-  hooks.ignored = id == ignore_index;
-  hooks.target = known && !hooks.ignored ? static_cast<Col>(id - first) : kCols;
-  if (hooks.ignored) end = 0;
-  hooks.logit = -negative_infinity();
-  if (known && !hooks.ignored) hooks.logit = __bfloat162float((x + row * kCols)[id - first]);
-  hooks.end = static_cast<Col>(end > 0 ? end : 0);
-  return hooks;
+  state.ignored = id == ignore_index;
+  state.target = known && !state.ignored ? static_cast<Col>(id - first) : kCols;
+  if (state.ignored) end = 0;
+  state.logit = -negative_infinity();
+  if (known && !state.ignored) state.logit = __bfloat162float((x + row * kCols)[id - first]);
+  state.end = static_cast<Col>(end > 0 ? end : 0);
+  return state;
 }
 
 constexpr int kStride = kBlockSize * kPackSize;
 
 // Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) load_word(row + col + u * kStride, packs[u]);
@@ -97,14 +97,14 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, Visit visit) {
+__device__ void walk(const X* row, const Row& state, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
   }
   for (; pack < packs; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
   }
 }
 
@@ -159,13 +159,13 @@ __device__ MaxSum combine_block(MaxSum part, MaxSum (&slots)[kWarps]) {
 
 // The row's pair, and the target's element. NaN and +inf make the sum NaN.
 // The largest element's term is 1: what rounding took from it is put back.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks,
-                          Compute* maxima, Compute* sums, Compute* logits) {
-  const Compute largest = hooks.ignored ? negative_infinity() : m;
-  const Compute d = hooks.ignored ? 0 : sum;
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, Compute* maxima,
+                          Compute* sums, Compute* logits) {
+  const Compute largest = state.ignored ? negative_infinity() : m;
+  const Compute d = state.ignored ? 0 : sum;
   maxima[row] = d == d || largest == -negative_infinity() ? largest : d;
   sums[row] = 0 < d && d < 1 ? 1 : d;
-  logits[row] = hooks.logit;
+  logits[row] = state.logit;
 }
 
 // A sum of many terms, one after another. A term below half a unit of the sum's last place would be
@@ -310,11 +310,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, x, target, ignore_index, first);
+    const Row state = state_of(row, x, target, ignore_index, first);
 
     LongMaxSum part;
-    if (!hooks.ignored) walk(row_x, hooks, Absorb{part});
+    if (!state.ignored) walk(row_x, state, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
-    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, maxima, sums, logits);
+    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, state, maxima, sums, logits);
   }
 }

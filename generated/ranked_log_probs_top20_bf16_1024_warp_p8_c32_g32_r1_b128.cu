@@ -64,19 +64,19 @@ __device__ void widen_pack(Raw raw, Compute* to) {
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   long long id;
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const long long* ids) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, const long long* ids) {
+  Row state;
   row = row < rows ? row : 0;
-  hooks.id = ids[row];
-  return hooks;
+  state.id = ids[row];
+  return state;
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Hooks& hooks,
+__device__ void load_slice(const X* row, int lane, const Row& state,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
@@ -212,8 +212,8 @@ constexpr int kIdPlaces = (kIds + kLanes - 1) / kLanes;
 __device__ Compute not_a_number() { return __int_as_float(0x7fc00000); }
 
 // The element of id `k` as it comes in: -inf where it is hidden, NaN where it is no column.
-__device__ Compute logit_of(long long row, int k, const Hooks& hooks, const X* x) {
-  const long long id = hooks.id;
+__device__ Compute logit_of(long long row, int k, const Row& state, const X* x) {
+  const long long id = state.id;
   Compute logit[1] = {id >= 0 && id < kCols ? negative_infinity() : not_a_number()};
   if (id >= 0 && id < kCols) {
     logit[0] = __bfloat162float((x + row * kCols)[id]);
@@ -236,13 +236,13 @@ __device__ int count_above(const Compute (&values)[kColsPerThread], Compute logi
 
 // Counts the elements of these lanes that are larger than those of the row's ids.
 __device__ void count_larger(const Compute (&values)[kColsPerThread], long long row, int lane,
-                             bool live, const Hooks& hooks, const X* x, int (&larger)[kIdPlaces]) {
+                             bool live, const Row& state, const X* x, int (&larger)[kIdPlaces]) {
 #pragma unroll
   for (int place = 0; place < kIdPlaces; ++place) {
 #pragma unroll 1
     for (int i = 0; i < kLanes && place * kLanes + i < kIds; ++i) {
       const int k = place * kLanes + i;
-      const Compute logit = live ? logit_of(row, k, hooks, x) : not_a_number();
+      const Compute logit = live ? logit_of(row, k, state, x) : not_a_number();
       const int count = count_above(values, logit);
       if (lane == i) larger[place] = count;
     }
@@ -264,7 +264,7 @@ __device__ void make_keys(const Compute (&values)[kColsPerThread], int thread,
 // The row's results, by all lanes that chose: (x - max) - log(sum), as max + log(sum) would round
 // log(sum) away where max is large. A row with NaN has the first columns.
 __device__ void write_choice(long long row, const Top& whole, int lane, bool live,
-                             const int (&larger)[kIdPlaces], const Hooks& hooks, const X* x,
+                             const int (&larger)[kIdPlaces], const Row& state, const X* x,
                              Compute* log_probs, Compute* top_log_probs, int* top_ids, int* ranks,
                              Compute* lse) {
   if (!live) return;
@@ -282,7 +282,7 @@ __device__ void write_choice(long long row, const Top& whole, int lane, bool liv
   for (int place = 0; place < kIdPlaces; ++place) {
     const int k = place * kLanes + lane;
     if (k >= kIds) continue;
-    const Compute logit = logit_of(row, k, hooks, x);
+    const Compute logit = logit_of(row, k, state, x);
     const Compute result = bad ? not_a_number() : (logit - whole.m) - log_of_sum;
     log_probs[row * kIds + k] = result;
     ranks[row * kIds + k] = result == result ? larger[place] : -1;
@@ -313,12 +313,12 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
   const int lane = threadIdx.x % 32;
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
   if (row >= rows) return;  // all lanes of the warp together: the exchanges need all 32
-  const Hooks hooks = hooks_of(row, rows, ids);
+  const Row state = state_of(row, rows, ids);
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, lane, hooks, values);
+  load_slice(x + row * kCols, lane, state, values);
   int larger[kIdPlaces];
-  count_larger(values, row, lane, true, hooks, x, larger);
+  count_larger(values, row, lane, true, state, x, larger);
   const Top whole = reduce_row(values, lane);
-  write_choice(row, whole, lane, true, larger, hooks, x, log_probs, top_log_probs, top_ids, ranks,
+  write_choice(row, whole, lane, true, larger, state, x, log_probs, top_log_probs, top_ids, ranks,
                lse);
 }

@@ -229,7 +229,7 @@ __device__ Compute noise_of(unsigned int high, Place column, unsigned int row,
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   // 1 / temperature, and NaN for what is no temperature.
   Compute inverse;
   bool noisy;
@@ -326,23 +326,23 @@ struct Hooks {
   }
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, Compute temperature, long long seed,
-                          long long offset) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, Compute temperature, long long seed,
+                        long long offset) {
+  Row state;
   const unsigned int number = static_cast<unsigned int>(row);
   const Compute warmth = temperature;
   const Compute inverse = __frcp_rn(warmth);
-  hooks.inverse = inverse > 0 ? inverse : __int_as_float(0x7fc00000);
-  if (warmth == 0) hooks.inverse = 1;
-  hooks.noisy = temperature != 0;
-  hooks.noisy_row = number;
-  hooks.seed = static_cast<unsigned long long>(seed);
-  hooks.offset = static_cast<unsigned long long>(offset);
-  hooks.key = kLeastKey;
-  hooks.cut = negative_infinity();
-  hooks.z = 0;
-  hooks.column = kNoColumn;
-  return hooks;
+  state.inverse = inverse > 0 ? inverse : __int_as_float(0x7fc00000);
+  if (warmth == 0) state.inverse = 1;
+  state.noisy = temperature != 0;
+  state.noisy_row = number;
+  state.seed = static_cast<unsigned long long>(seed);
+  state.offset = static_cast<unsigned long long>(offset);
+  state.key = kLeastKey;
+  state.cut = negative_infinity();
+  state.z = 0;
+  state.column = kNoColumn;
+  return state;
 }
 
 __device__ Compute base_of(Compute m) { return shift_of(m); }
@@ -363,7 +363,7 @@ __device__ Compute log_of(Compute sum) {
 }
 
 // The row's sample, and log p of it. A sum that is NaN, or of nothing but -inf, has none.
-__device__ void write_row(long long row, const Draw& whole, const Hooks& hooks, const X* x,
+__device__ void write_row(long long row, const Draw& whole, const Row& state, const X* x,
                           Compute* log_probs, long long* ids) {
   const bool some = whole.d > 0 && whole.column != kNoColumn;
   const Compute result = (whole.z - whole.m) - log_of(whole.d);
@@ -374,7 +374,7 @@ __device__ void write_row(long long row, const Draw& whole, const Hooks& hooks, 
 constexpr int kWholePacks = 7;  // packs of every thread that need no check against the row's end
 
 // Loads the thread's packs. What is not there is -inf. A row past the end (not `live`) is -inf.
-__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Hooks& hooks,
+__device__ void load_slice(const X* row, int thread, Col first_pack, bool live, const Row& state,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
@@ -393,7 +393,7 @@ __device__ void load_slice(const X* row, int thread, Col first_pack, bool live, 
     const int pack = p * kBlockSize + thread;
     const Col col = (first_pack + pack) * kPackSize;
     const bool inside = p < kWholePacks || (pack < kSlicePacks && col + kPackSize <= kCols);
-    if (live && inside) hooks.enter<kPackSize>(values + p * kPackSize, col);
+    if (live && inside) state.enter<kPackSize>(values + p * kPackSize, col);
   }
 }
 
@@ -415,18 +415,18 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
 
   const long long row = blockIdx.x / kClusterSize;  // no loop: the grid limit exceeds memory
   const bool live = row < rows;
-  const Hooks hooks = hooks_of(row, rows, temperature, seed, offset);
+  const Row state = state_of(row, rows, temperature, seed, offset);
   const Col first_pack = static_cast<Col>(rank) * kSlicePacks;
 
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, thread, first_pack, live, hooks, values);
+  load_slice(x + row * kCols, thread, first_pack, live, state, values);
   Draw part;
   part.m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) part.m = max(part.m, values[i]);
   part.m = max_lanes(part.m);
   part.d = add_lanes(sum_in_place(values, base_of(part.m)));
-  hooks.tell(part);
+  state.tell(part);
   find_first(part.key, part.z, part.column);
 
   cluster_wait();  // the first block's mbarrier is ready
@@ -440,5 +440,5 @@ extern "C" __global__ void __cluster_dims__(kClusterSize) __launch_bounds__(kBlo
   whole = combine_lanes(whole);
 
   // It leaves after all pushes to it have arrived, so the cluster needs no last barrier.
-  if (thread == 0 && live) write_row(row, whole, hooks, x, log_probs, ids);
+  if (thread == 0 && live) write_row(row, whole, state, x, log_probs, ids);
 }

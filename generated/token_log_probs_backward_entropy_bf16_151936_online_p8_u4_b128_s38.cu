@@ -66,7 +66,7 @@ __device__ void store_pack(const Compute* from, Y* to) {
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   Compute base, total;  // log-sum-exp, and the sum of upstream
   Compute entropy, entropy_upstream;
   Compute upstream;
@@ -90,24 +90,24 @@ struct Hooks {
   }
 };
 
-__device__ Hooks hooks_of(long long row, const long long* ids, const Compute* lse,
-                          const Compute* upstream, const Compute* entropy,
-                          const Compute* entropy_upstream) {
-  Hooks hooks;
-  hooks.base = lse[row];
-  hooks.entropy = entropy[row];
-  hooks.entropy_upstream = entropy_upstream[row];
-  hooks.total = hooks.base - hooks.base;  // NaN for infinities
+__device__ Row state_of(long long row, const long long* ids, const Compute* lse,
+                        const Compute* upstream, const Compute* entropy,
+                        const Compute* entropy_upstream) {
+  Row state;
+  state.base = lse[row];
+  state.entropy = entropy[row];
+  state.entropy_upstream = entropy_upstream[row];
+  state.total = state.base - state.base;  // NaN for infinities
   const long long id = ids[row];
   const bool known = id >= 0 && id < kCols;
-  hooks.id = known ? static_cast<Col>(id) : kCols;
-  hooks.upstream = upstream[row];
-  if (known || hooks.upstream == 0) {
-    hooks.total += hooks.upstream;
+  state.id = known ? static_cast<Col>(id) : kCols;
+  state.upstream = upstream[row];
+  if (known || state.upstream == 0) {
+    state.total += state.upstream;
   } else {
-    hooks.total = __int_as_float(0x7fc00000);
+    state.total = __int_as_float(0x7fc00000);
   }
-  return hooks;
+  return state;
 }
 
 constexpr int kStride = kBlockSize * kPackSize;
@@ -119,7 +119,7 @@ constexpr Col kPartPacks = (kCols / kPackSize + kAllParts - 1) / kAllParts * kAt
 // Loads N elements in packs that are kStride apart, from column `col` on, and calls
 // visit(values, col) with each pack.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
@@ -135,25 +135,25 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, int part, Visit visit) {
+__device__ void walk(const X* row, const Row& state, int part, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   const Col first = part * kPartPacks;
   const Col behind = first + kPartPacks < packs ? first + kPartPacks : packs;
   Col pack = first + threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < behind; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
   }
   for (; pack < behind; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
   }
 }
 
 // Stores what walk() handed to a visitor at the same columns of y.
 template <int N>
-__device__ void store(Compute (&values)[N], const Hooks& hooks, Col col, Y* to) {
+__device__ void store(Compute (&values)[N], const Row& state, Col col, Y* to) {
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) {
-    hooks.leave<kPackSize>(values + u * kPackSize, col + u * kStride);
+    state.leave<kPackSize>(values + u * kPackSize, col + u * kStride);
     store_pack(values + u * kPackSize, to + u * kStride);
   }
 }
@@ -176,7 +176,7 @@ __device__ Compute finish(Compute log_p, Compute) { return log_p; }
 struct Finish {
   decltype(base_of(Compute())) base;
   Compute factor;
-  const Hooks& hooks;
+  const Row& state;
   Y* row_dx;
 
   template <typename Values>
@@ -184,7 +184,7 @@ struct Finish {
     sum_in_place(values, base);
 #pragma unroll
     for (Compute& value : values) value = finish(value, factor);
-    store(values, hooks, col, row_dx + col);
+    store(values, state, col, row_dx + col);
   }
 };
 
@@ -199,11 +199,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, 1)
     const long long row = i / kParts;
     const int part = static_cast<int>(i % kParts);
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, ids, lse, upstream, entropy, entropy_upstream);
+    const Row state = state_of(row, ids, lse, upstream, entropy, entropy_upstream);
     Y* row_dx = dx + row * kCols;
 
-    const auto base = base_of(hooks.base);
+    const auto base = base_of(state.base);
     const Compute factor = factor_of(1);
-    walk(row_x, hooks, part, Finish{base, factor, hooks, row_dx});
+    walk(row_x, state, part, Finish{base, factor, state, row_dx});
   }
 }

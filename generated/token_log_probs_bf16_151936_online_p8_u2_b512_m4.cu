@@ -48,24 +48,24 @@ __device__ void load_word(const X* from, Raw& to) {
 #endif
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   long long id;
   X logit;  // its element as it is in memory, or -inf
 };
 
-__device__ Hooks hooks_of(long long row, const X* x, const long long* ids) {
-  Hooks hooks;
-  hooks.id = ids[row];
-  hooks.logit = __ushort_as_bfloat16(0xff80);
-  if (hooks.id >= 0 && hooks.id < kCols) hooks.logit = (x + row * kCols)[hooks.id];
-  return hooks;
+__device__ Row state_of(long long row, const X* x, const long long* ids) {
+  Row state;
+  state.id = ids[row];
+  state.logit = __ushort_as_bfloat16(0xff80);
+  if (state.id >= 0 && state.id < kCols) state.logit = (x + row * kCols)[state.id];
+  return state;
 }
 
 constexpr int kStride = kBlockSize * kPackSize;
 
 // Calls visit(values, col) with N elements in packs that are kStride apart, from column `col` on.
 template <int N, typename Visit>
-__device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit visit) {
+__device__ void visit_packs(const X* row, const Row& state, Col col, Visit visit) {
   Raw packs[N / kPackSize];
 #pragma unroll
   for (int u = 0; u < N / kPackSize; ++u) load_word(row + col + u * kStride, packs[u]);
@@ -74,14 +74,14 @@ __device__ void visit_packs(const X* row, const Hooks& hooks, Col col, Visit vis
 
 // Visits a row, spread over the block.
 template <typename Visit>
-__device__ void walk(const X* row, const Hooks& hooks, Visit visit) {
+__device__ void walk(const X* row, const Row& state, Visit visit) {
   constexpr Col packs = kCols / kPackSize;
   Col pack = threadIdx.x;
   for (; pack + (kUnroll - 1) * kBlockSize < packs; pack += kUnroll * kBlockSize) {
-    visit_packs<kUnroll * kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kUnroll * kPackSize>(row, state, pack * kPackSize, visit);
   }
   for (; pack < packs; pack += kBlockSize) {
-    visit_packs<kPackSize>(row, hooks, pack * kPackSize, visit);
+    visit_packs<kPackSize>(row, state, pack * kPackSize, visit);
   }
 }
 
@@ -143,12 +143,12 @@ __device__ Compute log_of(Compute sum) {
 
 // (x[id] - max) - log(sum): x[id] - (max + log(sum)) would round log(sum) away where max is large.
 // Hidden columns give -inf, and an id that is no column NaN.
-__device__ void write_row(long long row, Compute m, Compute sum, const Hooks& hooks, Y* log_probs) {
+__device__ void write_row(long long row, Compute m, Compute sum, const Row& state, Y* log_probs) {
   const Compute log_of_sum = log_of(sum);
-  const long long id = hooks.id;
+  const long long id = state.id;
   Compute logit[1] = {id >= 0 && id < kCols ? negative_infinity() : __int_as_float(0x7fc00000)};
   if (id >= 0 && id < kCols) {
-    logit[0] = __bfloat162float(hooks.logit);
+    logit[0] = __bfloat162float(state.logit);
   }
   log_probs[row] = __float2bfloat16_rn((logit[0] - m) - log_of_sum);
 }
@@ -293,11 +293,11 @@ extern "C" __global__ void __launch_bounds__(kBlockSize, kMinBlocks)
 
   for (long long row = blockIdx.x; row < rows; row += gridDim.x) {
     const X* row_x = x + row * kCols;
-    const Hooks hooks = hooks_of(row, x, ids);
+    const Row state = state_of(row, x, ids);
 
     LongMaxSum part;
-    walk(row_x, hooks, Absorb{part});
+    walk(row_x, state, Absorb{part});
     const MaxSum whole = combine_block(part.value(), slots);
-    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, hooks, log_probs);
+    if (threadIdx.x == 0) write_row(row, whole.m, whole.d, state, log_probs);
   }
 }

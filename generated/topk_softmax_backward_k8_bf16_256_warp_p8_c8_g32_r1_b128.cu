@@ -62,7 +62,7 @@ __device__ void store_pack(const Compute* from, Y* to) {
 }
 
 // What is taken of a row, and what is done with it.
-struct Hooks {
+struct Row {
   const int* ids;
   const Compute *weights, *upstream;
   Compute total;  // sum of weights times upstream
@@ -91,22 +91,22 @@ struct Hooks {
   }
 };
 
-__device__ Hooks hooks_of(long long row, long long rows, const Compute* weights, const int* ids,
-                          const Compute* upstream) {
-  Hooks hooks;
+__device__ Row state_of(long long row, long long rows, const Compute* weights, const int* ids,
+                        const Compute* upstream) {
+  Row state;
   row = row < rows ? row : 0;
-  hooks.ids = ids + row * 8;
-  hooks.weights = weights + row * 8;
-  hooks.upstream = upstream + row * 8;
+  state.ids = ids + row * 8;
+  state.weights = weights + row * 8;
+  state.upstream = upstream + row * 8;
   Compute dot = 0;
 #pragma unroll 8
-  for (int i = 0; i < 8; ++i) dot += hooks.weights[i] * hooks.upstream[i];
-  hooks.total = dot;
-  return hooks;
+  for (int i = 0; i < 8; ++i) dot += state.weights[i] * state.upstream[i];
+  state.total = dot;
+  return state;
 }
 
 // Loads the lane's packs.
-__device__ void load_slice(const X* row, int lane, const Hooks& hooks,
+__device__ void load_slice(const X* row, int lane, const Row& state,
                            Compute (&values)[kColsPerThread]) {
   Raw raw[kPacks];
 #pragma unroll
@@ -118,14 +118,14 @@ __device__ void load_slice(const X* row, int lane, const Hooks& hooks,
 }
 
 // Stores the results of what load_slice() took.
-__device__ void store_slice(const Compute (&values)[kColsPerThread], int lane, const Hooks& hooks,
+__device__ void store_slice(const Compute (&values)[kColsPerThread], int lane, const Row& state,
                             Y* y) {
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const Col col = (p * kThreadGroupWidth + lane) * kPackSize;
     Compute results[kPackSize];
     memcpy(results, values + p * kPackSize, sizeof(results));
-    hooks.leave<kPackSize>(results, col);
+    state.leave<kPackSize>(results, col);
     store_pack(results, y + col);
   }
 }
@@ -173,12 +173,12 @@ __device__ Compute factor_of(Compute sum) { return __fdividef(1, sum); }
 __device__ Compute finish(Compute kept, Compute factor) { return kept * factor * kept; }
 
 // Turns a lane's elements of a row into their results.
-__device__ void finish_row(Compute (&values)[kColsPerThread], const Hooks& hooks) {
+__device__ void finish_row(Compute (&values)[kColsPerThread], const Row& state) {
   Compute m = values[0];
 #pragma unroll
   for (int i = 1; i < kColsPerThread; ++i) m = max(m, values[i]);
   m = max_lanes(m);
-  const Compute factor = hooks.weigh(factor_of(add_lanes(sum_in_place(values, base_of(m)))));
+  const Compute factor = state.weigh(factor_of(add_lanes(sum_in_place(values, base_of(m)))));
 #pragma unroll
   for (int i = 0; i < kColsPerThread; ++i) values[i] = finish(values[i], factor);
 }
@@ -195,9 +195,9 @@ extern "C" __global__ void __launch_bounds__(kBlockSize)
   const int lane = threadIdx.x % 32;
   const long long row = static_cast<long long>(blockIdx.x) * kRowsPerBlock + threadIdx.x / 32;
   if (row >= rows) return;  // all lanes of the warp together: the exchanges need all 32
-  const Hooks hooks = hooks_of(row, rows, weights, ids, upstream);
+  const Row state = state_of(row, rows, weights, ids, upstream);
   Compute values[kColsPerThread];
-  load_slice(x + row * kCols, lane, hooks, values);
-  finish_row(values, hooks);
-  store_slice(values, lane, hooks, dx + row * kCols);
+  load_slice(x + row * kCols, lane, state, values);
+  finish_row(values, state);
+  store_slice(values, lane, state, dx + row * kCols);
 }

@@ -126,7 +126,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         if not problem.weighs:
             return factor
         of_row = f", {m}, {total}" if problem.weighs_lse else ""
-        return f"hooks.weigh({factor}{of_row})"
+        return f"state.weigh({factor}{of_row})"
 
     def rebased_factor(m: str, whole: str) -> str:
         if not problem.weighs:
@@ -157,8 +157,8 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "more_from_parameters": "".join(f", const X* from_{operand.name}" for operand in more),
         "more_parameters": more_parameters,
         "hook_types": {operand.name: operand.dtype for operand in problem.hook_operands},
-        "hooks_parameter": ["const Hooks& hooks"] if problem.modifiers else [],
-        "hooks_argument": ", hooks" if problem.modifiers else "",
+        "state_parameter": ["const Row& state"] if problem.modifiers else [],
+        "state_argument": ", state" if problem.modifiers else "",
         "weighed": weighed,
         "rebased_factor": rebased_factor,
         "result": written[0] if written else "",
@@ -180,7 +180,7 @@ def _part_names(problem: Problem) -> dict[str, Any]:
         "chunk": chunk,
         "most_found": most_found,
         "many": MANY,
-        "of_sink": "part_of_sink(hooks.sink)",
+        "of_sink": "part_of_sink(state.sink)",
     }
 
 
@@ -196,7 +196,7 @@ def _given_names(problem: Problem) -> dict[str, Any]:
     if problem.function.reduces:
         return {}
     if problem.function.modifiers:
-        names = {"given_base": "hooks.base", "given_factor": "1", "given_type": "Compute"}
+        names = {"given_base": "state.base", "given_factor": "1", "given_type": "Compute"}
         return {**names, "given_parameters": [], "given_arguments": ""}
     kind = problem.compute_dtype
     given = [o for o in problem.inputs if o.extent is Extent.ROW and o.dtype is kind]
@@ -230,9 +230,9 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
     written = [operand.name for operand in problem.row_results]
     declared = [operand.parameter for operand in problem.row_results]
     if written and problem.function.modifiers:
-        written = ["hooks", *([] if reads else [rows["array"](first)]), *written]
+        written = ["state", *([] if reads else [rows["array"](first)]), *written]
         of_x = [] if reads else [rows["array_of"](first)]
-        declared = ["const Hooks& hooks", *of_x, *declared]
+        declared = ["const Row& state", *of_x, *declared]
     choice = {name: rows[name] for name in ("choice_parameters", "choice_arguments")}
     if problem.function.ranked:
         choice["choice_parameters"] = ["const int (&larger)[kIdPlaces]", *declared]
@@ -246,7 +246,7 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
             "write_choice", ["row", *of_row, *choice["choice_arguments"]], indent, ""
         ),
         # What reads the element of an id, when the row is here.
-        "of_ids": f"hooks, {rows['array'](first)}",
+        "of_ids": f"state, {rows['array'](first)}",
         "patches": patches,
         # What all columns are less by is no target's alone.
         "leaves": problem.leaves and (not patches or problem.function.smooths),
@@ -255,8 +255,8 @@ def _hook_names(variant: Variant) -> dict[str, Any]:
         "turned_block": call("turned_block", places, 2, "const unsigned int block = "),
         "block": "block" if turned else "blockIdx.x",
         "hook_arguments": "".join(f", {name}" for name in arguments),
-        "row_hooks": functools.partial(call, "hooks_of", ["row", *arguments]),
-        "hooks_of_row": lambda row, *where: call("hooks_of", [row, *arguments], *where),
+        "row_state": functools.partial(call, "state_of", ["row", *arguments]),
+        "state_of_row": lambda row, *where: call("state_of", [row, *arguments], *where),
         "rowwise": any(hook.by_row or hook.leaves for hook in problem.hooks),
         "row_results": ", ".join(written),
         "row_parameters": declared,

@@ -78,7 +78,7 @@ def declaration(opening: str, parameters: list[str]) -> str:
 
 
 def call(
-    name: str, arguments: Sequence[str], indent: int, before: str = "const Hooks hooks = "
+    name: str, arguments: Sequence[str], indent: int, before: str = "const Row state = "
 ) -> str:
     """Return a statement's call without its `;`, broken where clang-format breaks it.
 

@@ -111,7 +111,7 @@ def test_its_function_its_hook_and_its_strategy_are_emitted_run_and_verified(sit
 def test_the_commands_of_the_page_of_hooks(site: Path) -> None:
     (commands,) = re.findall(r"```sh\n(softgen .*?)```", page_of("hook"), re.DOTALL)
     emitted, verified = (softgen_of(site, *line.split()[1:]) for line in commands.splitlines())
-    assert "hooks.ceiling = ceiling;" in emitted
+    assert "state.ceiling = ceiling;" in emitted
     assert "1 checked, 0 failed" in verified
 
 

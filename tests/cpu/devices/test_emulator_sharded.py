@@ -53,7 +53,7 @@ WRONG = {
     "no count": broken(RIGHT[0], COUNTS, "(void)0;"),
     "no wait": broken(RIGHT[0], AWAITED, ""),
     "another's": broken(RIGHT[0], MINE, OTHERS),
-    "own logit": broken(LOSSES[1], "hooks.logit = all.logit;", ""),
+    "own logit": broken(LOSSES[1], "state.logit = all.logit;", ""),
     "last logit": broken(LOSSES[1], "min(whole.logit, parts[i].logit)", "parts[i].logit"),
     "own order": broken(RIGHT[3], "(parts_of_shards, shards)", "(parts_of_shards + shard, 1)"),
 }

@@ -89,7 +89,7 @@ def test_what_is_said_to_be_no_fma_is_none() -> None:
     claims = 0
     for text in (render(variant).text for variant in distinct.values()):
         _, _, behind = text.partition("// What ")
-        said, _, body = behind.partition("struct Hooks {")
+        said, _, body = behind.partition("struct Row {")
         if "no FMA joins it" in said.replace("\n// ", " "):
             claims += 1
             assert not FUSED.search(body.partition("\n};")[0]), text[:200]

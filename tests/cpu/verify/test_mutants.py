@@ -35,7 +35,7 @@ MUTANTS = {
     "upstream is that of the first row": (GRADIENT, "number / every % count", "0"),
     "upstream comes again after two rows": (GRADIENT, "every % count", "every % 2"),
     "-100 is ignored, whatever is said": (LOSS, "id == ignore_index", "id == -100"),
-    "an unknown id of upstream 0 is NaN": (GIVEN, "known || hooks.upstream == 0", "known"),
+    "an unknown id of upstream 0 is NaN": (GIVEN, "known || state.upstream == 0", "known"),
     "a hidden id is NaN": (HIDDEN, "values[i] = negative_infinity()", f"values[i] = {NAN}"),
     "any tag": (SHARDED, "messages[i] >> 32 == tag", "messages[i] >> 32 != 0"),
     "one buffer": (SHARDED, "tag % 2 * room", "0 * room"),
