@@ -220,6 +220,11 @@ class Spreading(Columnar):
             f"{problem.cols * inner} elements of an outer index are no whole packs of "
             f"{self.pack_size}",
         )
+        # Lanes would combine what they found, and not what is in a pack of one row.
+        self.require(
+            inner > self.pack_size,
+            f"a pack of {self.pack_size} would have several columns of {inner} rows each",
+        )
         self.require(
             self.threads_across == band <= self.block_size and inner <= self.block_size,
             f"threads_across must be {band}, the packs of a band, where packs cross the end of "
