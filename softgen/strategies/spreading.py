@@ -220,10 +220,10 @@ class Spreading(Columnar):
             f"{problem.cols * inner} elements of an outer index are no whole packs of "
             f"{self.pack_size}",
         )
-        # Lanes would combine what they found, and not what is in a pack of one row.
+        # Lanes of a warp would combine theirs, and not what a pack has of a row.
         self.require(
-            inner > self.pack_size,
-            f"a pack of {self.pack_size} would have several columns of {inner} rows each",
+            self.pack_size % inner != 0,
+            f"a pack of {self.pack_size} would have several columns of each of {inner} rows",
         )
         self.require(
             self.threads_across == band <= self.block_size and inner <= self.block_size,

@@ -189,7 +189,7 @@ def test_no_pack_goes_to_shared_memory_before_sm_80() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "inner", "pack"), [("float32", 2, 4), ("bfloat16", 4, 8)])
-def test_no_pack_has_several_columns_of_a_row(dtype: str, inner: int, pack: int) -> None:
+def test_no_pack_is_whole_columns_of_all_rows(dtype: str, inner: int, pack: int) -> None:
     """Lanes of a warp combined their parts, and those within a pack were left apart."""
     problem = Problem.of("softmax", dtype, 13004, layout=Columns(inner))
     with pytest.raises(IllegalVariantError, match=f"a pack of {pack} would have several columns"):
