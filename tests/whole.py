@@ -39,7 +39,7 @@ PIECES: dict[str, Sequence[str]] = {
         "tests/cpu/strategies/test_row_limits.py",
     ),
     # Drawn kernels against a reference of its own, and drawn calls beside PyTorch's.
-    "differential": ("tests.differential", "3000"),
+    "differential": ("tests.differential", "4000"),
     "torch-calls": ("tests.torch_calls", "1000"),
     # Drawn choices and samples.
     "topk": ("tests.cpu.verify.test_topk_softmax", "240"),

@@ -51,6 +51,11 @@ class Grouped(Columnar):
             f"{problem.cols * inner} elements of an outer index are no whole packs of "
             f"{self.pack_size}",
         )
+        # Lanes of a warp would combine theirs, and not what a pack has of a row.
+        self.require(
+            self.pack_size % inner != 0,
+            f"a pack of {self.pack_size} would have several columns of each of {inner} rows",
+        )
         self.require(
             self.threads_across == band <= self.block_size and inner <= self.block_size,
             f"threads_across must be {band}, the packs of a band, where packs cross the end of "

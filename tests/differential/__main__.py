@@ -1,4 +1,4 @@
-"""`python -m tests.differential 3000`: so many drawn results, none of which may be wrong.
+"""`python -m tests.differential 4000`: so many drawn results, none of which may be wrong.
 
 With `--device cuda` the same kernels run on the current GPU, and behind them a public call for
 every tenth result.
@@ -21,7 +21,7 @@ SEED = 32
 def main() -> None:
     """Print what is wrong, what was covered, and how many results are right."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("results", type=int, nargs="?", default=3000, help="at least so many")
+    parser.add_argument("results", type=int, nargs="?", default=4000, help="at least so many")
     parser.add_argument("--seed", type=int, default=SEED)
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument(

@@ -177,3 +177,14 @@ def test_no_pack_goes_to_shared_memory_before_sm_80() -> None:
     found = list(candidates(problem, 12, arch_named("sm_75"), "spread"))
     assert found
     assert not any(variant.strategy.knobs["cols_shared"] for variant in found)
+
+
+@pytest.mark.parametrize(("dtype", "inner", "pack"), [("float32", 2, 4), ("bfloat16", 4, 8)])
+def test_no_pack_is_whole_columns_of_all_rows(dtype: str, inner: int, pack: int) -> None:
+    """Lanes of a warp combined their parts, and those within a pack were left apart."""
+    problem = Problem.of("softmax", dtype, 13004, layout=Columns(inner))
+    with pytest.raises(IllegalVariantError, match=f"a pack of {pack} would have several columns"):
+        Spread(pack, 1, 256, 4, 8, 1, 1).check(problem, ARCH)
+    found = list(candidates(problem, 64, ARCH, "spread"))
+    assert found
+    assert not any(verdict.objection for verdict in on_emulator([render(found[0])])[0])

@@ -1,6 +1,6 @@
 """A small part of the differential run, and that it would see what is wrong.
 
-All of it on request: `python -m tests.differential 3000`, on a GPU with `--device cuda`.
+All of it on request: `python -m tests.differential 4000`, on a GPU with `--device cuda`.
 """
 
 from __future__ import annotations
