@@ -48,6 +48,7 @@ HEAVY = 2
 # 1.31 with the winner of 8 rows.
 NEAR_WIDTH = 1.1
 NEAR_ROWS = 4
+FEWER_SMS = 4  # times: a part of a GPU with fewer is too unlike, and may hold no cluster
 SAME_ROWS = 0.5  # doublings between numbers of rows that are one, but for the number of SMs
 
 
@@ -161,11 +162,14 @@ def _far(problem: Problem, wanted: float, rows: int, cols: int) -> float:
 def nearest(arch: Arch) -> Arch | None:
     """Return the device whose table is read for `arch`: itself, else the most similar that has one.
 
-    None if no table is there.
+    None if no table is there, or if that device has more than FEWER_SMS times the SMs.
     """
     if path_of(arch.device).exists():
         return arch
-    return min(with_tables(), key=functools.partial(_unlike, arch), default=None)
+    found = min(with_tables(), key=functools.partial(_unlike, arch), default=None)
+    if found and found.multiprocessors > FEWER_SMS * arch.multiprocessors:
+        return None
+    return found
 
 
 def with_tables() -> list[Arch]:

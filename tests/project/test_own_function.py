@@ -121,6 +121,8 @@ log_unit_f32_7_shared_p1_b32_y0_s1_n0
 log_unit_bf16_512_shared_p8_b64_y1_s1_n0
 log_unit_f32_1000_split_p4_c8_b64_m1_rev
 log_unit_f64_101_safe_b256
+log_unit_f32_301_in16_strips_p4_w4_b128_u2_k2
+log_unit_bf16_100_in6_strips_p1_w1_b32_u2
 log_unit_f32_300_scalerow_block_p4_c4_g96_b96_m16
 """
 

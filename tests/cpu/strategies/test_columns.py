@@ -155,8 +155,8 @@ def test_every_way_of_exchange_is_right_on_hard_rows() -> None:
         (BACKWARD, "from_y + c *", "from + c *", "elements are off"),
         (BACKWARD_OF_STRIPS, "from_y + (col", "from + (col", "elements are off"),
         (BACKWARD_OF_TILES, "load_tile(y + start", "load_tile(dy + start", "elements are off"),
-        (hooked(CLUSTER), "hooks.enter<kColsPerThread>", "(void)", "elements are off"),
-        (hooked(STRIPS), "hooks.weigh(", "(", "elements are off"),
+        (hooked(CLUSTER), "state.enter<kColsPerThread>", "(void)", "elements are off"),
+        (hooked(STRIPS), "state.weigh(", "(", "elements are off"),
         (PACKED, "of_a[i] = __hmax2", "__hmax2", "elements are off"),
         (SHARED, "  copy_async_wait();\n", "", "race on shared memory"),
         (
@@ -302,8 +302,8 @@ def test_hooks_that_ask_for_a_place() -> None:
     assert wrong_of(jobs) == []
     wrong = broken(
         jobs[0].source,
-        "hooks.enter<1>(values + c, col + c * kStride)",
-        "hooks.enter<1>(values + c, col + c)",
+        "state.enter<1>(values + c, col + c * kStride)",
+        "state.enter<1>(values + c, col + c)",
     )
     y = build([wrong]).run_each(wrong, jobs[0].x, others=jobs[0].others)
     assert not check(y, jobs[0].inputs, wrong.variant.problem).ok

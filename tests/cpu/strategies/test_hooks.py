@@ -160,7 +160,7 @@ def test_elements_stay_packed_under_a_scale_above_0() -> None:
         variant.check(ARCH)
     sources = [render(variant) for variant in variants]
     assert objections(sources) == []
-    broken_one = broken(sources[0], "hooks.enter<kPackSize>(results);", "")
+    broken_one = broken(sources[0], "state.enter<kPackSize>(results);", "")
     assert objections([broken_one])
 
 
@@ -298,7 +298,7 @@ def test_mistakes_are_seen() -> None:
         broken(render(variant_of("softcap", "warp")), "0.13322766f", "0.133221f"),
         broken(render(variant_of("softcap", "warp")), "kSmallSquare = 0.64f", "kSmallSquare = 1"),
         broken(render(variant_of("softcap", "block")), "softcap), x)", "softcap), -x)"),
-        broken(render(variant_of("outscale", "cluster")), "hooks.weigh(", "("),
+        broken(render(variant_of("outscale", "cluster")), "state.weigh(", "("),
         broken(render(variant_of("scaleany", "block")), "values[i] = negative_infinity();", ";"),
     ]
     for i, source in enumerate(wrong):

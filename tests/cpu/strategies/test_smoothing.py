@@ -10,6 +10,7 @@ import pytest
 from softgen.devices.emulator import Job
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
+from softgen.problems.layouts import Rows
 from softgen.problems.numerics import decode, encode, other_inputs
 from softgen.problems.problem import Problem
 from softgen.source.render import render
@@ -19,7 +20,8 @@ from softgen.strategies.select import select
 from tests.helpers.emulator_helpers import right_of
 
 H200 = arch_named("sm_90")
-STRATEGIES = [kind.name for kind in all_strategies() if Feature.PARTS in kind.takes]
+OF_PARTS = [kind for kind in all_strategies() if Feature.PARTS in kind.takes]
+STRATEGIES = [kind.name for kind in OF_PARTS if Rows in kind.layouts]
 ROWS = 10
 PACKED = (
     ("bfloat16", 1001, "block_p8_c8_g1024_b1024_m1_pk"),

@@ -24,7 +24,7 @@ RELAYED = "softmax_f32_20000_in40_spread_p4_w8_b512_c5_k66_n2_m1_pdl2"
 WALKED = "softmax_f32_20000_in40_spread_p2_w20_b512_c1_k132_n2_m2_u4_pdl2"
 
 NAN = "__int_as_float(0x7fc00000)"
-TIMES = "up * (1 + z_loss * hooks.base * 2) + (hooks.base - hooks.base)"
+TIMES = "up * (1 + z_loss * state.base * 2) + (state.base - state.base)"
 NOT_STORED = "< 0; ++i) {\n      to"
 
 # The kernel, what stands there, and what stands there instead.

@@ -18,6 +18,7 @@ from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.exact import hooked
 from softgen.problems.functions.sample import CAPACITIES, Sample
+from softgen.problems.layouts import Rows
 from softgen.problems.numerics import Storage, decode, encode, other_inputs
 from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
@@ -27,7 +28,8 @@ from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, candidates
 from tests.helpers.emulator_helpers import results_of, right_of, wrong_of
 
-STRATEGIES = [kind.name for kind in all_strategies() if Feature.PARTS in kind.takes]
+OF_PARTS = [kind for kind in all_strategies() if Feature.PARTS in kind.takes]
+STRATEGIES = [kind.name for kind in OF_PARTS if Rows in kind.layouts]
 ROWS = 7
 CASES, BATCHES = 14, 2
 # Rows for one lane up to those for a cluster, aligned and not.

@@ -50,7 +50,7 @@ def exact(source: Source, inputs: Inputs, x_offset: int, y_offset: int) -> Resul
     """Compute like a kernel without error."""
     problem = source.variant.problem
     values = [decode(v, o.dtype) for v, o in zip(inputs, problem.inputs, strict=True)]
-    wide = any(operand.dtype is DType.FLOAT64 for operand in problem.results)
+    wide = problem.compute_dtype is DType.FLOAT64
     results = numerics.exact_results(problem, values, wide)
     return tuple(encode(v, o.dtype) for v, o in zip(results, problem.results, strict=True))
 
