@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from softgen.devices.gpu.compile import compile_offline
@@ -13,8 +11,7 @@ from softgen.problems.problem import Problem
 from softgen.source.render import Source, render
 from softgen.strategies.strips import Strips
 from softgen.strategies.variants import Variant, candidates
-from softgen.verify.emulated import on_emulator
-from tests.helpers.emulator_helpers import ARCH, broken
+from tests.helpers.emulator_helpers import ARCH, objections, require_seen
 
 
 def source_of(function: str, dtype: str, inner: int, *knobs: int, pdl: int = 0) -> Source:
@@ -43,9 +40,7 @@ SOURCES = (
 
 
 def test_every_part_and_every_given_pair_is_right_on_hard_rows() -> None:
-    for source, verdicts in zip(SOURCES, on_emulator(SOURCES), strict=True):
-        objections = [verdict.objection for verdict in verdicts if verdict.objection]
-        assert objections == [], source.name
+    assert objections(SOURCES) == []
 
 
 BROKEN = (
@@ -67,10 +62,7 @@ BROKEN = (
 
 
 def test_broken_kernels_are_seen() -> None:
-    sources = [broken(source, old, new) for source, old, new, _ in BROKEN]
-    for (_, old, _, seen), verdicts in zip(BROKEN, on_emulator(sources, seconds=5), strict=True):
-        objection = next((v.objection for v in verdicts if v.objection), "")
-        assert re.search(seen, objection), (old, objection)
+    require_seen(BROKEN)
 
 
 def test_what_is_given_is_read_once_and_needs_no_slots() -> None:
