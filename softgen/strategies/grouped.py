@@ -15,6 +15,9 @@ from softgen.problems.problem import Problem
 from softgen.strategies.bands import band_packs
 from softgen.strategies.columnar import Columnar
 
+COUNTER_BYTES = 4  # of a row in the workspace: blocks that have read what it has in all
+MOST_PLAIN_TERMS = 512  # of a thread: sums of more lose to rounding what counts
+
 
 @dataclass(frozen=True)
 class Grouped(Columnar):

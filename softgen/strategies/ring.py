@@ -24,14 +24,12 @@ from softgen.strategies import registers
 from softgen.strategies.bands import band_packs
 from softgen.strategies.base import Strategy, knob
 from softgen.strategies.columnar import MOST_SHARED, inputs_of
-from softgen.strategies.grouped import Grouped
+from softgen.strategies.grouped import COUNTER_BYTES, MOST_PLAIN_TERMS, Grouped
 from softgen.strategies.launch import Launch, before_dynamic
 
 HELPER_WARPS = 2  # one that loads, one that exchanges
 BARRIERS = 16  # bytes of the two barriers that a stage has, and a tile between reduced and written
-COUNTER_BYTES = 4  # blocks that have read what a tile's rows have in all
 MOST_READ = 16  # blocks of a group whose parts each of its blocks reads, a lane those of a row
-MOST_PLAIN_TERMS = 512  # of a thread: sums of more lose to rounding what counts
 
 # Of candidates, of which none was timed yet: threads, columns of a thread in a chunk, and chunks in
 # flight.

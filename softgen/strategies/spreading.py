@@ -15,14 +15,12 @@ from softgen.problems.problem import Problem
 from softgen.strategies import registers
 from softgen.strategies.base import MOST_UNROLL, knob
 from softgen.strategies.columnar import MOST_SHARED, inputs_of
-from softgen.strategies.grouped import Grouped
+from softgen.strategies.grouped import COUNTER_BYTES, MOST_PLAIN_TERMS, Grouped
 from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
-COUNTER_BYTES = 4  # blocks that have read what a row has in all
 ELEMENTS_AT_ONCE, MOST_COLUMNS_AT_ONCE = 16, 4  # that a thread widens
 WAITS = 4  # of a thread for what it has in shared memory
 MOST_READ = 600  # parts of a group that each of its blocks reads
-MOST_PLAIN_TERMS = 512  # of a thread: sums of more lose to rounding what counts
 KEPT_BYTES = 24 * 1024 * 1024  # that stay in L2 while results pass through it
 
 # Registers of addresses of tiles that begin within an outer index, and of packs that cross its end.
