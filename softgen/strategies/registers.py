@@ -91,10 +91,6 @@ STRIPS = OfColumns({DType.FLOAT32: 26, DType.FLOAT64: 64}, {DType.FLOAT32: 5, DT
 GIVEN: ByType = {DType.FLOAT32: 0, DType.FLOAT64: 16}
 BANDS = OfColumns({DType.FLOAT32: 16, DType.FLOAT64: 24}, {DType.FLOAT32: 1, DType.FLOAT64: 4})
 SPREAD = OfColumns({DType.FLOAT32: 32, DType.FLOAT64: 48}, {DType.FLOAT32: 5, DType.FLOAT64: 16})
-# ring's workers; its exchanger takes EXCHANGER beside the parts that a lane reads. From what NVRTC
-# took where nothing spilled: 72 to 80 registers of float32 and 16-bit packs, 118 of float64.
-IN_RING = OfColumns({DType.FLOAT32: 32, DType.FLOAT64: 72}, {DType.FLOAT32: 4, DType.FLOAT64: 14})
-EXCHANGER = 24
 # Where some of the columns are in shared memory: with fewer 4 to 24 bytes were spilled.
 STAGED = OfColumns({DType.FLOAT32: 14, DType.FLOAT64: 24}, {DType.FLOAT32: 7, DType.FLOAT64: 14})
 TILES = OfColumns(OTHER, {DType.FLOAT32: 0, DType.FLOAT64: 0})  # a thread has one row

@@ -17,13 +17,13 @@ from softgen.strategies.base import Strategy
 PACKAGE = "softgen.strategies"
 LESSONS = f"{PACKAGE}.lessons"
 # The strategies for other axes than the last, which a choice along the last does without.
-COLUMNAR = frozenset(("bands", "columns", "ring", "spread", "strips"))
+COLUMNAR = frozenset(("bands", "columns", "spread", "strips"))
 # What need not be imported to find strategies: what they consist of, and what chooses among them.
 HELPERS = frozenset(
     (
-        *("base", "choice", "columnar", "costs", "grouped", "ladder", "launch", "lessons"),
-        *("name_errors", "oneflow", "own", "registers", "registry", "select", "sliced"),
-        *("spreading", "variants", "winners"),
+        *("base", "choice", "columnar", "costs", "ladder", "launch", "lessons", "name_errors"),
+        *("oneflow", "own", "registers", "registry", "select", "sliced", "spreading"),
+        *("variants", "winners"),
     )
 )
 

@@ -1,8 +1,12 @@
 """Groups of resident blocks that share rows of columns: what threads hold, and what is legal.
 
-Each block of a group (see `grouped`) has every so many columns of its rows. Its threads hold theirs
-in registers and in shared memory as they were loaded, and load what does not fit a second time,
-from the L2 cache where it can be. Pairs (max, sum) go through global memory.
+The blocks of a group have some adjacent rows together, and each has every so many of their columns.
+Its threads hold theirs in registers and in shared memory as they were loaded, and load what does
+not fit a second time, from the L2 cache where it can be. Pairs (max, sum) go through global memory.
+
+Where no pack of 16 bytes divides inner, packs cross its end, as in `bands`: a group then has all
+rows of an outer index, and what is a column to it is a band of columns. Either is a line: packs of
+memory that lie side by side, one of each thread across.
 """
 
 from __future__ import annotations
@@ -13,14 +17,16 @@ from softgen.problems.arch import WARP_SIZE, Arch
 from softgen.problems.dtypes import MAX_PACK_BYTES, DType
 from softgen.problems.problem import Problem
 from softgen.strategies import registers
+from softgen.strategies.bands import band_packs
 from softgen.strategies.base import MOST_UNROLL, knob
-from softgen.strategies.columnar import MOST_SHARED, inputs_of
-from softgen.strategies.grouped import COUNTER_BYTES, MOST_PLAIN_TERMS, Grouped
+from softgen.strategies.columnar import MOST_SHARED, Columnar, inputs_of
 from softgen.strategies.launch import Launch, before_dynamic, resident_blocks
 
 ELEMENTS_AT_ONCE, MOST_COLUMNS_AT_ONCE = 16, 4  # that a thread widens
 WAITS = 4  # of a thread for what it has in shared memory
 MOST_READ = 600  # parts of a group that each of its blocks reads
+COUNTER_BYTES = 4  # of a row in the workspace: blocks that have read what it has in all
+MOST_PLAIN_TERMS = 512  # of a thread: sums of more lose to rounding what counts
 KEPT_BYTES = 24 * 1024 * 1024  # that stay in L2 while results pass through it
 
 # Registers of addresses of tiles that begin within an outer index, and of packs that cross its end.
@@ -30,8 +36,10 @@ WALK_REGISTERS = 8
 
 
 @dataclass(frozen=True)
-class Spreading(Grouped):
+class Spreading(Columnar):
     """Base of Spread: groups of `group_size` resident blocks that share adjacent rows."""
+
+    alone = False
 
     cols_per_thread: int = knob("c", "elements of a row held by one thread", unnamed=0)
     group_size: int = knob("k", "blocks that share a row")
@@ -41,6 +49,25 @@ class Spreading(Grouped):
     cols_shared: int = knob(
         "s", "elements of a row that a thread holds in shared memory", default=0
     )
+
+    def flat(self, problem: Problem) -> bool:
+        """Whether packs cross the end of inner."""
+        return problem.layout.step % self.pack_size != 0
+
+    def rows_shared(self, problem: Problem) -> int:
+        """Return the rows that the blocks of a group share."""
+        return problem.layout.step if self.flat(problem) else self.rows_of_a_block
+
+    def lines(self, problem: Problem) -> int:
+        """Return the columns of a row, or the bands of an outer index; the last may be cut."""
+        if not self.flat(problem):
+            return problem.cols
+        return -(-problem.cols * problem.layout.step // self.rows_of_a_block)
+
+    @property
+    def folds(self) -> bool:
+        """Whether lanes of a warp have the same rows, and combine what they found."""
+        return self.threads_across < WARP_SIZE and WARP_SIZE % self.threads_across == 0
 
     def covers(self, problem: Problem) -> bool:
         """Whether all that a thread may hold is there."""
@@ -126,7 +153,7 @@ class Spreading(Grouped):
         self.require_block(self.block_size)
         inner, across = problem.layout.step, self.threads_across
         if self.flat(problem):
-            self.require_bands(problem)
+            self._require_bands(problem)
         else:
             self.require_pack_of_rows(problem)
             require(
@@ -138,7 +165,10 @@ class Spreading(Grouped):
                 "rows",
             )
         most = arch.multiprocessors * self.min_blocks
-        self.require_resident(self.group_size, self.groups, most, arch.device)
+        require(self.group_size > 0 and self.groups > 0, "group_size and groups must be positive")
+        require(
+            self.group_size * self.groups <= most, f"{arch.device} holds {most} such blocks at once"
+        )
         lines = self.lines(problem)
         require(
             self.stride <= lines,
@@ -179,6 +209,27 @@ class Spreading(Grouped):
             "arithmetic is in float64",
         )
         self.require_registers(held, self.others(problem), self.min_blocks, self.block_size, arch)
+
+    def _require_bands(self, problem: Problem) -> None:
+        """Raise IllegalVariantError unless an outer index is whole packs, and threads a band."""
+        inner = problem.layout.step
+        self.require_pack(self.pack_size, problem)
+        band = band_packs(problem, self.pack_size)
+        self.require(
+            problem.cols * inner % self.pack_size == 0,
+            f"{problem.cols * inner} elements of an outer index are no whole packs of "
+            f"{self.pack_size}",
+        )
+        # Lanes of a warp would combine theirs, and not what a pack has of a row.
+        self.require(
+            self.pack_size % inner != 0,
+            f"a pack of {self.pack_size} would have several columns of each of {inner} rows",
+        )
+        self.require(
+            self.threads_across == band <= self.block_size and inner <= self.block_size,
+            f"threads_across must be {band}, the packs of a band, where packs cross the end of "
+            f"inner, and there must be a thread a row of {inner}",
+        )
 
     def _require_staged(self, problem: Problem, arch: Arch) -> None:
         """Raise IllegalVariantError unless packs can go to shared memory and fit there."""

@@ -15,7 +15,6 @@ from softgen.strategies.bands import Bands
 from softgen.strategies.cooperative import Cooperative
 from softgen.strategies.lessons.oneflowwarp import OneflowWarp
 from softgen.strategies.registry import all_strategies
-from softgen.strategies.ring import Ring
 from softgen.strategies.split import Split
 from softgen.strategies.spread import Spread
 from softgen.strategies.variants import Variant, candidates
@@ -26,12 +25,8 @@ from tests.helpers.single import check
 ROWS = 9
 PAST = 2**32  # elements before the first row that is computed
 COLUMNS, ODD = Columns(8), Columns(7)
-SHARED_BY_BLOCKS = (
-    Cooperative.name,
-    Ring.name,
-    Split.name,
-    Spread.name,
-)  # tests/gpu/test_many_rows.py has these
+# tests/gpu/test_many_rows.py has these.
+SHARED_BY_BLOCKS = (Cooperative.name, Split.name, Spread.name)
 
 
 def first_row(source: Source) -> int:
