@@ -207,6 +207,41 @@ def test_16_bit_neighbours_in_one_word_do_not_race() -> None:
     run_rows(written(body), 1)
 
 
+@pytest.mark.parametrize("byte", range(4))
+@pytest.mark.parametrize(
+    ("before", "lanes", "unknown"),
+    [("", 0b1011, 2), ("", 0b1101, 1), ("__syncthreads();", 0b1010, 0)],
+)
+def test_bytes_that_were_read_together_and_apart(
+    before: str, lanes: int, unknown: int, byte: int
+) -> None:
+    """Of a word that others read one lane reads one byte more, or first; a last lane writes one.
+
+    It does not know of one reader: that of the one byte, or of the whole word. In the last case the
+    word was read together before the barrier, and the one byte is read before the word is.
+    """
+    apart = "if (threadIdx.x == 2) seen += bytes[1];"
+    together = "if (threadIdx.x < 2) seen += s;"
+    body = (
+        "__shared__ int s;\nif (threadIdx.x == 0) s = 1;\n__syncthreads();\n"
+        "unsigned char* bytes = reinterpret_cast<unsigned char*>(&s);\nfloat seen = 0;\n"
+    )
+    if before:
+        body += f"{together}\n{before}\n"
+        apart, together = apart.replace("== 2", "== 0"), together.replace("< 2", "== 1")
+    body += (
+        f"{apart}\n{together}\ny[threadIdx.x] = seen;\n"
+        f"if (threadIdx.x < 4 && {lanes} >> threadIdx.x & 1) __syncwarp({lanes});\n"
+        f"if (threadIdx.x == 3) bytes[{byte}] = 2;"
+    )
+    if unknown != 1 and byte != 1:
+        run_rows(written(body), 1)
+        return
+    text = report(written(body), 1)
+    assert f"race on shared memory: thread 3 wrote what thread {unknown} read" in text
+    assert f"(byte {byte} of static shared memory" in text
+
+
 def test_an_index_past_a_shared_array() -> None:
     body = "__shared__ float s[32];\ns[threadIdx.x] = 1;"
     assert re.search(r"index 32 out of bounds of 'float ?\[32\]'", report(written(body), 1))

@@ -171,14 +171,6 @@ inline void on_access(uintptr_t at, size_t size, bool write, const void* pc,
 constexpr size_t kPatience = 64;
 constexpr size_t kMostPolls = 1024;
 
-inline uint64_t bits_at(const void* at, size_t size) {
-  uint64_t bits = 0;
-  std::memcpy(&bits, at, size < sizeof(bits) ? size : sizeof(bits));
-  return bits;
-}
-
-inline bool has_news(const Poll& poll) { return bits_at(poll.at, poll.size) != poll.found; }
-
 // Whether the read is one more of those that found nothing new.
 inline bool is_idle(Spin& spin, const Poll& poll) {
   spin.last = poll;

@@ -103,6 +103,7 @@ struct Thread {
   int arrive_line;
   const Mbarrier* mbarrier;  // for State::kAtMbarrier
   uint32_t calls;            // that wait for other threads: no compiler moves an access past one
+  uint64_t place;            // a hash of the thread and of its calls so far
   Spin spin;
   std::vector<Copy> copies;  // by copy_async
   uint32_t groups;           // of them that it has ended
@@ -163,17 +164,23 @@ inline Thread& this_thread() {
   return launch.block->threads[static_cast<size_t>(launch.current)];
 }
 
+inline uint64_t hash_of(uint64_t before, uint64_t word) {
+  const uint64_t hash = (before ^ word) * 0x9e3779b97f4a7c15;
+  return hash ^ hash >> 32;
+}
+
+// Counts one more of the calls of thread `number` of the block at work, or sets their count to 0.
+inline void count_call(int number, bool none = false) {
+  Thread& thread = launch.block->threads[static_cast<size_t>(number)];
+  thread.calls = none ? 0 : thread.calls + 1;
+  const uint64_t block = hash_of(0, static_cast<uint64_t>(launch.block->index));
+  thread.place = hash_of(hash_of(block, static_cast<uint64_t>(number)), thread.calls);
+}
+
 // Adds to the pattern what the thread does: in which order between two of its calls does not count,
 // since compilers differ there.
 inline void note_pattern(uint64_t what, uint64_t where, uint64_t size) {
-  const auto block = static_cast<uint64_t>(launch.block->index);
-  uint64_t hash = 0;
-  for (const uint64_t word : {block, static_cast<uint64_t>(launch.current),
-                              static_cast<uint64_t>(this_thread().calls), what, where, size}) {
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 32;
-  }
-  work.pattern += hash;
+  work.pattern += hash_of(hash_of(hash_of(this_thread().place, what), where), size);
 }
 
 inline std::string current_thread() {
@@ -196,10 +203,50 @@ extern "C" inline __attribute__((used)) void simt_allow_next_launch() {
   require_launch_before_awaited("called allow_next_launch()");
 }
 
-// Gives up the CPU until the scheduler finds the thread ready again.
+inline uint64_t bits_at(const void* at, size_t size) {
+  uint64_t bits = 0;
+  std::memcpy(&bits, at, size < sizeof(bits) ? size : sizeof(bits));
+  return bits;
+}
+
+// Whether a thread may run; one that spins, only when what it reads has changed.
+inline bool is_ready(Thread& thread) {
+  if (thread.state != State::kSpinning) return thread.state == State::kReady;
+  bool news = false;
+  for (auto& [at, poll] : thread.spin.polls) {
+    const uint64_t now = bits_at(at, poll.size);
+    news = news || now != poll.found;
+    poll.found = now;
+  }
+  if (!news) return false;
+  thread.state = State::kReady;
+  return true;
+}
+
+// The first thread of the block at work, from number `first` on, that may run, or -1.
+inline int next_ready(int first) {
+  Block& block = *launch.block;
+  for (int i = first; i < block.size; ++i) {
+    if (is_ready(block.threads[static_cast<size_t>(i)])) return i;
+  }
+  return -1;
+}
+
+// Goes on with thread `number` of the block at work; what runs now goes on in *from later.
+inline void go_on_with(int number, Context* from) {
+  launch.current = number;
+  launch.stack_top = launch.block->stacks.top(static_cast<size_t>(number));
+  simt_builtins.thread.x = static_cast<unsigned>(number);
+  simt_switch(from, this_thread().context);
+}
+
+// Gives up the CPU until the thread is ready again. Next is the first of those behind it that may run,
+// without a detour by the scheduler.
 inline void wait(State state) {
   Thread& thread = this_thread();
   thread.state = state;
+  const int next = next_ready(launch.current + 1);
+  if (next >= 0) return go_on_with(next, &thread.context);
   simt_switch(&thread.context, launch.scheduler);
 }
 

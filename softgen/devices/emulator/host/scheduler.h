@@ -26,7 +26,7 @@ inline void thread_main() {
 
 extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, int line) {
   ++work.barriers;
-  ++this_thread().calls;
+  count_call(launch.current);
   Block& block = *launch.block;
   Waiting& mine = this_thread().waiting;
   mine.file = file;
@@ -47,14 +47,6 @@ extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, 
   block.at_barrier = 0;
   ++block.epoch;
   block.clocks.synchronize_all();
-}
-
-inline void resume(int thread) {
-  launch.current = thread;
-  launch.stack_top = launch.block->stacks.top(static_cast<size_t>(thread));
-  simt_builtins.thread.x = static_cast<unsigned>(thread);
-  simt_switch(&launch.scheduler, this_thread().context);
-  launch.current = -1;
 }
 
 // Puts the shared memory of a block in place.
@@ -83,7 +75,7 @@ inline void start() {
     thread.state = State::kReturned;
     thread.awaited_before = false;
     thread.arrived = thread.waited = 0;
-    thread.calls = 0;
+    count_call(static_cast<int>(i), true);
     thread.groups = 0;
     thread.spin = {};
     if (i >= static_cast<size_t>(block.size)) continue;
@@ -92,34 +84,20 @@ inline void start() {
   }
 }
 
-// Whether a thread may run; one that spins, only when what it reads has changed.
-inline bool is_ready(Thread& thread) {
-  if (thread.state != State::kSpinning) return thread.state == State::kReady;
-  bool news = false;
-  for (auto& [at, poll] : thread.spin.polls) {
-    news = news || has_news(poll);
-    poll.found = bits_at(at, poll.size);
-  }
-  if (!news) return false;
-  thread.state = State::kReady;
+// Runs those that are ready, in order, each until it waits. Returns whether any was.
+inline bool run_ready_threads() {
+  const int first = next_ready(0);
+  if (first < 0) return false;
+  go_on_with(first, &launch.scheduler);
+  launch.current = -1;
   return true;
-}
-
-inline bool run_ready_threads(Block& block) {
-  bool any = false;
-  for (int i = 0; i < block.size; ++i) {
-    if (!is_ready(block.threads[static_cast<size_t>(i)])) continue;
-    resume(i);
-    any = true;
-  }
-  return any;
 }
 
 // Runs the threads of the block in place until none can go on. Returns whether any did.
 inline bool run_block() {
   Block& block = *launch.block;
   bool any = false;
-  while (run_ready_threads(block) || (!all_returned(block) && end_bulk_copies())) any = true;
+  while (run_ready_threads() || (!all_returned(block) && end_bulk_copies())) any = true;
   if (any && all_returned(block)) {
     fail_if_unwritten_was_read(block);
     require_all_bytes_awaited(block);

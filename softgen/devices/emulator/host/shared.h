@@ -15,6 +15,7 @@
 #include <deque>
 #include <string>
 #include <sys/mman.h>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,7 +41,7 @@ struct Push {
   const void* pc;
 };
 
-enum class Writer : uint8_t { kThread, kPush, kBulkLoad, kCopyAsync, kAtomic };
+enum class Writer : uint16_t { kThread, kPush, kBulkLoad, kCopyAsync, kAtomic };
 
 // What a write is, where it is not a plain store.
 struct Write {
@@ -61,13 +62,14 @@ struct Cell {
   int64_t writer_block;  // of a push
   int32_t phase;         // cluster barriers that the last of the block's own accesses came after
   uint32_t others;       // 1 + index of the list of readers beside `reader`, or 0
-  int16_t writer;
-  int16_t reader;
-  int16_t number;  // of the mbarrier of a push or bulk_load
+  int32_t writer;
+  int32_t reader;
+  int32_t number;  // of the mbarrier of a push or bulk_load
   Writer kind;
   bool mbarrier;  // one lies here
   bool crowded;   // the list of readers is not whole
 };
+static_assert(std::has_unique_object_representations_v<Cell>, "cells are compared as bytes");
 
 class SharedRegion {
  public:
@@ -117,10 +119,13 @@ class SharedRegion {
   std::string read(uintptr_t address, size_t size, const Accessor& by, const void* pc) {
     std::string wrong = in_a_gap(address, size, "read", by, pc);
     if (wrong.empty()) wrong = past_the_end(address, size, "read", by, pc);
-    for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
-      Cell& cell = cell_at(i);
-      wrong = why_not(cell, i, "read", by, pc);
-      if (wrong.empty()) note_read(cell, i, by, pc);
+    const size_t end = address - begin_ + size;
+    for (size_t i = address - begin_; wrong.empty() && i < end;) {
+      const size_t count = alike_from(i, end);
+      wrong = why_not(cells_[i], i, "read", by, pc);
+      if (wrong.empty()) note_read(cells_[i], count, i, by, pc);
+      std::fill_n(cells_ + i + 1, count - 1, cells_[i]);
+      i += count;
     }
     return wrong;
   }
@@ -129,14 +134,18 @@ class SharedRegion {
                     const Write& as = {}) {
     std::string wrong = in_a_gap(address, size, "wrote", by, pc);
     if (wrong.empty()) wrong = past_the_end(address, size, "wrote", by, pc);
-    for (size_t i = address - begin_; wrong.empty() && i < address - begin_ + size; ++i) {
-      Cell& cell = cell_at(i);
+    const size_t end = address - begin_ + size;
+    for (size_t i = address - begin_; wrong.empty() && i < end;) {
+      const size_t count = alike_from(i, end);
+      Cell& cell = cells_[i];
       const bool both = as.kind == Writer::kAtomic && cell.kind == Writer::kAtomic;
       if (!both) wrong = why_not(cell, i, "wrote", by, pc);
       if (wrong.empty()) wrong = race_with_reader(cell, i, by, pc);
       if (wrong.empty() && as.kind == Writer::kBulkLoad) wrong = unfenced_reader(cell, i, by, pc);
-      if (wrong.empty() && as.kind == Writer::kAtomic) note_read(cell, i, by, pc);  // was it written?
+      if (wrong.empty() && as.kind == Writer::kAtomic) note_read(cell, count, i, by, pc);  // was it written?
       if (wrong.empty()) note_write(cell, by, pc, as);
+      std::fill_n(cells_ + i + 1, count - 1, cell);
+      i += count;
     }
     return wrong;
   }
@@ -175,8 +184,8 @@ class SharedRegion {
       cell.write_pc = push.pc;
       cell.read_epoch = 0;
       cell.kind = Writer::kPush;
-      cell.number = static_cast<int16_t>(push.number);
-      cell.writer = static_cast<int16_t>(push.thread);
+      cell.number = push.number;
+      cell.writer = push.thread;
       cell.writer_block = push.block;
     }
     return {};
@@ -200,7 +209,11 @@ class SharedRegion {
   }
 
  private:
-  using Readers = std::vector<std::pair<int16_t, uint32_t>>;  // thread and stamp, by thread
+  // Bytes of one history share a list.
+  struct Readers {
+    std::vector<std::pair<int, uint32_t>> list;  // thread and stamp, by thread
+    size_t cells;
+  };
 
   bool touched(const Cell& cell) const {
     return cell.write_epoch >= first_epoch_ || cell.read_epoch >= first_epoch_;
@@ -210,6 +223,25 @@ class SharedRegion {
     Cell& cell = cells_[i];
     if (!touched(cell)) cell = {};
     return cell;
+  }
+
+  // How many bytes from i on, before `end`, have the same history as that one: mostly all of an
+  // access, as those before it were as wide.
+  size_t alike_from(size_t i, size_t end) {
+    const Cell& first = cell_at(i);
+    size_t count = 1;
+    while (i + count < end && !std::memcmp(&first, &cell_at(i + count), sizeof(Cell))) ++count;
+    return count;
+  }
+
+  // The list of so many cells alike, and of no others.
+  Readers& readers_of(Cell& cell, size_t count) {
+    Readers* shared = cell.others ? &readers_[cell.others - 1] : nullptr;
+    if (shared && shared->cells == count) return *shared;
+    if (shared) shared->cells -= count;
+    readers_.push_back({shared ? shared->list : decltype(shared->list)(), count});
+    cell.others = static_cast<uint32_t>(readers_.size());
+    return readers_.back();
   }
 
   // Gaps are as the compiler filled them until the first block starts.
@@ -295,7 +327,7 @@ class SharedRegion {
     const bool last = by.clocks->fenced(cell.reader, cell.read_epoch, cell.read_stamp);
     int reader = last ? -1 : cell.reader;
     if (cell.others) {
-      for (const auto& [other, stamp] : readers_[cell.others - 1]) {
+      for (const auto& [other, stamp] : readers_[cell.others - 1].list) {
         if (!by.clocks->fenced(other, cell.read_epoch, stamp)) reader = other;
       }
     }
@@ -308,13 +340,14 @@ class SharedRegion {
   int unordered_reader(const Cell& cell, const Accessor& by) const {
     if (!by.clocks->ordered(by.thread, cell.reader, cell.read_stamp)) return cell.reader;
     if (!cell.others) return -1;
-    for (const auto& [reader, stamp] : readers_[cell.others - 1]) {
+    for (const auto& [reader, stamp] : readers_[cell.others - 1].list) {
       if (!by.clocks->ordered(by.thread, reader, stamp)) return reader;
     }
     return -1;
   }
 
-  void note_read(Cell& cell, size_t at, const Accessor& by, const void* pc) {
+  // For so many cells alike, of which this is the first.
+  void note_read(Cell& cell, size_t count, size_t at, const Accessor& by, const void* pc) {
     if (cell.write_epoch < first_epoch_ && unwritten_.empty()) {
       unwritten_ = format("uninitialised shared memory: thread %d read byte %zu of %s, which no "
                           "thread of the block had written, at %s",
@@ -324,48 +357,43 @@ class SharedRegion {
     const uint32_t now = by.clocks->now(by.thread);
     cell.read_pc = pc;
     const bool first = cell.read_epoch != by.epoch;
-    if (first && cell.others) readers_[cell.others - 1].clear();
+    if (first && cell.others) readers_of(cell, count).list.clear();
     if (first) cell.crowded = false;
     // Whoever comes after this read comes after the one before too, if that is ordered before this.
     if (first || by.clocks->ordered(by.thread, cell.reader, cell.read_stamp)) {
       cell.read_epoch = by.epoch;
-      cell.reader = static_cast<int16_t>(by.thread);
+      cell.reader = by.thread;
       cell.read_stamp = now;
     } else {
-      note_other_reader(cell, by, now);
+      note_other_reader(cell, count, by, now);
     }
   }
 
   // Without an mbarrier threads learn of their own warp's lanes alone: whoever writes before the next
   // __syncthreads, a reader of one of two warps is not ordered before it. 512 threads that compare 1024
   // keys of 16 bytes would leave 8 million entries else.
-  static bool of_two_warps(const Cell& cell, const Readers& readers) {
+  bool of_two_warps(const Cell& cell) const {
+    if (!cell.others || readers_[cell.others - 1].list.empty()) return false;
+    const auto& list = readers_[cell.others - 1].list;
     const int warp = cell.reader / 32;
-    return !readers.empty() &&
-           (readers.front().first / 32 != warp || readers.back().first / 32 != warp);
+    return list.front().first / 32 != warp || list.back().first / 32 != warp;
   }
 
-  void note_other_reader(Cell& cell, const Accessor& by, uint32_t now) {
-    if (!cell.others) {
-      readers_.emplace_back();
-      cell.others = static_cast<uint32_t>(readers_.size());
-    }
-    Readers& readers = readers_[cell.others - 1];
-    if (!by.clocks->wide() && of_two_warps(cell, readers)) {
+  void note_other_reader(Cell& cell, size_t count, const Accessor& by, uint32_t now) {
+    if (!by.clocks->wide() && of_two_warps(cell)) {
       cell.crowded = true;
       return;
     }
-    const int thread = by.thread;
-    const std::pair<int16_t, uint32_t> mine(static_cast<int16_t>(thread), 0);
-    if (readers.empty() || readers.back().first < thread) {  // mostly: threads run in order
-      readers.emplace_back(mine.first, now);
+    auto& list = readers_of(cell, count).list;
+    if (list.empty() || list.back().first < by.thread) {  // mostly: threads run in order
+      list.emplace_back(by.thread, now);
       return;
     }
-    const auto it = std::lower_bound(readers.begin(), readers.end(), mine);
-    if (it != readers.end() && it->first == thread) {
+    const auto it = std::lower_bound(list.begin(), list.end(), std::pair(by.thread, 0u));
+    if (it != list.end() && it->first == by.thread) {
       it->second = now;
     } else {
-      readers.insert(it, {mine.first, now});
+      list.insert(it, {by.thread, now});
     }
   }
 
@@ -377,10 +405,10 @@ class SharedRegion {
     note_phase(cell, by);
     cell.write_epoch = by.epoch;
     cell.write_stamp = as.kind == Writer::kBulkLoad ? as.phase : by.clocks->now(by.thread);
-    cell.writer = static_cast<int16_t>(by.thread);
+    cell.writer = by.thread;
     cell.write_pc = pc;
     cell.kind = as.kind;
-    cell.number = static_cast<int16_t>(as.number);
+    cell.number = as.number;
     cell.read_epoch = 0;  // whoever comes after this write comes after those reads
   }
 
