@@ -321,7 +321,8 @@ class CrossEntropyGradSmooth(CrossEntropyGradRows):
         x, target, ignore_index, *_ = inputs
         loss, lse, ignored = losses(x, target, ignore_index, z_loss, smoothing)
         hit = one_hot(inputs[1], dx.shape[1])
-        dx = dx + np.where(ignored[:, None], 0, up * s * (hit - 1 / dx.shape[1]))
+        share = 1 / dx.dtype.type(dx.shape[1])  # in float64 hit - share may lose what is left of dx
+        dx = dx + np.where(ignored[:, None], 0, up * s * (hit - share))
         return dx, np.where(ignored, 0, loss), lse
 
     def magnitudes(self, *inputs: Any) -> tuple[Any, ...]:

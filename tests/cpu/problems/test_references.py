@@ -41,3 +41,16 @@ def test_a_reference_mixes_no_arrays_of_two_libraries(name: str) -> None:
         np.testing.assert_array_equal(other.held, one)
     for size in problem.function.magnitudes(*inputs):
         assert size is None or isinstance(size, Array)
+
+
+def test_a_smoothed_target_whose_terms_cancel_is_exact() -> None:
+    """Of dx = p - 1 + (1 - 1 / cols) rounding 1 - 1 / cols to float64 took 13 digits."""
+    cols = 5000
+    x = np.zeros((1, cols), np.longdouble)
+    x[0, 7] = -40
+    function = Problem.of("cross_entropy_grad_smooth", "float64", cols).function
+    target, numbers = np.array([7]), (np.array([-100]), 1.0, 1, 1, 1.0, 0.0)
+    dx = function.reference(x, target, *numbers)[0]
+    term = np.exp(np.longdouble(-40))
+    wanted = term / (cols - 1 + term) - 1 / np.longdouble(cols)
+    assert abs(dx[0, 7] / wanted - 1) < 1e-15
