@@ -86,7 +86,7 @@ def run(
     spent: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for shape in shapes:
         findings = _at(shape, peers_for(shape), settings, spent[shape.suite], report)
-        _give_memory_back()
+        give_memory_back()
         yield records_of(shape, findings, where, settings.regime)
 
 
@@ -110,7 +110,7 @@ def _at(
     return race.findings()
 
 
-def _give_memory_back() -> None:
+def give_memory_back() -> None:
     """Return what both libraries cached to the driver: neither sees what the other holds."""
     require_device().get_default_memory_pool().free_all_blocks()
     if "torch" in sys.modules:

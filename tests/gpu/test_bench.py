@@ -17,7 +17,7 @@ from softgen.bench.peers import (
     Peer,
     softgen_entrant,
 )
-from softgen.bench.race import Race, Settings
+from softgen.bench.race import Race, Settings, give_memory_back
 from softgen.bench.record import Finding, Regime, Status, read_csv
 from softgen.bench.roster import (
     all_peers,
@@ -50,7 +50,9 @@ def race_of(shape: Shape, *peers: Peer, settings: Settings = SHORT) -> dict[str,
     race = Race(SharedBuffers(shape), settings, {})
     for peer in peers:
         race.admit(peer)
-    return {found.peer: found for found in race.findings()}
+    found = {each.peer: each for each in race.findings()}
+    give_memory_back()
+    return found
 
 
 @pytest.mark.parametrize("dtype", list(DType))
@@ -89,6 +91,8 @@ def test_every_function_is_verified_and_timed(function: str, dtype: DType) -> No
         elif name in ("torch", "torch.compile") and peers[name].missing() is None:
             assert finding.status is not Status.ABSENT
     verb = "copy" if shape.problem.writes_elements else "read"
+    if shape.problem.writes_elements and len(shape.problem.element_inputs) == 2:
+        verb = "join"
     assert found["limit"].note.startswith(f"{verb} u")
 
 

@@ -1073,7 +1073,7 @@ def test_a_shape_leaves_nothing_compiled_behind(monkeypatch: pytest.MonkeyPatch)
     )
     dynamo = SimpleNamespace(reset=lambda: resets.append(1))
     monkeypatch.setitem(sys.modules, "torch._dynamo", dynamo)
-    race_module._give_memory_back()
+    race_module.give_memory_back()
     assert resets == [1]
 
 
@@ -1145,7 +1145,7 @@ def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
 
     monkeypatch.setattr(race_module, "SharedBuffers", no_room)
     monkeypatch.setattr(race_module, "machine", lambda: HERE)
-    monkeypatch.setattr(race_module, "_give_memory_back", lambda: None)
+    monkeypatch.setattr(race_module, "give_memory_back", lambda: None)
     said: list[str] = []
     found = race_module.run(
         shapes_of(["online"]), lambda shape: [Peer("one", fine)], Settings(), said.append
