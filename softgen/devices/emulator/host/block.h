@@ -169,12 +169,15 @@ inline uint64_t hash_of(uint64_t before, uint64_t word) {
   return hash ^ hash >> 32;
 }
 
-// Counts one more of the calls of thread `number` of the block at work, or sets their count to 0.
-inline void count_call(int number, bool none = false) {
-  Thread& thread = launch.block->threads[static_cast<size_t>(number)];
-  thread.calls = none ? 0 : thread.calls + 1;
+inline void set_calls(size_t number, uint32_t calls) {
+  Thread& thread = launch.block->threads[number];
+  thread.calls = calls;
   const uint64_t block = hash_of(0, static_cast<uint64_t>(launch.block->index));
-  thread.place = hash_of(hash_of(block, static_cast<uint64_t>(number)), thread.calls);
+  thread.place = hash_of(hash_of(block, number), calls);
+}
+
+inline void count_call() {
+  set_calls(static_cast<size_t>(launch.current), this_thread().calls + 1);
 }
 
 // Adds to the pattern what the thread does: in which order between two of its calls does not count,

@@ -26,7 +26,7 @@ inline void thread_main() {
 
 extern "C" inline __attribute__((used)) void simt_syncthreads(const char* file, int line) {
   ++work.barriers;
-  count_call(launch.current);
+  count_call();
   Block& block = *launch.block;
   Waiting& mine = this_thread().waiting;
   mine.file = file;
@@ -75,7 +75,7 @@ inline void start() {
     thread.state = State::kReturned;
     thread.awaited_before = false;
     thread.arrived = thread.waited = 0;
-    count_call(static_cast<int>(i), true);
+    set_calls(i, 0);
     thread.groups = 0;
     thread.spin = {};
     if (i >= static_cast<size_t>(block.size)) continue;

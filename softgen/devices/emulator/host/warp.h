@@ -81,7 +81,7 @@ extern "C" inline __attribute__((used)) unsigned long long simt_warp_call(
     WarpCall call, unsigned mask, unsigned long long bits, int operand, int width,
     const char* file, int line) {
   ++work.exchanges;
-  count_call(launch.current);
+  count_call();
   note_pattern(static_cast<uint64_t>(call), static_cast<uint64_t>(operand), mask);
   Block& block = *launch.block;
   const int warp = launch.current / 32, own = launch.current % 32;
