@@ -27,7 +27,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parents[1]
 SEED = 39
-AT_ONCE = 2
+AT_ONCE = os.cpu_count() or 2
 # What these keep for other runs would be that of a mutant.
 KEEPING = ("devices", "disk")
 
@@ -238,10 +238,12 @@ def main() -> None:
     mutants = sample(arguments.count)[arguments.first :]
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(AT_ONCE) as pool:
-        outcomes = pool.map(Judge(Path(folder), arguments.seconds), mutants)
-        for number, (mutant, (what, by)) in enumerate(zip(mutants, outcomes, strict=True)):
+        judge = Judge(Path(folder), arguments.seconds)
+        numbers = {pool.submit(judge, mutant): number for number, mutant in enumerate(mutants)}
+        for future in as_completed(numbers):
+            number, (what, by) = numbers[future], future.result()
             counts[what] += 1
-            print(arguments.first + number, what, mutant, by and f"by {by}", flush=True)
+            print(arguments.first + number, what, mutants[number], by and f"by {by}", flush=True)
     print(f"{counts['seen']} of {counts['seen'] + counts['survived']} were seen; {dict(counts)}")
 
 

@@ -205,13 +205,15 @@ def _in_float64(array: Any, index: Any) -> Any:
     return array.view(bits)[index].view(array.dtype).astype("float64")
 
 
+@np.errstate(invalid="ignore")  # infinity less infinity
 def _error(operand: Operand, found: Any, exact: Any, size: Any) -> float:
-    """Return the largest error of `found`, which is used up; inf for a NaN.
+    """Return the largest error of `found`, which is used up; inf for a NaN, 0 for equal infinities.
 
     Relative to the exact value, or to the smallest normal number of the type where that is larger;
     of a logarithm, to 1 + its size; of a sum whose terms cancel, to their `size`; of what must be
     exact, inf if there is any.
     """
+    same = found == exact
     found -= exact
     error = abs(found)
     if operand.measure is Measure.EXACT:
@@ -226,5 +228,6 @@ def _error(operand: Operand, found: Any, exact: Any, size: Any) -> float:
             tiny = TINY[operand.float_type]
             scale[scale < tiny] = tiny
         error /= scale
+    error[same] = 0
     error[error != error] = float("inf")
     return float(error.max())

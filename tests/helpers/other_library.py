@@ -18,6 +18,8 @@ class Array(np.lib.mixins.NDArrayOperatorsMixin):
         self.held = np.asarray(held)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+        if method == "at":
+            return NotImplemented
         given = [_held(each) for each in inputs]
         return _own(getattr(ufunc, method)(*given, **{k: _held(v) for k, v in options.items()}))
 

@@ -109,7 +109,7 @@ class TokenLogProbsBackward(FromLse, OfIds):
         rows = np.arange(len(x), like=x)  # x may be CuPy's
         for k in range(columns.shape[1]):
             add = np.where(known[:, k], up[:, k], 0)
-            np.add.at(hit, (rows, np.where(known[:, k], columns[:, k], 0)), add)
+            hit[rows, np.where(known[:, k], columns[:, k], 0)] += add  # one column a row
         entropy, g = (each[:, None] for each in more) if more else (None, None)
         return x, lse[:, None], hit, up.sum(axis=1, keepdims=True), entropy, g
 

@@ -135,12 +135,14 @@ class TopkSoftmaxBackward(Chosen):
         return (weights, ids, upstream, *((scale,) if self.renormalize else ()))
 
     def timed_inputs(self, rows: int, cols: int) -> dict[str, Any]:
-        """Return columns anywhere, equal weights, gradients of both signs, and a scale."""
+        """Return columns all over rows, equal weights, gradients of both signs, and a scale."""
         import numpy as np
 
         shape = (rows,) if self.k == 1 else (rows, self.k)
+        first = np.random.default_rng(0).integers(0, cols, (rows, 1))
+        apart = np.arange(self.k) * max(1, cols // self.k)  # a row has no column twice
         found: dict[str, Any] = {
-            "ids": np.random.default_rng(0).integers(0, cols, shape),
+            "ids": ((first + apart) % cols).reshape(shape),
             "weights": np.full(shape, 1 / self.k),
             "upstream": 0.75 - np.arange(rows * self.k).reshape(shape) % 4 * 0.25 * 3,
         }

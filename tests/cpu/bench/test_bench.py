@@ -901,6 +901,25 @@ def test_each_wrong_or_unwritten_result_of_a_function_is_seen(
         assert (found.status, found.error) == (Status.WRONG, float("inf"))
 
 
+def test_infinities_are_right_where_the_exact_result_is_one(
+    on_the_host: Callable[..., SharedBuffers],
+) -> None:
+    """The logit of a target in another shard is infinity."""
+    buffers = on_the_host("partial_target", rows=300)
+
+    def finite(arrays: Any) -> None:
+        assert 0 < np.isinf(arrays[2]).sum() < 300
+        arrays[2][np.isinf(arrays[2])] = 1e30
+
+    def negative(arrays: Any) -> None:
+        arrays[2][np.isinf(arrays[2])] *= -1
+
+    assert the_only_finding(buffers, computing("partial_target")).status is Status.TIMED
+    for wrong in (finite, negative):
+        found = the_only_finding(buffers, computing("partial_target", wrong))
+        assert (found.status, found.error) == (Status.WRONG, float("inf"))
+
+
 def test_the_error_of_a_logarithm_is_relative_to_one_more_than_it(
     on_the_host: Callable[..., SharedBuffers],
 ) -> None:

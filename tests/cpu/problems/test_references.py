@@ -43,6 +43,16 @@ def test_a_reference_mixes_no_arrays_of_two_libraries(name: str) -> None:
         assert size is None or isinstance(size, Array)
 
 
+@pytest.mark.parametrize("name", [each for each in BENCHED if each.startswith("topk_softmax_back")])
+def test_no_row_that_is_timed_has_a_column_twice(name: str) -> None:
+    function = Problem.of(name, "float32", COLS).function
+    for cols in (function.chosen or 20, 21, COLS):
+        ids = function.timed_inputs(200, cols)["ids"].reshape(200, -1)
+        assert (np.diff(np.sort(ids, axis=1), axis=1) > 0).all()
+        assert ids.min() >= 0
+        assert ids.max() < cols
+
+
 def test_a_smoothed_target_whose_terms_cancel_is_exact() -> None:
     """Of dx = p - 1 + (1 - 1 / cols) rounding 1 - 1 / cols to float64 took 13 digits."""
     cols = 5000
