@@ -7,6 +7,7 @@ very kernel beside the first guess and the fastest copy, its line has those time
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,8 +27,7 @@ UNTUNED = "softgen-untuned"
 def written(text: str) -> str:
     """Return a table with the times that the CSV files have, in its own form."""
     data = json.loads(text)
-    arch = next(arch for arch in KNOWN.values() if arch.device == data["device"])
-    found = dict(_beside(arch))
+    found = dict(_beside(arch_of(data)))
     lines = []
     for entry in data.pop("entries"):
         entry.pop("beside", None)
@@ -35,6 +35,13 @@ def written(text: str) -> str:
         lines.append(json.dumps(entry | ({"beside": times} if times else {})))
     head = json.dumps(data, indent=1)
     return head.removesuffix("\n}") + ',\n "entries": [\n  ' + ",\n  ".join(lines) + "\n ]\n}\n"
+
+
+def arch_of(data: dict[str, Any]) -> Arch:
+    """Return the device that a table is of."""
+    made = data["made_with"]
+    sms = made["multiprocessors"]
+    return dataclasses.replace(KNOWN[made["arch"]], device=data["device"], multiprocessors=sms)
 
 
 def _beside(arch: Arch) -> Iterator[tuple[tuple[str, int], dict[str, Any]]]:
