@@ -63,6 +63,7 @@ from softgen.problems.problem import Problem
 from softgen.strategies.variants import candidates
 from softgen.tuning.measure import Buffers
 from tests.helpers.cli_helpers import refused
+from tests.helpers.driver import PROGRAMMATIC, FakeDriver
 
 HERE = Machine("a GPU", "580.1, CUDA 13.0", "softgen 1; torch 2")
 BENCHED = [
@@ -691,6 +692,38 @@ def test_dependent_copies_need_a_gpu_that_has_such_launches(buffers: Any) -> Non
         extra_peers()["copy-dependent"].prepare(buffers)
 
 
+@pytest.mark.parametrize("function", ["softmax", "logsumexp", "softmax_backward"])
+@pytest.mark.parametrize("size", [16, (1 << 26) + 16])
+def test_dependent_copies_cover_the_data_and_may_start_early(
+    function: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, problem = FakeDriver(), Problem.of(function, "float32", 1000)
+    arch = arch_named("sm_90")
+    words = len(problem.element_inputs) + 1
+    swept = [tuple(range(1000 * i, 1000 * i + words)) for i in (1, 2)]
+    driver.serve(monkeypatch)
+    driver.kernels[5] = words + 1, lambda seen: None
+
+    def compiled(sweep: limit.Sweep, device: int, waits: bool = False) -> Any:
+        assert waits
+        return SimpleNamespace(ptr=5)
+
+    monkeypatch.setattr(limit, "_function", compiled)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
+    player = SimpleNamespace(cupy=cupy, stream=SimpleNamespace(ptr=7))
+    buffers: Any = SimpleNamespace(arch=arch, problem=problem, player=player, pairs=2)
+    buffers.swept, buffers.swept_bytes = swept, size
+    field = extra_peers()["copy-dependent"].prepare(buffers)
+    assert isinstance(field, Field)
+    for sweep, entrant in zip(limit.settings_for(problem), field.settings, strict=True):
+        assert (entrant.note, entrant.computes) == (sweep.label, False)
+        entrant.launch(3)
+        seen = driver.launches[-1]
+        assert (seen.attributes, seen.stream) == ((PROGRAMMATIC,), 7)
+        assert (seen.grid[0], seen.block[0]) == (sweep.grid(size, arch), sweep.block_size)
+        assert seen.arguments == (*swept[1], size)
+
+
 @pytest.fixture
 def chained(buffers: Any, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Give the buffers addresses, and return what is enqueued on their stream."""
@@ -1157,19 +1190,26 @@ def test_peers_that_compile_are_kept_within_their_time(buffers: Any) -> None:
 
 
 def test_a_shape_that_does_not_fit_is_absent_and_the_next_one_runs(
-    monkeypatch: pytest.MonkeyPatch,
+    buffers: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_room(shape: Shape, chained: bool) -> Any:
-        raise InvalidValueError(f"{shape.rows} rows do not fit")
+    def room_for_few(shape: Shape, chained: bool) -> Any:
+        if shape.rows > 16:
+            raise InvalidValueError(f"{shape.rows} rows do not fit")
+        return buffers
 
-    monkeypatch.setattr(race_module, "SharedBuffers", no_room)
+    monkeypatch.setattr(race_module, "SharedBuffers", room_for_few)
     monkeypatch.setattr(race_module, "machine", lambda: HERE)
     monkeypatch.setattr(race_module, "give_memory_back", lambda: None)
     said: list[str] = []
     found = race_module.run(
         shapes_of(["online"]), lambda shape: [Peer("one", fine)], Settings(), said.append
     )
-    records = [record for shape in found for record in shape]
-    assert [record.rows for record in records] == [rows for rows, _ in sizes("online")]
-    assert {record.status for record in records} == {Status.ABSENT}
-    assert records[0].note == "128 rows do not fit"
+    absent = [("one", Status.ABSENT, None)]
+    timed = [(peer, Status.TIMED, 1.0) for peer in ("limit", "one")]
+    seen = list(found)
+    assert [each[0].rows for each in seen] == [rows for rows, _ in sizes("online")]
+    for records in seen:
+        wanted = timed if records[0].rows <= 16 else absent
+        assert [(each.peer, each.status, each.microseconds) for each in records] == wanted
+    assert seen[0][0].note == "128 rows do not fit"
+    assert seen[-1][0].rows <= 16

@@ -103,6 +103,7 @@ def computing(case: Case, function: str, spoil: Callable[[Any], None]) -> Peer:
 
 
 CASES = (
+    Case((3, 5, 7), axis=2),
     Case((3, 5, 7), axis=1),
     Case((6, 5), axis=0),
     Case((2, 3, 4, 16), view="x[:, 1]"),

@@ -13,7 +13,7 @@ from softgen.problems.functions import all_functions
 from softgen.problems.hooks.dropout import bits_of, kept_scale_of, threshold_of
 from softgen.problems.hooks.known import ARGUMENTS, HOOKS, hook_named
 from softgen.problems.hooks.places import place_of
-from softgen.problems.numerics import check, decode, encode, hook_examples
+from softgen.problems.numerics import check, decode, encode, hook_examples, varied_inputs
 from softgen.problems.problem import Problem
 
 
@@ -60,6 +60,20 @@ def test_dropout_keeps_what_it_should() -> None:
     assert [threshold_of(p) for p in (0.0, 2**-18, 0.1, 1.0)] == [0, 0, 6554, 65536]
     assert kept_scale_of(6554) * (65536 - 6554) / 65536 == 1
     assert kept_scale_of(65536) == 0
+
+
+def test_dropout_is_verified_with_all_kept_as_they_are_and_with_none() -> None:
+    """With p = 1 it is the threshold alone that makes results 0: they are times 1."""
+    problem = Problem.of("softmax", "float64", 40, hooks=["dropout"])
+    x = np.random.default_rng(0).standard_normal((6, 40))
+    (plain,) = exact_results(problem.bare, [x])
+    names = [operand.name for operand in problem.inputs]
+    every, none = varied_inputs((x, *hook_examples(problem, 6)), problem)
+    kept = list(none)
+    kept[names.index("threshold")] = every[names.index("threshold")]
+    for inputs, wanted in ((every, plain), (none, 0 * plain), (kept, plain)):
+        (found,) = exact_results(problem, list(inputs))
+        np.testing.assert_array_equal(found, wanted)
 
 
 def test_the_reference_is_that_of_the_definition() -> None:

@@ -53,6 +53,50 @@ def test_no_row_that_is_timed_has_a_column_twice(name: str) -> None:
         assert ids.max() < cols
 
 
+LOSSES = (
+    "cross_entropy",
+    "cross_entropy_grad",
+    "cross_entropy_grad_rows",
+    "cross_entropy_backward",
+)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_timed_of_a_loss_is_the_plain_loss_of_columns(name: str) -> None:
+    """As most callers have it: nothing is smoothed, lse^2 has no weight, and no row is ignored."""
+    problem = Problem.of(name, "float64", COLS)
+    x = np.random.default_rng(0).standard_normal((ROWS, COLS))
+    others = zip(problem.inputs[1:], problem.function.other_inputs(x), strict=True)
+    timed = problem.function.timed_inputs(ROWS, COLS)
+    given = {operand.name: timed.get(operand.name, value) for operand, value in others}
+    terms, hit = np.exp(x), np.eye(COLS)[given["target"]]
+    lse = np.log(terms.sum(axis=1))
+    wanted = {"lse": lse, "loss": lse - (x * hit).sum(axis=1)}
+    wanted["dx"] = given.get("upstream", 1) * (terms / terms.sum(axis=1, keepdims=True) - hit)
+    found = problem.function.reference(x, *given.values())
+    for operand, result in zip(problem.results, found, strict=True):
+        np.testing.assert_allclose(result, wanted[operand.name], rtol=1e-12, atol=1e-15)
+
+
+def test_a_shard_is_by_default_a_whole_row_of_one_column() -> None:
+    """Where a command line says neither which columns a shard has nor of how many."""
+    whole, shard = (
+        Problem.of(f"cross_entropy_backward{kind}", "float64", 1) for kind in ("", "_shard")
+    )
+    x = np.random.default_rng(0).standard_normal((ROWS, 1))
+    inputs = [x, *whole.function.other_inputs(x)]
+    given = {o.name: value for o, value in zip(whole.inputs, inputs, strict=True)}
+    given |= {"target": np.zeros(ROWS, np.int64), "loss": np.zeros(ROWS)}
+    of_each = ([given.get(o.name, o.default) for o in each.inputs] for each in (whole, shard))
+    (wanted,), (found,) = (
+        each.function.reference(*values)
+        for each, values in zip((whole, shard), of_each, strict=True)
+    )
+    assert given["label_smoothing"] > 0
+    assert wanted.any()
+    np.testing.assert_allclose(found, wanted, rtol=1e-13)
+
+
 def test_a_smoothed_target_whose_terms_cancel_is_exact() -> None:
     """Of dx = p - 1 + (1 - 1 / cols) rounding 1 - 1 / cols to float64 took 13 digits."""
     cols = 5000

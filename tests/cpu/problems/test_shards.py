@@ -6,6 +6,7 @@ import pytest
 
 from softgen.errors import IllegalVariantError, InvalidValueError
 from softgen.problems.arch import arch_named
+from softgen.problems.functions import all_exhibits
 from softgen.problems.layouts import layout_from, layout_of
 from softgen.problems.problem import Problem
 from softgen.problems.shards import SHARDS, mailbox_bytes
@@ -73,6 +74,18 @@ def test_the_size_of_a_mailbox() -> None:
     assert mailbox_bytes(2, 33) == 128 + 2 * 128 + 2 * 33 * 2 * 64
     with pytest.raises(InvalidValueError, match="room=0"):
         mailbox_bytes(2, 0)
+
+
+def test_exhibits_of_a_part_of_a_vocabulary_have_that_part_of_its_columns() -> None:
+    parts = {"half": 2, "a quarter": 4}
+    shown = [
+        (parts.get(each.where.partition(" of the Llama 3 vocabulary")[0], 1), each)
+        for each in all_exhibits()
+        if "Llama 3 vocabulary" in each.where
+    ]
+    assert {part for part, _ in shown} == {1, 2, 4}
+    assert {part for part, each in shown if each.sharded} == {2}
+    assert len({part * each.cols for part, each in shown}) == 1, shown
 
 
 def test_what_is_refused() -> None:

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 
+from softgen.devices.gpu import replay
 from softgen.errors import InvalidValueError, NoRoomError
 from softgen.problems.layouts import Columns
+from softgen.problems.numerics import numpy_dtype
 from softgen.problems.problem import Problem
-from softgen.tuning.measure import COLD_BYTES, MOST_BYTES, MOST_PAIRS, Rotation
+from softgen.tuning import measure
+from softgen.tuning.measure import (
+    COLD_BYTES,
+    MOST_BYTES,
+    MOST_PAIRS,
+    PERIOD_ELEMENTS,
+    Buffers,
+    Rotation,
+    Stopwatch,
+)
+from tests.helpers.cupy_calls import cupy_array
 
 FREE = 140 << 30  # bytes of a GPU with nothing else on it
 
@@ -90,3 +108,83 @@ def test_a_row_that_does_not_fit() -> None:
         InvalidValueError, match="one row needs 12582912 bytes of softmax_f32_1048576"
     ):
         Rotation.of(problem_of(1 << 20), 1, 1 << 24)
+
+
+# Buffers in this host's memory
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("function", "signed"), [("softmax", True), ("finish", True), ("softmax_backward", False)]
+)
+def test_inputs_are_normal_values_or_the_sizes_of_some_where_sums_would_cancel(
+    function: str, signed: bool, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = SimpleNamespace(memGetInfo=lambda: (1 << 27, FREE))
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime), asarray=np.asarray)
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(measure, "require_device", lambda: cupy)
+    monkeypatch.setattr(measure, "memory", lambda size: cupy_array(np.zeros(size, np.uint8)))
+    problem, rows = Problem.of(function, dtype, 1024), 500
+    buffers = Buffers.allocate(problem, rows)
+    assert buffers.rows == rows
+    assert len(buffers.arguments) * rows * problem.cols > PERIOD_ELEMENTS  # they come again
+    for words in buffers.arguments:
+        for number, operand in enumerate(problem.inputs):
+            kind, shape = numpy_dtype(operand.dtype), operand.shape(rows, problem.cols)
+            there: Any = (ctypes.c_char * (np.prod(shape) * kind.itemsize)).from_address(
+                words[number]
+            )
+            values = np.frombuffer(there, kind).astype(np.float64)
+            few = values.size == rows
+            assert abs((values**2).mean() - 1) < (0.3 if few else 0.02), operand
+            if signed and number == 0:
+                assert abs(values.mean()) < 0.01
+            else:
+                assert values.min() >= 0, operand
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_the_rest_is_written_before_each_run_and_is_not_timed(
+    small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    rest = cupy_array(np.ones(100, np.uint8)) if small else None
+
+    def memset(address: int, value: int, size: int, stream: int) -> None:
+        assert stream == 7
+        ctypes.memset(address, value, size)
+        done.append("rest")
+
+    class Stream:
+        ptr = 7
+
+        def __enter__(self) -> None: ...
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def begin_capture(self) -> None: ...
+
+        def end_capture(self) -> Any:
+            return SimpleNamespace(launch=lambda stream: done.append("run"))
+
+    def event() -> Any:
+        return SimpleNamespace(record=lambda stream: done.append("event"), synchronize=list)
+
+    cuda = SimpleNamespace(runtime=SimpleNamespace(memsetAsync=memset), Event=event)
+    cuda.Stream = lambda non_blocking: Stream()
+    cuda.get_elapsed_time = lambda start, stop: 0.5
+    monkeypatch.setattr(replay, "require_device", lambda: SimpleNamespace(cuda=cuda))
+    launched: list[tuple[int, ...]] = []
+    kernel: Any = SimpleNamespace(
+        variant=SimpleNamespace(launch=SimpleNamespace(workspace_bytes=lambda rows: 0)),
+        launcher=lambda rows, scratch, pdl: lambda words, stream: launched.append(words),
+    )
+    stopwatch = Stopwatch(Buffers(4, ((1, 2), (3, 4)), (1,), (), rest))
+    times = stopwatch.samples(kernel, 0.0, least=3)
+    assert times == [250.0] * 3  # of two launches a run
+    assert launched == [(1, 2), (3, 4)]
+    timed = ["rest"] * small + ["event", "run", "event"]
+    assert done == [*timed * 2, "run", *timed * 3]  # the first two say how many launches to capture
+    if rest is not None:
+        assert not rest.any()

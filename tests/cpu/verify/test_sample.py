@@ -18,6 +18,7 @@ from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.exact import hooked
 from softgen.problems.functions.sample import CAPACITIES, Sample
+from softgen.problems.hooks.draw import noise
 from softgen.problems.layouts import Rows
 from softgen.problems.numerics import Storage, decode, encode, other_inputs
 from softgen.problems.problem import Problem
@@ -223,6 +224,31 @@ def test_what_filters_keep_is_drawn_as_often_as_it_should() -> None:
     )
     assert statistic < bound
     np.testing.assert_allclose(log_probs, np.log(p / p.sum())[ids], rtol=1e-5)
+
+
+def test_of_columns_that_are_as_good_either_is_right_whatever_filters_leave_out() -> None:
+    """A column that is left out may have the largest noise of all."""
+    cols, filters = 30, (np.array(2), np.array(1.0), np.array(0.0))
+    given = numbers(1.0, 3, 5, "float64")
+    drawn = noise(1, cols, given[1], int(given[2]))[0]
+    order = np.argsort(drawn)  # a key is z less what is drawn
+    noisy, one, other = order[0], order[-2], order[-1]
+    z = np.full((1, cols), -1000.0)
+    z[0, [one, other]] = drawn[[one, other]]  # their keys are 0
+    z[0, noisy] = (drawn[noisy] + drawn[one]) / 2
+    function = Sample(filtered=True)
+    keys = (z - drawn)[0]
+    assert z[0, noisy] < z[0, [one, other]].min()
+    assert keys[noisy] > 0.1
+    exact = function.reference(z, *given, *filters)
+    assert exact[1][0] in (one, other)
+    for column in (one, other, noisy):
+        log_probs, ids = function.settled(
+            exact, (exact[0], np.array([column])), z, *given, *filters
+        )
+        right = column if column != noisy else exact[1][0]
+        assert ids.tolist() == [right]
+        np.testing.assert_allclose(log_probs, z[0, right] - np.log(np.exp(z).sum()), rtol=1e-13)
 
 
 def chi_squared(ids: Any, p: Any) -> tuple[float, float]:
