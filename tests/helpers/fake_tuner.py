@@ -28,6 +28,7 @@ CRASHING_COLS = 7001  # another error, as one of CUDA
 WAITING_COLS = 8000  # it takes a minute
 HANGING_ONCE_COLS = 8500  # the process stops, unless the shape was begun before
 HANGING_COLS = 8600  # it stops
+PRINTING_COLS = 8700  # Python and a library of C print on stdout
 MEETING_COLS = 9000  # it is done a moment after another device has begun
 
 BROKEN_DEVICE = 9  # cannot be used
@@ -66,6 +67,9 @@ def fake_tune(
         raise VerificationError("no candidate works")
     if problem.cols == CRASHING_COLS:
         raise RuntimeError("an illegal memory access was encountered")
+    if problem.cols == PRINTING_COLS:
+        print("printed by Python", flush=True)
+        os.write(1, b"printed by C\n")
     if problem.cols == WAITING_COLS:
         time.sleep(60)
     if problem.cols == MEETING_COLS:

@@ -910,6 +910,25 @@ def test_every_function_is_checked_by_its_reference(
         assert owner[-64:].tobytes() == kept.tobytes()
 
 
+def test_cupyx_computes_rows_which_are_checked(
+    on_the_host: Callable[..., SharedBuffers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def softmax(x: Any, axis: int) -> Any:
+        terms = np.exp(x - x.max(axis=axis, keepdims=True))
+        return terms / terms.sum(axis=axis, keepdims=True)
+
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", SimpleNamespace(softmax=softmax))
+    buffers = on_the_host("softmax")
+    found = the_only_finding(buffers, all_peers()["cupyx"])
+    assert (found.status, found.note) == (Status.TIMED, "allocates its result")
+    assert found.error is not None
+    assert found.error < 1e-6
+    wide = SimpleNamespace(softmax=lambda x, axis: softmax(x, axis).astype("float64"))
+    monkeypatch.setitem(sys.modules, "cupyx.scipy.special", wide)
+    found = the_only_finding(buffers, all_peers()["cupyx"])
+    assert (found.status, found.note) == (Status.ABSENT, "returns float64, not float32")
+
+
 @pytest.mark.parametrize("function", BENCHED)
 def test_each_wrong_or_unwritten_result_of_a_function_is_seen(
     function: str, on_the_host: Callable[..., SharedBuffers]

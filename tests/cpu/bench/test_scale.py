@@ -75,6 +75,25 @@ def test_the_page_has_what_is_predicted() -> None:
             assert f"| {function} | {cols} | {' | '.join(cells)} |\n" in page
 
 
+def test_the_page_says_what_a_machine_is_made_of() -> None:
+    """And what a message of 16 bytes a row into each GPU of a host takes by that."""
+    page = " ".join((TIMES.parents[1] / "scale.md").read_text().split())
+    gather, more = H200.gather
+    assert (
+        f"Measured are {H200.memory} GB/s of memory, {H200.launch} us a launch, {H200.exchange} us "
+        f"an exchange, {H200.stall:g} us a wave of rows and {gather} us an all-gather, "
+    ) in page
+    assert (
+        f"Assumed are {H200.links} GB/s of NVLink into a GPU, {H200.network} GB/s of network, and "
+        f"{more} us for a doubling of hosts."
+    ) in page
+    sent = 16 * 4096 * (H200.hosted - 1)
+    us = sent / H200.links / 1e3
+    assert (
+        f"{sent / 1e6:.1f} MB at 4096 rows and {H200.hosted} GPUs, {us:.1f} us of {H200.links} GB/s"
+    ) in page
+
+
 def _short(us: float) -> str:
     return f"{us:.1f}" if us < 100 else f"{us:.0f}"
 

@@ -86,6 +86,22 @@ def test_people_get_a_line_a_shape() -> None:
 
 
 @pytest.mark.usefixtures("gpu")
+def test_a_command_that_says_no_seconds_times_as_the_module_does_unasked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[Settings] = []
+
+    def run(*given: Any) -> Iterator[list[Record]]:
+        seen.append(given[2])
+        return fake_run(*given)
+
+    monkeypatch.setattr("softgen.bench.race.run", run)
+    for words in ((), ("--seconds", "0.5", "--setup-seconds", "3", "--warm")):
+        ok("bench", *SMALL, "--peers", "softgen", *words)
+    assert seen == [Settings(), Settings(0.5, 3.0, Regime.WARM)]
+
+
+@pytest.mark.usefixtures("gpu")
 def test_suites_come_in_the_order_asked_for() -> None:
     words = ("--suite", "oneflow", "--suite", "triton", "--quick", "--peers", "softgen")
     lines = document(ok("bench", *words, "--json"))

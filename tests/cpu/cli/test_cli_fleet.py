@@ -27,6 +27,7 @@ from tests.helpers.fake_tuner import (
     KILLING_COLS,
     KILLING_ONCE_COLS,
     MEETING_COLS,
+    PRINTING_COLS,
     WAITING_COLS,
     WRONG_COLS,
     log,
@@ -107,6 +108,15 @@ def test_an_error_that_is_not_softgens_ends_its_process_with_its_words() -> None
     why = "(exit code 1: RuntimeError: an illegal memory access was encountered)"
     assert f"on GPU 2 {why} and on GPU 2 {why}" in result.stderr
     assert stored() == {8}
+
+
+def test_what_a_worker_prints_is_told_and_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "UNBOUNDED_SECONDS", 15.0)
+    result = ok("tune", *shapes(PRINTING_COLS, 8), "--gpus", "3", "--json")
+    assert [line["cols"] for line in document(result)] == [PRINTING_COLS, 8]
+    for language in ("Python", "C"):
+        assert f"GPU 3: printed by {language}\n" in result.stderr
+    assert [begun.cols for begun in log()] == [PRINTING_COLS, 8]
 
 
 def test_a_shape_that_cannot_be_tuned_has_its_errors_exit_code() -> None:

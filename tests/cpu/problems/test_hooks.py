@@ -8,13 +8,21 @@ import numpy as np
 import pytest
 
 from softgen.errors import InvalidTypeError, InvalidValueError, SoftgenError
+from softgen.problems.arch import arch_named
 from softgen.problems.exact import exact_results
 from softgen.problems.functions import all_functions
+from softgen.problems.functions.cross_entropy import CrossEntropyGrad
+from softgen.problems.hooks.base import Hook, OfFunction
 from softgen.problems.hooks.dropout import bits_of, kept_scale_of, threshold_of
 from softgen.problems.hooks.known import ARGUMENTS, HOOKS, hook_named
 from softgen.problems.hooks.places import place_of
+from softgen.problems.hooks.target import Target
 from softgen.problems.numerics import check, decode, encode, hook_examples, varied_inputs
 from softgen.problems.problem import Problem
+from softgen.source.render import render
+from softgen.strategies.variants import best_guess
+
+H200 = arch_named("sm_90")
 
 
 def test_places_are_those_of_numpys_broadcast() -> None:
@@ -94,6 +102,46 @@ def test_the_reference_is_that_of_the_definition() -> None:
         terms = np.exp(logits)
         wanted = terms / (terms.sum() + np.exp(sink[int(row // sink_every % sink_count)]))
         np.testing.assert_allclose(y[row], wanted, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "hook", [hook for hook in HOOKS if type(hook).slope is not Hook.slope], ids=str
+)
+def test_a_slope_is_the_derivative_and_a_gain_its_largest_size(hook: Hook) -> None:
+    """Of what enters, by differences: each row of a number a row has its own."""
+    values = [np.asarray(value) for value in hook.example(6, 40)]
+    x = np.random.default_rng(0).standard_normal((6, 40)) * 4
+    step = 1e-5
+    wanted = (hook.enter(x + step, *values) - hook.enter(x - step, *values)) / (2 * step)
+    slopes = np.broadcast_to(hook.slope(hook.enter(x, *values), *values), x.shape)
+    np.testing.assert_allclose(slopes, wanted, rtol=1e-9, atol=1e-9)
+    largest = abs(slopes).max(axis=1, keepdims=True)
+    np.testing.assert_allclose(np.broadcast_to(hook.gain(x, *values), (6, 1)), largest, rtol=0.01)
+
+
+class Picking(Target):
+    """A target that does not say when its element is read."""
+
+    reads = OfFunction.reads
+
+
+class WithPicking(CrossEntropyGrad):
+    """Cross entropy with its gradient, by that target."""
+
+    @property
+    def modifiers(self) -> tuple[Hook, ...]:
+        return (Picking(gradient=True),)
+
+
+@pytest.mark.parametrize("strategy", ["warp", "online", "safe"])
+def test_an_element_that_is_picked_is_read_with_what_belongs_to_its_row(strategy: str) -> None:
+    """As the target's is, which a function that writes over its row has to have before."""
+    texts = [
+        render(best_guess(Problem.of(function, "float32", 1000), 64, H200, strategy)).text
+        for function in (WithPicking(), CrossEntropyGrad())
+    ]
+    assert texts[0] == texts[1]
+    assert "state.logit = " in texts[0]
 
 
 def test_an_inexact_hook_has_its_bound_and_no_more() -> None:

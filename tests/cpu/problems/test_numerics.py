@@ -13,6 +13,7 @@ from softgen.problems import numerics
 from softgen.problems.arch import arch_named
 from softgen.problems.dtypes import DType
 from softgen.problems.exact import hooked
+from softgen.problems.functions import all_functions
 from softgen.problems.functions.base import Function
 from softgen.problems.functions.log_softmax import LOG_SOFTMAX
 from softgen.problems.functions.softmax import SOFTMAX
@@ -24,7 +25,9 @@ from softgen.problems.numerics import (
     exact_results,
     other_inputs,
     storage_dtype,
+    varied_inputs,
 )
+from softgen.problems.operands import Extent
 from softgen.problems.problem import Problem
 from softgen.source.render import render
 from softgen.strategies.variants import best_guess, parse_name
@@ -257,6 +260,19 @@ def test_what_is_given_of_a_row_is_of_what_hooks_make_of_it(hook: str) -> None:
     inputs = (x, *other_inputs(x, given))
     entered, lse, *_ = hooked(given, inputs)
     np.testing.assert_allclose(lse, np.log(np.exp(entered).sum(axis=1)), rtol=1e-6)
+
+
+@pytest.mark.parametrize("function", all_functions(), ids=lambda function: function.name)
+def test_arrays_of_an_element_a_place_have_as_many_as_is_said(function: Function) -> None:
+    """A kernel that finds places by a larger number reads what lies behind the array."""
+    problem = Problem.of(function, "float32", 96)
+    x = np.zeros((11, 96), np.float32)
+    given = (x, *other_inputs(x, problem))
+    for inputs in (given, *varied_inputs(given, problem)):
+        by_name = dict(zip((each.name for each in problem.inputs), inputs, strict=True))
+        for operand in problem.inputs:
+            if operand.extent is Extent.BROADCAST:
+                assert by_name[operand.name].size == by_name[f"{operand.name}_count"]
 
 
 def test_sums_of_float64_that_overflow_are_judged_in_more_than_float64() -> None:

@@ -37,7 +37,12 @@ HOST = """
 #define __device__ static
 struct { unsigned int x; } blockIdx, threadIdx, blockDim{1}, gridDim{1};
 static void atomicAdd(unsigned long long* count, unsigned long long more) { *count += more; }
-static float __half2float(__half) { return 0; }
+static float __half2float(__half value) {
+  const int exponent = value.bits >> 10 & 31, digits = value.bits & 1023;
+  if (exponent == 31) return digits ? NAN : value.bits >> 15 ? -INFINITY : INFINITY;
+  const float size = std::ldexp(exponent ? 1024 + digits : digits, exponent ? exponent - 25 : -24);
+  return value.bits >> 15 ? -size : size;
+}
 static float __bfloat162float(__nv_bfloat16 value) {
   const unsigned int bits = value.bits << 16;
   float made;
@@ -60,14 +65,15 @@ class Memory:
 
 
 class Changed(FakeKernel):
-    """A kernel whose results, (rows, columns), are changed, or that leaves some as they were."""
+    """A kernel one of whose results, a row a line, is changed, or that leaves some as it was."""
 
-    def __init__(self, problem: Problem, change: Change, left: Any = ()) -> None:
+    def __init__(self, problem: Problem, change: Change, left: Any = (), result: int = 0) -> None:
         super().__init__(problem, variant=Variant(problem, Safe(128)))
-        self.change, self.left = change, left
+        self.change, self.left, self.result = change, left, result
 
     def launch(self, arguments: Sequence[int], rows: int, stream: int) -> None:
-        memory = self.memory(self.problem.results[0], {"y": arguments[1]}, rows)
+        given = dict(zip((each.name for each in self.problem.operands), arguments, strict=True))
+        memory = self.memory(self.problem.results[self.result], given, rows)
         before = memory[self.left].copy()
         super().launch(arguments, rows, stream)
         self.change(memory)
@@ -110,17 +116,21 @@ def compared(
     monkeypatch.setattr(gate, "_compare_kernel", compare_kernel)
     monkeypatch.setattr(gate, "compile_source", lambda source: FakeKernel(source.variant.problem))
 
-    def objection(function: str, dtype: DType, change: Change, left: Any = ()) -> str | None:
+    def objection(
+        function: str, dtype: DType, change: Change, left: Any = (), result: int = 0
+    ) -> str | None:
         problem = Problem.of(function, dtype, COLS)
         x = np.random.default_rng(0).standard_normal((ROWS, COLS))
         # A row whose softmax is 1, below 1e-30 (in float64 1e-300), and little elsewhere.
         x[1, :2] = 45, -660 if dtype is DType.FLOAT64 else -30
         x = x.astype(numpy_dtype(dtype))
-        y = np.zeros_like(x)
-        words = (x.ctypes.data, y.ctypes.data)
-        one = Gate(problem, Buffers(ROWS, (words,), (1,), (), None))
+        numbers = [operand.word(1) for operand in problem.inputs[1:]]
+        results = [np.zeros(o.shape(ROWS, COLS), numpy_dtype(o.dtype)) for o in problem.results]
+        words = (x.ctypes.data, *numbers, *(each.ctypes.data for each in results))
+        which = tuple(range(len(problem.inputs), len(problem.operands)))
+        one = Gate(problem, Buffers(ROWS, (words,), which, (), None))
         right: Any = Changed(problem, lambda y: None)
-        wrong: Any = Changed(problem, change, left)
+        wrong: Any = Changed(problem, change, left, result)
         assert one.objection(right) is None  # and what it wrote is still there
         return one.objection(wrong)
 
@@ -160,7 +170,9 @@ def near_0(value: float) -> Change:
         ("softmax", "float32", off, 3.9e-6, 4.2e-6),
         ("softmax", "float64", off, 2.9e-14, 3.2e-14),
         ("softmax", "bfloat16", off, 2.0**-7, 2.0**-5),
+        ("softmax", "float16", off, 2.0**-9, 2.0**-6),
         ("log_softmax", "float32", off, -3.9e-6, 1.1e-5),
+        ("softmax", "float16", tiny, 0.99 * 2.0**-14, 1.01 * 2.0**-14),
         ("softmax", "float32", tiny, 9e-31, 1.1e-30),
         ("softmax", "float64", tiny, 9e-301, 1.1e-300),
         ("log_softmax", "float32", near_0, -3.9e-6, -4.1e-6),
@@ -180,6 +192,16 @@ def test_how_far_a_result_may_be_off(
     assert compared(function, kind, change(near)) is None
     told = f"1 of {ROWS * COLS} results differ from the safe kernel's"
     assert compared(function, kind, change(far)) == told
+
+
+def test_integers_are_right_or_wrong(compared: Callable[..., str | None]) -> None:
+    """The number of a column that is next to the right one is as wrong as any other."""
+
+    def next_to_it(ids: Any) -> None:
+        ids[2, 3] += 1
+
+    told = f"1 of {ROWS * 6} results differ from the safe kernel's"
+    assert compared("topk_softmax_k6", DType.FLOAT32, next_to_it, result=1) == told
 
 
 @pytest.mark.parametrize(("function", "left"), [("softmax", (2, 7)), ("log_softmax", (1, 0))])

@@ -17,6 +17,7 @@ from softgen.problems.problem import Problem
 from softgen.strategies import winners
 from softgen.strategies.safe import Safe
 from softgen.strategies.variants import Variant, best_guess
+from softgen.switches import is_on
 from softgen.tuning import cache, policy, table
 from softgen.tuning.entry import Entry, Key, Timing
 from softgen.tuning.policy import (
@@ -64,6 +65,17 @@ def test_other_modes_say_where_they_come_from(bad: str, monkeypatch: pytest.Monk
     assert str(caught.value) == (
         f"the environment variable SOFTGEN_TUNE must be one of on, cached, off, force; got {bad!r}"
     )
+
+
+@pytest.mark.parametrize("default", [False, True])
+@pytest.mark.parametrize(("text", "on"), [("1", True), ("0", False), ("", None), (None, None)])
+def test_what_is_on_is_what_a_variable_says_and_the_default_where_it_says_nothing(
+    text: str | None, on: bool | None, default: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SOFTGEN_SWITCH", raising=False)
+    if text is not None:
+        monkeypatch.setenv("SOFTGEN_SWITCH", text)
+    assert is_on("SOFTGEN_SWITCH", default=default) is (default if on is None else on)
 
 
 def test_an_empty_argument_is_no_mode() -> None:
